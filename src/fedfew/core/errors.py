@@ -1,0 +1,224 @@
+"""Errors a person can act on: a code, the place, what was given and what to do; every code is explained in one table."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What ``fedfew explain CODE`` says: the short name of the fault, how it comes about, how to get out of it."""
+
+    title: str
+    cause: str
+    remedy: str
+
+
+CODES: dict[str, Explanation] = {
+    "E101": Explanation(
+        "no such config",
+        "The name is neither a preset nor a TOML file that can be read.",
+        "Run `fedfew presets` for the presets, or give the path of a TOML file.",
+    ),
+    "E102": Explanation(
+        "not TOML",
+        "The file, or the value after `--set key=`, does not follow TOML's syntax.",
+        "Correct the line and column named in the message; strings are quoted, lists are in brackets.",
+    ),
+    "E103": Explanation(
+        "wrong type or value",
+        "A key has a value of another type, or outside the range that makes sense.",
+        "Give a value of the kind the message names.",
+    ),
+    "E104": Explanation(
+        "unknown key",
+        "A key stands in the config that nothing reads. It is refused because a misspelt key would silently keep the default.",
+        "Use the suggested key, or remove the line. `fedfew methods NAME` lists the settings of a method.",
+    ),
+    "E105": Explanation(
+        "unknown name",
+        "A method, aggregator, model, dataset, partition or fleet of that name is not registered.",
+        "Use one of the names listed in the message, or `package.module:function` for a model or dataset of your own.",
+    ),
+    "E106": Explanation(
+        "weights of the mix",
+        "FedMix needs α, β, γ ≥ 0 with α + β + γ = 1 (Eq. 11 of the paper).",
+        "Change method.alpha, method.beta, method.gamma so that they sum to 1.",
+    ),
+    "E107": Explanation(
+        "method and aggregator do not fit",
+        "The method's replies are not something that this aggregator can combine sensibly.",
+        "Choose one of the aggregators listed in the message.",
+    ),
+    "E108": Explanation(
+        "more clients than images",
+        "Every image is given out exactly once, so some clients would get none.",
+        "Lower `clients`, or set partition.empty = true to allow clients without images.",
+    ),
+    "E109": Explanation(
+        "more labels than the data has",
+        "The server's labels, the validation and the test images are taken from the dataset before the clients get the rest.",
+        "Lower `labels`, `dataset.validation` or `dataset.unlabeled`.",
+    ),
+    "E110": Explanation(
+        "model does not fit the images",
+        "The images are smaller than 8×8, or have neither 1 nor 3 channels.",
+        "Resize the images, or name a model of your own as package.module:function.",
+    ),
+    "E111": Explanation(
+        "cannot import",
+        "A name of the form package.module:function could not be imported or is not callable.",
+        "Install the package into the same environment and check the spelling.",
+    ),
+    "E112": Explanation(
+        "extra not installed",
+        "A feature needs packages that are not part of the plain installation.",
+        "Install the extra named in the message, e.g. pip install 'fedfew[flower]'.",
+    ),
+    "E113": Explanation(
+        "setting does not fit the scenario",
+        "Two settings exclude each other.",
+        "Change one of the two keys named in the message.",
+    ),
+    "E201": Explanation(
+        "dataset not here",
+        "The dataset has not been fetched to this machine.",
+        "Run `fedfew data fetch NAME`, or `fedfew data fetch NAME --from PATH` with a local copy.",
+    ),
+    "E202": Explanation(
+        "damaged data",
+        "A data file does not have the checksum or the shape it must have.",
+        "Delete the file named in the message and fetch the dataset again.",
+    ),
+    "E203": Explanation(
+        "no source worked",
+        "None of the dataset's sources could be reached from this machine.",
+        "Download it elsewhere and use `fedfew data fetch NAME --from PATH`.",
+    ),
+    "E204": Explanation(
+        "not that dataset",
+        "The file or folder given does not hold what the dataset's reader expects.",
+        "Give one of the files the message names.",
+    ),
+    "E205": Explanation(
+        "unsafe archive",
+        "An archive holds absolute names, `..`, links or devices, or would inflate far beyond its size.",
+        "Get the archive from a source you trust.",
+    ),
+    "E301": Explanation(
+        "output folder in use",
+        "The folder given with --out already holds files.",
+        "Choose another folder, or go on with `fedfew resume FOLDER`.",
+    ),
+    "E302": Explanation(
+        "not a run folder",
+        "The folder does not hold run.toml and rounds.jsonl.",
+        "Give the folder that `fedfew run` printed, see `fedfew ls`.",
+    ),
+    "E303": Explanation(
+        "newest checkpoint damaged",
+        "A file of the newest checkpoint is missing, or its bytes do not match their hash; the one before is used.",
+        "Nothing to do: the lost round is computed again. Look at the disk if it happens twice.",
+    ),
+    "E304": Explanation(
+        "no checkpoint can be used",
+        "Neither of the two kept checkpoints is whole.",
+        "Start the run again; check the disk.",
+    ),
+    "E305": Explanation(
+        "cannot write",
+        "The disk is full, read-only or gone.",
+        "Make room or give another --out; the last checkpoint is whole, and `fedfew resume` goes on from it.",
+    ),
+    "E306": Explanation(
+        "run folder is busy",
+        "Another process is working on this run.",
+        "Wait for it, or end it first.",
+    ),
+    "E307": Explanation(
+        "foreign checkpoint",
+        "The checkpoint belongs to another config or another model.",
+        "Resume in the folder where it was written, or start a new run.",
+    ),
+    "E308": Explanation(
+        "other environment",
+        "The run was started with another version of torch, number of threads, processor or fedfew; the bits may differ.",
+        "Resume with the versions in environment.json, or accept it with --anyway.",
+    ),
+    "E309": Explanation(
+        "run folder damaged",
+        "A file of the run folder does not match the hash kept in the checkpoint and cannot be restored.",
+        "Restore the file named in the message from a backup, or start the run again.",
+    ),
+    "E310": Explanation(
+        "nothing to show yet",
+        "The run has not finished its first round, or has no final model yet.",
+        "Wait, or go on with `fedfew resume`.",
+    ),
+    "E401": Explanation(
+        "update with wrong names",
+        "A client's reply lacks a tensor of the schema or has one too many.",
+        "The update was left out. Check that the client runs the same version and config.",
+    ),
+    "E402": Explanation("update with wrong shape", "A tensor of the reply has another shape than the schema.", "As E401."),
+    "E403": Explanation("update with wrong type", "A tensor of the reply has another dtype than the schema.", "As E401."),
+    "E404": Explanation(
+        "update not finite",
+        "A reply holds NaN or infinity: the client's training diverged, or it is broken or malicious.",
+        "The update was left out. If many clients do this, lower client.lr.",
+    ),
+    "E405": Explanation("update too large", "The reply has more bytes than the schema allows.", "The update was left out."),
+    "E406": Explanation(
+        "update outside the norm bound",
+        "The reply is further from the global model than gate.max_norm or gate.max_growth allow.",
+        "The update was left out. Raise the bound if honest clients are hit.",
+    ),
+    "E407": Explanation(
+        "update with an impossible count",
+        "The number of examples a client claims is not a whole number from 0 to its known size (or gate.max_examples).",
+        "The update was left out.",
+    ),
+    "E408": Explanation("client failed", "The client's training raised an error.", "The round went on with the others."),
+    "E409": Explanation(
+        "worker died",
+        "The process that trained a client ended (killed, out of memory).",
+        "The round went on with the others and the worker was started again. Lower fleet.workers if memory is short.",
+    ),
+    "E410": Explanation("no answer in time", "The client did not answer before fleet.timeout.", "The round went on with the others."),
+    "E411": Explanation("client dropped out", "The simulation's dropout took this client.", "Set availability.dropout = 0."),
+    "E412": Explanation(
+        "update with bad indices",
+        "A sparse reply's indices are out of range, repeated or unsorted.",
+        "The update was left out.",
+    ),
+    "E501": Explanation(
+        "too many skipped rounds",
+        "No usable update arrived for max_skipped rounds in a row; the model stays as it was and the run stops.",
+        "Look at the reasons in rounds.jsonl, then go on with `fedfew resume`.",
+    ),
+    "E502": Explanation(
+        "workers keep dying",
+        "Worker processes ended again and again without finishing one client.",
+        "See the workers' last words in the message; lower fleet.workers if memory is short.",
+    ),
+}
+
+
+class FedfewError(Exception):
+    """A fault with a code; the text names place, value and remedy, so no traceback is needed to understand it."""
+
+    def __init__(self, code: str, place: str, what: str, remedy: str = "") -> None:
+        self.code, self.place, self.what = code, place, what
+        self.remedy = remedy or CODES[code].remedy
+        super().__init__(f"{code} {place}: {what}. {self.remedy}" if place else f"{code} {what}. {self.remedy}")
+
+
+class ConfigErrors(FedfewError):
+    """Everything that is wrong with a config, at once."""
+
+    def __init__(self, errors: Sequence[FedfewError]) -> None:
+        first = errors[0]
+        super().__init__(first.code, first.place, first.what, first.remedy)
+        self.errors = list(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)

@@ -1,0 +1,85 @@
+"""The vector layout: all parameters and float buffers of a network as views into one flat float32 tensor.
+
+With this, the paper's line is one line of code (``alpha * psi + beta * sigma + gamma * omega``), SGD is two in-place
+operations, and gate, norms, hashes and wire deal with one tensor each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.core.errors import FedfewError
+
+Vector = Tensor
+"""A 1-D float32 tensor in the order of a Layout."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named tensor lives in a Vector; the first ``trainable`` entries are the parameters, then the buffers."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    trainable: int
+
+    @property
+    def size(self) -> int:
+        return self.offsets[-1]
+
+    @staticmethod
+    def of(module: nn.Module) -> "Layout":
+        """The layout of a module: parameters in their order, then the buffers of floating point."""
+        parameters = dict(module.named_parameters())
+        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        tensors = parameters | buffers
+        offsets = [0]
+        for tensor in tensors.values():
+            offsets.append(offsets[-1] + tensor.numel())
+        return Layout(
+            names=tuple(tensors),
+            shapes=tuple(tuple(t.shape) for t in tensors.values()),
+            offsets=tuple(offsets),
+            trainable=offsets[len(parameters)],
+        )
+
+    def views(self, vector: Vector) -> dict[str, Tensor]:
+        """The named tensors of a vector, sharing its memory."""
+        if vector.shape != (self.size,):
+            raise FedfewError("E307", "vector", f"has shape {tuple(vector.shape)}, the model needs ({self.size},)")
+        spans = pairwise(self.offsets)
+        return {
+            name: _view(vector[start:stop], shape)
+            for name, shape, (start, stop) in zip(self.names, self.shapes, spans, strict=True)
+        }
+
+    def pack(self, tensors: Mapping[str, Tensor]) -> Vector:
+        """One vector from named tensors; names and shapes must be those of the layout."""
+        if set(tensors) != set(self.names):
+            odd = sorted(set(tensors) ^ set(self.names))
+            raise FedfewError("E307", "model", f"tensors differ from the model's: {', '.join(odd[:4])}")
+        vector = torch.empty(self.size)
+        for name, view in self.views(vector).items():
+            if tensors[name].shape != view.shape:
+                raise FedfewError("E307", name, f"has shape {tuple(tensors[name].shape)}, not {tuple(view.shape)}")
+            view.copy_(tensors[name])
+        return vector
+
+    def select(self, vector: Vector, wanted: frozenset[str]) -> Tensor:
+        """A boolean mask over the vector that is true where the tensor's name is in ``wanted``."""
+        mask = torch.zeros(self.size, dtype=torch.bool, device=vector.device)
+        for name, start, stop in zip(self.names, self.offsets, self.offsets[1:], strict=False):
+            if name in wanted:
+                mask[start:stop] = True
+        return mask
+
+
+def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A convolution's weight lies in channels_last order inside the vector, where oneDNN reads it fastest."""
+    if len(shape) == 4:
+        o, i, h, w = shape
+        return piece.view(o, h, w, i).permute(0, 3, 1, 2)
+    return piece.view(shape)

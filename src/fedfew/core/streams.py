@@ -1,0 +1,21 @@
+"""Named random streams: every draw in a run comes from a generator found by seed and path, never from global state."""
+
+import hashlib
+
+import numpy as np
+import torch
+
+
+def _seed(seed: int, path: tuple[str | int, ...]) -> int:
+    text = "/".join([str(seed), *map(str, path)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+def stream(seed: int, *path: str | int) -> torch.Generator:
+    """The torch generator of one purpose, e.g. ``stream(seed, "client", t, k)``; equal paths give equal draws."""
+    return torch.Generator().manual_seed(_seed(seed, path))
+
+
+def numpy_stream(seed: int, *path: str | int) -> np.random.Generator:
+    """The same for NumPy, where an algorithm needs its distributions (Dirichlet, choice without replacement)."""
+    return np.random.default_rng(_seed(seed, path))

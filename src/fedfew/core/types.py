@@ -1,0 +1,222 @@
+"""The nouns of a run and the seams between layers: sites, updates, server state, and the protocols they meet in."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.network import Network
+
+Payload = dict[str, Tensor]
+"""Server → client, e.g. {"omega", "sigma", "lr"}."""
+Reply = dict[str, Tensor]
+"""Client → server, e.g. {"psi"}."""
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledSet:
+    """Images (uint8, N×C×H×W) with their labels (int64, N)."""
+
+    images: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class ServerSite:
+    """What the server works with: its few labels, and the number of classes."""
+
+    network: Network
+    labeled: LabeledSet
+    classes: int
+    flips: bool = True
+    """Whether a mirrored image keeps its class (not so for digits)."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientSite:
+    """What a client works with: images only. There is no field for labels, so none can reach ``train_client``."""
+
+    client: int
+    network: Network
+    images: Tensor
+    classes: int
+    flips: bool = True
+    memory: dict[str, Tensor] = field(default_factory=dict)
+    """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class OracleSite:
+    """A client with labels: only for the upper bound ``all-labels``, and only a simulation can build one."""
+
+    client: int
+    network: Network
+    labeled: LabeledSet
+    classes: int
+    flips: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a client's training gives: the reply that travels, numbers about it, and votes that never leave the site."""
+
+    reply: Reply
+    metrics: dict[str, float] = field(default_factory=dict)
+    votes: Tensor | None = None
+    """int64, one per image: the pseudo-label, or −1 where the vote was not confident. A simulation compares them with
+    the true labels for the report; on a real site they are dropped."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientUpdate:
+    """A client's answer as the fleet hands it on."""
+
+    client: int
+    reply: Reply
+    examples: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A client that was asked and gave nothing usable: an E4xx code and the reason."""
+
+    client: int
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class ServerState:
+    """Exactly what a checkpoint holds. ``round`` counts the rounds that are done."""
+
+    round: int
+    omega: Vector
+    sigma: Vector
+    participation: dict[int, int] = field(default_factory=dict)
+    """How often each client has answered; only clients that did are listed, so a million clients cost nothing."""
+    validation: tuple[float, ...] = ()
+    """Validation accuracy after each round, for learning-rate plateaus."""
+    extra: dict[str, Tensor] = field(default_factory=dict)
+    """What else a method carries from round to round."""
+    weights: dict[int, float] = field(default_factory=dict)
+    """The aggregator's weight of each client in the round just done (for the record, not for the method)."""
+
+    def with_(self, **changes: Any) -> "ServerState":
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the gate accepts for one tensor of a reply; a dimension of None may have any length up to ``limit``."""
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+    near: str = ""
+    """Name of the payload tensor this one stays near to; the norm bound holds for the difference."""
+    limit: int = 0
+    index: bool = False
+    """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+
+
+Schema = dict[str, Expected]
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What an aggregator sees of one client."""
+
+    client: int
+    vector: Vector
+    examples: int
+    participation: int
+    """q_k: how often the client has answered, this round included."""
+    steps: float = 1.0
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The aggregator's result, and the weight each client got (empty for rules that are no weighted mean)."""
+
+    vector: Vector
+    weights: dict[int, float]
+
+
+class Aggregator(Protocol):
+    """Combines client vectors; ``omega`` is what the clients started from, ``sigma`` the server's own model."""
+
+    def __call__(self, contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate: ...
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """A method: the paper's steps plus the wire. A frozen dataclass with pure methods; its fields are its settings."""
+
+    unfit: ClassVar[Mapping[str, str]]
+    """Aggregators that make no sense with this method, each with the reason."""
+
+    def start(self, omega: Vector) -> ServerState: ...
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState: ...
+
+    def broadcast(self, state: ServerState, client: int) -> Payload: ...
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained: ...
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState: ...
+
+    def reply_schema(self, layout: Layout) -> Schema: ...
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """An algorithm that is told the clients' labels: the upper bound, possible in simulation only."""
+
+    def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained: ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good a model is on held-out images."""
+
+    accuracy: float
+    loss: float
+    validation: float | None
+    """Accuracy on the validation images, if there are any."""
+
+
+class Scoring(Protocol):
+    """Scores that may still be under way in another process."""
+
+    def result(self) -> Scores: ...
+
+
+class Fleet(Protocol):
+    """Where clients train. May give back fewer answers than asked for, each other one as Missing."""
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
+
+    def score(self, omega: Vector) -> Scoring: ...
+
+    def memory(self) -> dict[int, dict[str, Tensor]]: ...
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def nbytes(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of the tensors as they would travel."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())
