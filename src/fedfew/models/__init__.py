@@ -1,0 +1,12 @@
+"""The networks a run can train; a new one is a file and a line here (or ``package.module:function`` in the config)."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from fedfew.models.cnn import cnn
+from fedfew.models.resnet9 import resnet9
+from fedfew.models.wrn import wrn
+
+MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": resnet9, "cnn": cnn, "wrn": wrn}
+"""Each is called as ``model(channels, size, classes, **settings)`` and gives a module from images to logits."""

@@ -1,0 +1,51 @@
+"""What the networks share: a convolution with its normalisation, and the refusal of images that do not fit."""
+
+from typing import Literal
+
+from torch import nn
+
+from fedfew.core.errors import FedfewError
+
+Norm = Literal["none", "group", "batch"]
+
+
+def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False, slope: float = 0.0) -> nn.Sequential:
+    """3×3 convolution → normalisation → 2×2 max pool if wanted → (leaky) ReLU.
+
+    The paper pools after the ReLU. Both are increasing, so the order changes no value and no gradient, and this one
+    lets the ReLU work on a quarter of the pixels.
+    """
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), *normalisation(outputs, norm)]
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    layers.append(nn.LeakyReLU(slope, inplace=True) if slope else nn.ReLU(inplace=True))
+    return nn.Sequential(*layers)
+
+
+def normalisation(channels: int, norm: Norm) -> list[nn.Module]:
+    """The normalisation layer, as a list because there may be none.
+
+    GroupNorm has no state and treats each image alone, so non-IID clients do not disturb each other. BatchNorm's
+    running statistics are float buffers: they live in the vector, and are averaged and mixed like weights (or stay
+    with the client under FedBN).
+    """
+    if norm == "group":
+        return [nn.GroupNorm(groups(channels), channels)]
+    if norm == "batch":
+        return [nn.BatchNorm2d(channels)]
+    return []
+
+
+def groups(channels: int) -> int:
+    """The number of groups for GroupNorm: the largest divisor of ``channels`` up to 8 that leaves 4 channels a group.
+
+    Under 4 channels a group comes near InstanceNorm, which wipes out the contrast between channels that the next layer
+    reads. Above 8 groups nothing is gained in nets this narrow, and 8 fits every width that is a multiple of 32.
+    """
+    return max(g for g in range(1, 9) if channels % g == 0 and (g == 1 or channels // g >= 4))
+
+
+def refuse_misfit(model: str, channels: int, size: int) -> None:
+    """Three halvings need 8×8 pixels; other channel counts have no augmentation that makes sense."""
+    if size < 8 or channels not in (1, 3):
+        raise FedfewError("E110", f"model {model}", f"cannot take images of {channels}×{size}×{size}")
