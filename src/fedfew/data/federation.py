@@ -1,0 +1,190 @@
+"""One dataset becomes a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Pixels
+from fedfew.core.streams import numpy_stream
+from fedfew.core.types import LabeledSet
+from fedfew.data.datasets import Dataset
+from fedfew.data.partitions import make_partition
+from fedfew.data.shares import Indices, Partition, ranks
+
+SPLITS = ("standard", "paper")
+NORMALIZATIONS = ("unit", "standard")
+PAPER_TEST = 2_000
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Everything a simulated run is about; client k's images are ``images[partition.of(k)]``."""
+
+    server: LabeledSet
+    validation: LabeledSet
+    test: LabeledSet
+    images: Tensor
+    """The unlabeled images of all clients, uint8 N×C×H×W."""
+    truth: Tensor
+    """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only."""
+    partition: Partition
+    classes: tuple[str, ...]
+    flips: bool
+    pixels: Pixels
+
+
+def federate(
+    dataset: Dataset,
+    *,
+    labels: int,
+    clients: int,
+    kind: str = "dirichlet",
+    options: Mapping[str, Any] | None = None,
+    split: str = "standard",
+    seed: int = 0,
+    validation: int = 0,
+    test: int = 0,
+    unlabeled: int = 0,
+    normalize: str = "unit",
+) -> Federation:
+    """Split a dataset and deal its unlabeled part to the clients; every draw is stratified and comes from ``seed``.
+
+    ``split = "standard"`` keeps the official test set (``test`` > 0: that many of it); ``"paper"`` merges both sets and
+    holds out ``test`` images (0: the paper's 2,000). ``unlabeled`` > 0 keeps only that many images for the clients.
+    Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change.
+    """
+    _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled)
+    rng = numpy_stream(seed, "split")
+    if split == "paper":
+        pool, test = _merged(dataset.train, dataset.test), test or PAPER_TEST
+        _afford(len(pool), labels=labels, validation=validation, test=test, unlabeled=unlabeled)
+    else:
+        pool = dataset.train
+        _afford(len(dataset.test), test=test)
+        _afford(len(pool), labels=labels, validation=validation, unlabeled=unlabeled)
+    truth = pool.labels.numpy()
+    rest = np.arange(len(truth))
+    if split == "paper":
+        tested, rest = _draw(truth, rest, test, rng)
+        held = _take(pool, tested)
+    elif test:
+        held = _take(dataset.test, _draw(dataset.test.labels.numpy(), np.arange(len(dataset.test)), test, rng)[0])
+    else:
+        held = dataset.test
+    checked, rest = _draw(truth, rest, validation, rng)
+    labeled, rest = _draw(truth, rest, labels, rng, balanced=True)
+    given = np.sort(_draw(truth, rest, unlabeled, rng)[0] if unlabeled else rest)
+    server, clients_share = _take(pool, labeled), _take(pool, given)
+    return Federation(
+        server=server,
+        validation=_take(pool, checked),
+        test=held,
+        images=clients_share.images,
+        truth=clients_share.labels,
+        partition=make_partition(truth[given], clients, kind, seed, options),
+        classes=dataset.classes,
+        flips=dataset.flips,
+        pixels=_measured(server.images, clients_share.images) if normalize == "standard" else _unit(pool.images),
+    )
+
+
+def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
+    for key, value, known in (("split", split, SPLITS), ("normalize", normalize, NORMALIZATIONS)):
+        if value not in known:
+            raise FedfewError("E103", f"dataset.{key}", f"{value!r} is none of {', '.join(known)}")
+    for key, count in counts.items():
+        if count < 0:
+            raise FedfewError("E103", key if key == "labels" else f"dataset.{key}", f"{count} is below 0")
+    if counts["labels"] < 1:
+        raise FedfewError("E103", "labels", "the server needs at least 1 label")
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
+        if fault := _fault(part, len(dataset.classes)):
+            raise FedfewError("E204", f"dataset {dataset.name}", f"its {name} set is unusable: {fault}")
+
+
+def _fault(part: LabeledSet, classes: int) -> str:
+    if part.images.dtype != torch.uint8 or part.images.ndim != 4:
+        return f"images are {part.images.dtype} of {part.images.ndim} dimensions, not uint8 N×C×H×W"
+    if part.labels.dtype != torch.int64 or part.labels.shape != part.images.shape[:1]:
+        return f"{len(part.images)} images need as many int64 labels, not {list(part.labels.shape)} {part.labels.dtype}"
+    if len(part) and (int(part.labels.min()) < 0 or int(part.labels.max()) >= classes):
+        return f"labels go from {int(part.labels.min())} to {int(part.labels.max())}, but there are {classes} classes"
+    return ""
+
+
+def _afford(images: int, **counts: int) -> None:
+    if sum(counts.values()) <= images:
+        return
+    wanted = " + ".join(f"{count:,} {key}" for key, count in counts.items() if count)
+    place = "labels" if "labels" in counts else "dataset.test"
+    raise FedfewError("E109", place, f"{wanted} images are asked for, but the dataset has {images:,} to take them from")
+
+
+def _draw(
+    labels: Indices, pool: Indices, count: int, rng: np.random.Generator, *, balanced: bool = False
+) -> tuple[Indices, Indices]:
+    """Take ``count`` of the pool by class, in random order: as many of each (balanced), or in the pool's proportions.
+
+    Gives what was taken and what is left. For one seed a smaller balanced draw is part of a larger one.
+    """
+    shuffled = rng.permutation(pool)
+    classes = labels[shuffled]
+    stock = np.bincount(classes)
+    quota = _even(stock, count, rng) if balanced else _proportional(stock, count, rng)
+    taken = ranks(classes) < quota[classes]
+    return shuffled[taken], shuffled[~taken]
+
+
+def _even(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
+    """The same number of each class; what a small class lacks and what does not divide goes to others by lot."""
+    quota = np.zeros_like(stock)
+    lot = rng.permutation(len(stock))  # drawn always, so that the draws after this one do not depend on the count
+    while left := count - int(quota.sum()):
+        open_ = lot[quota[lot] < stock[lot]]
+        step = left // len(open_)
+        if step == 0:
+            quota[open_[:left]] += 1
+        else:
+            quota[open_] = np.minimum(stock[open_], quota[open_] + step)
+    return quota
+
+
+def _proportional(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
+    """Shares of the classes as in the stock, rounded by largest remainder; ties go by lot."""
+    lot = rng.random(len(stock))
+    quota, rest = np.divmod(count * stock, max(int(stock.sum()), 1))
+    quota[np.lexsort((lot, -rest))[: count - int(quota.sum())]] += 1
+    return quota
+
+
+def _take(part: LabeledSet, indices: Indices) -> LabeledSet:
+    chosen = torch.from_numpy(indices)
+    return LabeledSet(part.images[chosen], part.labels[chosen])
+
+
+def _merged(first: LabeledSet, second: LabeledSet) -> LabeledSet:
+    return LabeledSet(torch.cat([first.images, second.images]), torch.cat([first.labels, second.labels]))
+
+
+def _unit(images: Tensor) -> Pixels:
+    return Pixels.unit(images.shape[1])
+
+
+def _measured(*parts: Tensor) -> Pixels:
+    """Mean and standard deviation of each channel, exact: counted by pixel value, a few images at a time."""
+    channels = parts[0].shape[1]
+    counts = np.zeros((channels, 256), np.int64)
+    for block in (block for part in parts for block in part.split(4096)):
+        for channel in range(channels):
+            counts[channel] += np.bincount(block[:, channel].numpy().ravel(), minlength=256)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    values = np.arange(256) / 255
+    mean = shares @ values
+    std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
+    # A channel of one value only has no spread; one grey level then stands in, so that nothing divides by zero.
+    return Pixels(tuple(mean.tolist()), tuple(np.maximum(std, 1 / 255).tolist()))

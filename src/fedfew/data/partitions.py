@@ -1,0 +1,218 @@
+"""Ways to deal the unlabeled images to the clients: every image exactly once, with stated class and size skew."""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
+from fedfew.core.streams import numpy_stream
+from fedfew.data.shares import Indices, Partition, from_owners, grouped, heterogeneity, ranks, starts
+
+__all__ = [
+    "PARTITIONS",
+    "Partition",
+    "dirichlet",
+    "dirichlet_by_class",
+    "heterogeneity",
+    "iid",
+    "make_partition",
+    "partition",
+    "shards",
+]
+
+Skew = Annotated[NonNegative, Doc("σ of the log-normal client sizes; 0: all sizes equal, give or take one")]
+Empty = Annotated[bool, Doc("whether clients may be left without images")]
+Mu = Annotated[Positive, Doc("μ of the Dirichlet: near 0 one class a client, large all alike")]
+
+
+def iid(
+    labels: Indices, clients: int, rng: np.random.Generator, *, skew: Skew = 0.0, empty: Empty = False
+) -> Partition:
+    """All clients alike: with equal sizes each gets the same number of each class, give or take one."""
+    _check(len(labels), clients, skew, empty)
+    if skew == 0:
+        shuffled = rng.permutation(len(labels))
+        by_class = shuffled[grouped(labels[shuffled])]
+        owner = np.empty(len(labels), np.int64)
+        owner[by_class] = rng.permutation(clients)[np.arange(len(labels)) % clients]
+        return from_owners(owner, clients)
+    sizes = _sizes(len(labels), clients, rng, skew, empty)
+    return Partition(rng.permutation(len(labels)), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+
+
+def dirichlet(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    mu: Mu = 0.1,
+    skew: Skew = 0.0,
+    empty: Empty = False,
+) -> Partition:
+    """The paper's: each client draws its class shares ~ Dir(μ), and takes what is left when its classes are used up."""
+    _check(len(labels), clients, skew, empty, mu)
+    sizes = _sizes(len(labels), clients, rng, skew, empty)
+    stock = np.bincount(labels)
+    active = np.flatnonzero(sizes)  # so a million clients of which few hold images cost what the few cost
+    shares = _dirichlet(rng, mu, len(stock), len(active))
+    owner = np.repeat(np.arange(len(active)), sizes[active])
+    wanted = _fill(owner, shares, stock, rng)
+    shuffled = rng.permutation(len(labels))
+    order = np.empty(len(labels), np.int64)
+    order[grouped(wanted)] = shuffled[grouped(labels[shuffled])]
+    return Partition(order, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+
+
+def dirichlet_by_class(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    mu: Mu = 0.1,
+    skew: Annotated[
+        NonNegative, Doc("σ of a log-normal factor on the clients' shares; sizes vary without it too")
+    ] = 0.0,
+    empty: Empty = False,
+) -> Partition:
+    """The usual one elsewhere: each class is cut among the clients by shares ~ Dir(μ), so sizes vary as well."""
+    _check(len(labels), clients, skew, empty, mu)
+    weights = _weights(clients, rng, skew)
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[grouped(labels[shuffled])]
+    owner = np.empty(len(labels), np.int64)
+    bounds = starts(labels, 0)
+    for first, last in pairwise(bounds):
+        shares = _dirichlet(rng, mu, clients, 1)[0] * weights
+        cuts = np.cumsum(shares)
+        places = (np.arange(last - first) + 0.5) * (cuts[-1] / max(last - first, 1))
+        owner[by_class[first:last]] = np.minimum(np.searchsorted(cuts, places, side="right"), clients - 1)
+    return from_owners(owner if empty else _one_each(owner, clients, rng), clients)
+
+
+def shards(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    per_client: Annotated[Count, Doc("runs of label-sorted images that a client gets")] = 2,
+    skew: Skew = 0.0,
+    empty: Empty = False,
+) -> Partition:
+    """McMahan's: images sorted by label and cut into shards; a client gets a few, and so about as many classes."""
+    _check(len(labels), clients, skew, empty)
+    if per_client < 1:
+        raise FedfewError("E103", "partition.per_client", f"{per_client} is not at least 1")
+    sizes = _sizes(len(labels), clients, rng, skew, empty)
+    active = np.flatnonzero(sizes)
+    pieces = min(per_client, int(sizes.max(initial=1)))
+    lengths = sizes[active, None] // pieces + (np.arange(pieces) < sizes[active, None] % pieces)
+    turn = rng.permutation(lengths.size)
+    shuffled = rng.permutation(len(labels))
+    owner = np.empty(len(labels), np.int64)
+    owner[shuffled[grouped(labels[shuffled])]] = np.repeat(np.repeat(active, pieces)[turn], lengths.ravel()[turn])
+    return from_owners(owner, clients)
+
+
+PARTITIONS: dict[str, Callable[..., Partition]] = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "dirichlet-by-class": dirichlet_by_class,
+    "shards": shards,
+}
+
+
+def make_partition(
+    labels: ArrayLike, clients: int, kind: str, seed: int, options: Mapping[str, Any] | None = None
+) -> Partition:
+    """The partition that a config names; equal arguments give equal partitions."""
+    if kind not in PARTITIONS:
+        raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")
+    deal, given = PARTITIONS[kind], dict(options or {})
+    known = settings_of(deal)
+    for name in given:
+        if name not in known:
+            raise FedfewError("E104", f"partition.{name}", f"{kind} does not know it; it has {', '.join(known)}")
+    classes = np.asarray(labels)
+    if classes.ndim != 1 or (classes.size and (not np.issubdtype(classes.dtype, np.integer) or classes.min() < 0)):
+        raise FedfewError("E103", "labels", "the classes of the images are not a list of whole numbers from 0")
+    return deal(classes.astype(np.int64), clients, numpy_stream(seed, "partition"), **given)
+
+
+def partition(labels: ArrayLike, clients: int, kind: str = "dirichlet", seed: int = 0, **options: Any) -> list[Indices]:
+    """Deal images with these labels to clients; gives the indices of each client's images."""
+    dealt = make_partition(labels, clients, kind, seed, options)
+    return [dealt.of(client) for client in range(dealt.clients)]
+
+
+def _check(images: int, clients: int, skew: float, empty: bool, mu: float = 1.0) -> None:
+    if clients < 1:
+        raise FedfewError("E103", "clients", f"{clients} is not at least 1")
+    if not 0 <= skew < np.inf:
+        raise FedfewError("E103", "partition.skew", f"{skew} is not a number from 0")
+    if not 0 < mu < np.inf:
+        raise FedfewError("E103", "partition.mu", f"{mu} is not a number above 0")
+    if clients > images and not empty:
+        raise FedfewError("E108", "clients", f"{clients:,} clients, but only {images:,} unlabeled images to give out")
+
+
+def _weights(clients: int, rng: np.random.Generator, skew: float) -> NDArray[np.float64]:
+    """Log-normal, the largest 1, so that no σ overflows."""
+    logarithms = skew * rng.standard_normal(clients)
+    weights: NDArray[np.float64] = np.exp(logarithms - logarithms.max())
+    return weights
+
+
+def _sizes(images: int, clients: int, rng: np.random.Generator, skew: float, empty: bool) -> Indices:
+    """Client sizes proportional to log-normal weights that sum to the images; ties for the last image go by lot."""
+    least = 0 if empty else 1
+    weights = _weights(clients, rng, skew)
+    exact = weights / weights.sum() * (images - least * clients)
+    sizes: Indices = np.floor(exact).astype(np.int64)
+    lot = np.lexsort((rng.random(clients), sizes - exact))
+    sizes[lot[: images - least * clients - int(sizes.sum())]] += 1
+    sizes += least
+    return sizes
+
+
+def _dirichlet(rng: np.random.Generator, mu: float, parts: int, rows: int) -> NDArray[np.float64]:
+    """Rows ~ Dir(μ). Outside of these bounds a draw overflows, and inside it is one-hot or flat to the last image."""
+    return rng.dirichlet(np.full(parts, min(max(mu, 1e-6), 1e9)), rows)
+
+
+def _fill(owner: Indices, shares: NDArray[np.float64], stock: Indices, rng: np.random.Generator) -> Indices:
+    """A class for every place of every client, drawn from its owner's shares, with exactly ``stock`` places per class.
+
+    Each pass either satisfies everyone or uses up a class, so there are at most as many passes as classes and one.
+    """
+    stock, wanted = stock.copy(), np.empty(len(owner), np.int64)
+    waiting = rng.permutation(len(owner))  # in random order, so that whoever goes without is chosen by lot
+    while len(waiting):
+        left = shares * (stock > 0)
+        left[left.sum(axis=1) <= 0] = stock / stock.sum()
+        cuts = np.cumsum(left, axis=1)
+        who = owner[waiting]
+        point = rng.random(len(waiting)) * cuts[who, -1]
+        draw = np.zeros(len(waiting), np.int64)
+        for column in cuts.T[:-1]:
+            draw += point >= column[who]
+        granted = ranks(draw) < stock[draw]
+        wanted[waiting[granted]] = draw[granted]
+        stock -= np.bincount(draw[granted], minlength=len(stock))
+        waiting = waiting[~granted]
+    return wanted
+
+
+def _one_each(owner: Indices, clients: int, rng: np.random.Generator) -> Indices:
+    """Give every client without images one that another can spare: drawn at random, so mostly from the large ones."""
+    without = np.flatnonzero(np.bincount(owner, minlength=clients) == 0)
+    if not len(without):
+        return owner
+    spare = np.ones(len(owner), bool)
+    spare[np.unique(owner, return_index=True)[1]] = False
+    filled = owner.copy()
+    filled[rng.choice(np.flatnonzero(spare), len(without), replace=False)] = without
+    return filled
