@@ -1,0 +1,219 @@
+"""Splits: sizes as stated, no image in two places, classes in balance, the same images for the same seed."""
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Pixels
+from fedfew.core.types import LabeledSet
+from fedfew.data import DATASETS, Dataset, Federation, federate
+
+
+def tagged(counts: list[int], first: int, channels: int = 3) -> LabeledSet:
+    """Images whose pixels spell their own number, so that each can be recognised wherever it turns up."""
+    labels = np.random.default_rng(first).permutation(np.repeat(np.arange(len(counts)), counts))
+    number = np.arange(first, first + len(labels), dtype="<u4").view(np.uint8).reshape(-1, 1, 2, 2)
+    return LabeledSet(torch.from_numpy(np.repeat(number, channels, axis=1)), torch.from_numpy(labels))
+
+
+def numbers(images: torch.Tensor) -> list[int]:
+    """The tags of images, back as numbers."""
+    return np.ascontiguousarray(images[:, 0].numpy()).reshape(-1, 4).view("<u4").ravel().tolist()
+
+
+def like_cifar(scale: int = 1) -> Dataset:
+    """As many images as CIFAR-10, or a fraction of them, without its pixels."""
+    return Dataset("fake", tagged([5000 // scale] * 10, 0), tagged([1000 // scale] * 10, 50_000), tuple("abcdefghij"))
+
+
+def classes_of(dataset: Dataset) -> dict[int, int]:
+    pairs: dict[int, int] = {}
+    for part in (dataset.train, dataset.test):
+        pairs.update(zip(numbers(part.images), part.labels.tolist(), strict=True))
+    return pairs
+
+
+def parts(federation: Federation) -> dict[str, LabeledSet]:
+    clients = LabeledSet(federation.images, federation.truth)
+    return {
+        "server": federation.server,
+        "validation": federation.validation,
+        "test": federation.test,
+        "clients": clients,
+    }
+
+
+def test_the_papers_split() -> None:
+    made = federate(like_cifar(), labels=1000, clients=100, split="paper", validation=2000, test=2000, unlabeled=55_000)
+    sizes = {name: len(part) for name, part in parts(made).items()}
+    assert sizes == {"server": 1000, "validation": 2000, "test": 2000, "clients": 55_000}
+    assert made.server.labels.bincount().tolist() == [100] * 10
+    assert made.validation.labels.bincount().tolist() == made.test.labels.bincount().tolist() == [200] * 10
+    assert made.truth.bincount().tolist() == [5500] * 10
+    assert made.partition.clients == 100
+    assert sorted(chain(*(numbers(part.images) for part in parts(made).values()))) == list(range(60_000))
+
+
+def test_the_standard_split() -> None:
+    data = like_cifar()
+    made = federate(data, labels=4000, clients=10, kind="iid", validation=1000)
+    assert made.test is data.test
+    assert (len(made.server), len(made.validation), len(made.images)) == (4000, 1000, 45_000)
+    seen = (numbers(part.images) for name, part in parts(made).items() if name != "test")
+    assert sorted(chain(*seen)) == list(range(50_000))
+
+
+@pytest.mark.parametrize("split", ["paper", "standard"])
+def test_no_image_is_in_two_places_and_all_keep_their_label(split: str) -> None:
+    data = like_cifar(50)
+    made = federate(data, labels=33, clients=7, split=split, seed=5, validation=41, test=57, unlabeled=600)
+    truth, seen = classes_of(data), []
+    for part in parts(made).values():
+        assert [truth[number] for number in numbers(part.images)] == part.labels.tolist()
+        seen += numbers(part.images)
+    assert len(seen) == len(set(seen)) == 33 + 41 + 57 + 600
+
+
+@pytest.mark.parametrize("split", ["paper", "standard"])
+def test_every_draw_is_stratified(split: str) -> None:
+    made = federate(like_cifar(50), labels=33, clients=7, split=split, validation=41, test=57, unlabeled=600)
+    for name, part in parts(made).items():
+        counts = part.labels.bincount(minlength=10)
+        # What is left for the clients is no longer even (two draws did not divide), and their part follows it.
+        assert counts.max() - counts.min() <= (2 if name == "clients" else 1), name
+
+
+def test_labels_are_balanced_where_classes_are_not() -> None:
+    data = Dataset("skewed", tagged([800, 190, 8, 2], 0), tagged([80, 19, 1, 0], 1000), tuple("abcd"))
+    made = federate(data, labels=40, clients=2, validation=100)
+    # The validation set follows the data: 80, 19, 1, 0. Of 40 labels a class would give 10; two cannot.
+    assert made.validation.labels.bincount(minlength=4).tolist() == [80, 19, 1, 0]
+    assert made.server.labels.bincount(minlength=4).tolist()[2:] == [7, 2]
+    assert sorted(made.server.labels.bincount(minlength=4).tolist()[:2]) == [15, 16]
+
+
+@pytest.mark.parametrize("labels", [1, 3, 9, 10, 13])
+def test_few_labels_reach_as_many_classes_as_possible(labels: int) -> None:
+    made = federate(like_cifar(50), labels=labels, clients=2)
+    assert len(made.server) == labels
+    assert len(set(made.server.labels.tolist())) == min(labels, 10)
+
+
+def test_the_seed_decides() -> None:
+    def made(seed: int) -> Federation:
+        return federate(like_cifar(50), labels=40, clients=5, split="paper", test=50, validation=50, seed=seed)
+
+    def tags(federation: Federation) -> list[list[int]]:
+        return [numbers(part.images) for part in parts(federation).values()]
+
+    assert tags(made(1)) == tags(made(1))
+    assert made(1).partition.hash == made(1).partition.hash
+    assert all(one != other for one, other in zip(tags(made(1)), tags(made(2)), strict=True))
+    assert made(1).partition.hash != made(2).partition.hash
+
+
+def test_test_and_validation_stay_when_labels_change_and_few_labels_are_among_the_many() -> None:
+    few, many = (
+        federate(like_cifar(50), labels=n, clients=5, split="paper", test=50, validation=50) for n in (40, 100)
+    )
+    assert numbers(few.test.images) == numbers(many.test.images)
+    assert numbers(few.validation.images) == numbers(many.validation.images)
+    assert set(numbers(few.server.images)) < set(numbers(many.server.images))
+
+
+def test_the_papers_test_set_is_two_thousand_unless_said_otherwise() -> None:
+    assert len(federate(like_cifar(10), labels=10, clients=2, split="paper").test) == 2000
+
+
+def test_labels_come_in_random_order() -> None:
+    labels = federate(like_cifar(), labels=1000, clients=2).server.labels
+    assert (labels[1:] < labels[:-1]).float().mean() > 0.4  # 0.45 when random, 0 when sorted by class
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "words"),
+    [
+        (
+            {"labels": 900, "validation": 101},
+            "labels",
+            "900 labels + 101 validation images are asked for, but .* 1,000",
+        ),
+        ({"labels": 900, "unlabeled": 101}, "labels", "900 labels \\+ 101 unlabeled"),
+        ({"labels": 1, "test": 201}, "dataset.test", "201 test images .* 200"),
+        ({"labels": 201, "split": "paper", "test": 1000}, "labels", "201 labels .* 1,000 test .* 1,200"),
+    ],
+)
+def test_more_labels_than_images_is_refused(given: dict[str, Any], place: str, words: str) -> None:
+    with pytest.raises(FedfewError, match=words.replace(" + ", " \\+ ")) as caught:
+        federate(like_cifar(50), clients=2, **given)
+    assert (caught.value.code, caught.value.place) == ("E109", place)
+
+
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"labels": 0}, "labels"),
+        ({"labels": 1, "validation": -1}, "dataset.validation"),
+        ({"labels": 1, "split": "papers"}, "dataset.split"),
+        ({"labels": 1, "normalize": "imagenet"}, "dataset.normalize"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given: dict[str, Any], place: str) -> None:
+    with pytest.raises(FedfewError) as caught:
+        federate(like_cifar(50), clients=2, **given)
+    assert (caught.value.code, caught.value.place) == ("E103", place)
+
+
+def test_a_dataset_of_ones_own_must_hold_together() -> None:
+    good = tagged([5, 5], 0)
+    faults = [
+        LabeledSet(good.images.float(), good.labels),
+        LabeledSet(good.images[:, 0], good.labels),
+        LabeledSet(good.images, good.labels[:-1]),
+        LabeledSet(good.images, good.labels.int()),
+        LabeledSet(good.images, good.labels + 1),
+        LabeledSet(good.images, good.labels - 1),
+    ]
+    for fault in faults:
+        with pytest.raises(FedfewError, match="E204 dataset own"):
+            federate(Dataset("own", good, fault, ("a", "b")), labels=2, clients=2)
+
+
+def test_pixels_are_plain_or_measured_on_server_and_client_images() -> None:
+    data = like_cifar(50)
+    assert federate(data, labels=10, clients=2).pixels == Pixels.unit(3)
+    made = federate(data, labels=10, clients=2, validation=90, normalize="standard")
+    used = torch.cat([made.server.images, made.images]).double() / 255
+    assert made.pixels.mean == pytest.approx(used.mean(dim=(0, 2, 3)).tolist())
+    assert made.pixels.std == pytest.approx(used.std(dim=(0, 2, 3), correction=0).tolist())
+
+
+def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
+    plain = LabeledSet(torch.full((8, 1, 2, 2), 51, dtype=torch.uint8), torch.arange(8) % 2)
+    made = federate(Dataset("plain", plain, plain, ("a", "b")), labels=2, clients=2, normalize="standard")
+    assert made.pixels.mean == pytest.approx((0.2,))
+    assert made.pixels.std == (1 / 255,)
+
+
+def test_flips_and_class_names_come_from_the_dataset() -> None:
+    made = federate(DATASETS["mini-mnist"](), labels=20, clients=4)
+    assert made.classes == tuple("0123456789")
+    assert not made.flips
+
+
+def test_the_embedded_digits() -> None:
+    digits = DATASETS["mini-mnist"]()
+    assert digits.train.images.shape == (5500, 1, 28, 28)
+    assert digits.test.images.shape == (1500, 1, 28, 28)
+    assert digits.train.images.dtype == torch.uint8
+    assert digits.train.labels.bincount().tolist() == [550] * 10
+    assert digits.test.labels.bincount().tolist() == [150] * 10
+    # As in the whole of MNIST: mean .1307 and standard deviation .3081 of the pixels, and never ink in the corner.
+    pixels = digits.train.images.double() / 255
+    assert pixels.mean() == pytest.approx(0.1307, abs=0.004)
+    assert pixels.std() == pytest.approx(0.3081, abs=0.004)
+    assert digits.train.images[:, 0, 0, 0].max() == 0

@@ -1,0 +1,256 @@
+"""Partitions: every image exactly once, sizes and class shares as stated, repeatable, for any number of clients."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import settings_of
+from fedfew.data import PARTITIONS, Partition, heterogeneity, make_partition, partition
+
+PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
+KINDS = sorted(PARTITIONS)
+
+
+@st.composite
+def deals(draw: st.DrawFn) -> tuple[np.ndarray, int, str, int, dict[str, Any]]:
+    """Labels, clients, kind, seed and options of any partition that is possible."""
+    labels = np.array(draw(st.lists(st.integers(0, 6), max_size=120)), np.int64)
+    empty = draw(st.booleans()) or len(labels) == 0
+    clients = draw(st.integers(1, 150 if empty else len(labels)))
+    kind = draw(st.sampled_from(KINDS))
+    options: dict[str, Any] = {"empty": empty, "skew": draw(st.sampled_from([0.0, 0.3, 2.0, 1e4]))}
+    if kind.startswith("dirichlet"):
+        options["mu"] = draw(st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 1e300]))
+    if kind == "shards":
+        options["per_client"] = draw(st.integers(1, 5))
+    return labels, clients, kind, draw(st.integers(0, 2**32)), options
+
+
+@given(deals())
+@settings(max_examples=300, deadline=None)
+def test_every_image_is_given_out_once_and_nobody_is_left_out(deal: tuple[np.ndarray, int, str, int, Any]) -> None:
+    labels, clients, kind, seed, options = deal
+    dealt = make_partition(labels, clients, kind, seed, options)
+    assert dealt.clients == clients
+    assert sorted(dealt.order) == list(range(len(labels)))
+    assert [len(dealt.of(k)) for k in range(clients)] == dealt.sizes.tolist()
+    assert np.concatenate([dealt.of(k) for k in range(clients)]).tolist() == dealt.order.tolist()
+    assert options["empty"] or dealt.sizes.min() >= 1
+    if options["skew"] == 0 and kind != "dirichlet-by-class":
+        assert dealt.sizes.max() - dealt.sizes.min() <= 1
+    assert make_partition(labels, clients, kind, seed, options).hash == dealt.hash
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_seed_deals_otherwise(kind: str) -> None:
+    hashes = {make_partition(PAPER, 100, kind, seed).hash for seed in range(4)}
+    assert len(hashes) == 4
+
+
+def test_iid_gives_each_client_the_same_number_of_each_class() -> None:
+    histogram = make_partition(PAPER, 100, "iid", 0).histogram(PAPER, 10)
+    assert (histogram == 55).all()
+    assert heterogeneity(histogram) == 0.0
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 80))
+@settings(max_examples=100, deadline=None)
+def test_iid_classes_differ_by_at_most_one(labels: list[int], clients: int) -> None:
+    histogram = make_partition(labels, clients, "iid", 0, {"empty": True}).histogram(np.array(labels), 5)
+    assert (histogram.max(axis=0) - histogram.min(axis=0) <= 1).all()
+
+
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards"])
+def test_skew_is_the_sigma_of_log_sizes(kind: str) -> None:
+    sizes = make_partition(PAPER, 500, kind, 0, {"skew": 0.5}).sizes
+    # 500 draws: the standard error of a standard deviation is σ/√(2·500) ≈ 0.016.
+    assert np.log(sizes).std() == pytest.approx(0.5, abs=0.06)
+
+
+def test_skew_adds_to_the_size_differences_of_dirichlet_by_class() -> None:
+    spread = [
+        np.log(make_partition(PAPER, 500, "dirichlet-by-class", 0, {"mu": 1e6, "skew": s}).sizes).std()
+        for s in (0, 0.5)
+    ]
+    assert spread[0] < 0.05
+    assert spread[1] == pytest.approx(0.5, abs=0.06)
+
+
+@pytest.mark.parametrize("kind", ["dirichlet", "dirichlet-by-class"])
+def test_heterogeneity_falls_with_mu(kind: str) -> None:
+    measured = [
+        heterogeneity(make_partition(PAPER, 100, kind, 3, {"mu": mu}).histogram(PAPER, 10))
+        for mu in (0.01, 0.1, 1.0, 10.0, 1000.0)
+    ]
+    assert measured == sorted(measured, reverse=True)
+    assert measured[0] > 0.85
+    assert measured[-1] < 0.1
+
+
+def test_dirichlet_class_shares_have_the_spread_of_dir_mu() -> None:
+    # With 10 classes Dir(1) has Var = (1/10)(9/10)/(10 + 1); sampling 550 images adds p(1−p)/550 on average.
+    shares = make_partition(PAPER, 100, "dirichlet", 0, {"mu": 1.0}).histogram(PAPER, 10) / 550
+    expected = 0.09 / 11 + (0.1 - (0.09 / 11 + 0.01)) / 550
+    assert shares.var() == pytest.approx(expected, rel=0.15)
+
+
+def test_small_mu_gives_clients_mostly_one_class() -> None:
+    # Not one class only: about ten clients want each class and it fills exactly ten, so where 13 want it, 3 in 13 of
+    # their images must be of other classes.
+    histogram = make_partition(PAPER, 100, "dirichlet", 0, {"mu": 0.01}).histogram(PAPER, 10)
+    assert np.median(histogram.max(axis=1) / histogram.sum(axis=1)) > 0.75
+    assert (histogram.max(axis=1) == 550).sum() > 10
+
+
+def test_shards_give_few_classes() -> None:
+    histogram = make_partition(PAPER, 100, "shards", 0, {"per_client": 2}).histogram(PAPER, 10)
+    # 200 shards of 275 images: 20 fill a class exactly, so a shard is pure.
+    assert set((histogram > 0).sum(axis=1)) <= {1, 2}
+    assert set(histogram.ravel()) <= {0, 275, 550}
+
+
+def test_shards_of_a_client_are_contiguous_runs_of_the_sorted_images() -> None:
+    labels = np.arange(60)  # every image its own class, so the sorted order is known
+    dealt = make_partition(labels, 10, "shards", 0, {"per_client": 3})
+    for client in range(10):
+        assert (np.diff(np.sort(dealt.of(client))) > 1).sum() <= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("skew", [0.0, 1.0])
+def test_a_million_clients(kind: str, skew: float) -> None:
+    dealt = make_partition(PAPER, 1_000_000, kind, 0, {"empty": True, "skew": skew})
+    assert dealt.clients == 1_000_000
+    assert (np.bincount(dealt.order, minlength=55_000) == 1).all()
+    assert dealt.sizes.sum() == 55_000
+    if skew == 0 and kind != "dirichlet-by-class":
+        assert dealt.sizes.max() == 1
+    assert 0.8 < heterogeneity(dealt.histogram(PAPER, 10)) <= 1
+
+
+def test_clients_without_images_get_one_from_those_who_can_spare() -> None:
+    labels = np.zeros(30, np.int64)
+    dealt = make_partition(labels, 30, "dirichlet-by-class", 0, {"mu": 0.01})
+    assert (dealt.sizes == 1).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_clients_than_images_is_refused(kind: str) -> None:
+    with pytest.raises(FedfewError) as caught:
+        make_partition(np.zeros(9, int), 10, kind, 0)
+    assert (caught.value.code, caught.value.place) == ("E108", "clients")
+    assert "10 clients, but only 9" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "clients", "code", "place"),
+    [
+        ("dirichlet", {"mu": 0.0}, 2, "E103", "partition.mu"),
+        ("dirichlet-by-class", {"mu": -1.0}, 2, "E103", "partition.mu"),
+        ("dirichlet", {"mu": float("nan")}, 2, "E103", "partition.mu"),
+        ("iid", {"skew": -0.1}, 2, "E103", "partition.skew"),
+        ("shards", {"per_client": 0}, 2, "E103", "partition.per_client"),
+        ("iid", {}, 0, "E103", "clients"),
+        ("iid", {"mu": 0.1}, 2, "E104", "partition.mu"),
+        ("dirichlett", {}, 2, "E105", "partition.kind"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(kind: str, options: Any, clients: int, code: str, place: str) -> None:
+    with pytest.raises(FedfewError) as caught:
+        make_partition(np.zeros(9, int), clients, kind, 0, options)
+    assert (caught.value.code, caught.value.place) == (code, place)
+
+
+@pytest.mark.parametrize("labels", [[0.5, 1.0], [[0], [1]], [-1, 0]])
+def test_labels_must_be_classes(labels: Any) -> None:
+    with pytest.raises(FedfewError, match="E103 labels"):
+        make_partition(labels, 1, "iid", 0)
+
+
+def test_the_listing_has_one_array_per_client() -> None:
+    listed = partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, mu=0.5)
+    dealt = make_partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, {"mu": 0.5})
+    assert [part.tolist() for part in listed] == [dealt.of(k).tolist() for k in range(3)]
+
+
+def test_every_kind_says_what_its_settings_mean() -> None:
+    assert set(settings_of(PARTITIONS["dirichlet"])) == {"mu", "skew", "empty"}
+    assert set(settings_of(PARTITIONS["shards"])) == {"per_client", "skew", "empty"}
+    assert set(settings_of(PARTITIONS["iid"])) == {"skew", "empty"}
+    assert settings_of(PARTITIONS["dirichlet-by-class"])["mu"].default == 0.1
+
+
+def test_only_clients_that_exist_hold_images() -> None:
+    dealt = make_partition([0, 1, 2], 3, "iid", 0)
+    for client in (-1, 3):
+        with pytest.raises(IndexError):
+            dealt.of(client)
+
+
+def test_heterogeneity_is_the_mean_total_variation() -> None:
+    # Pairs: (1,0)/(0,1) → 1, (1,0)/(½,½) → ½, (0,1)/(½,½) → ½; the empty client does not count.
+    assert heterogeneity(np.array([[4, 0], [0, 2], [3, 3], [0, 0]])) == pytest.approx(2 / 3)
+    assert heterogeneity(np.array([[4, 0], [0, 0]])) == 0.0
+
+
+def test_hash_tells_orders_and_offsets_apart() -> None:
+    def of(order: list[int], offsets: list[int]) -> str:
+        return Partition(np.array(order, np.int64), np.array(offsets, np.int64)).hash
+
+    assert len({of([0, 1, 2], [0, 1, 3]), of([0, 2, 1], [0, 1, 3]), of([0, 1, 2], [0, 2, 3]), of([0], [1, 2, 0])}) == 4
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    dealt = make_partition(PAPER, 100, "dirichlet", 0)
+    file = tmp_path / "partition.npz"
+    dealt.save(file)
+    loaded = Partition.load(file)
+    assert loaded.hash == dealt.hash
+    assert loaded.of(99).tolist() == dealt.of(99).tolist()
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("order", "offsets"),
+    [
+        ([0, 1, 1], [0, 1, 3]),
+        ([0, 1, 3], [0, 1, 3]),
+        ([0, 1, -1], [0, 1, 3]),
+        ([0, 1, 2], [0, 2, 1, 3]),
+        ([0, 1, 2], [1, 3]),
+        ([0, 1, 2], [0, 2]),
+        ([0, 1, 2], [0]),
+        ([0.0, 1.0, 2.0], [0, 3]),
+        ([[0], [1]], [0, 2]),
+    ],
+)
+def test_what_is_no_partition_is_refused(tmp_path: Path, order: Any, offsets: Any) -> None:
+    np.savez(tmp_path / "p.npz", order=np.array(order), offsets=np.array(offsets))
+    with pytest.raises(FedfewError, match="E202"):
+        Partition.load(tmp_path / "p.npz")
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "partition.npz"
+    make_partition(PAPER[:500], 10, "iid", 0).save(file)
+    whole = file.read_bytes()
+    for content in (b"", whole[:-300], whole[:900] + bytes([whole[900] ^ 1]) + whole[901:], b"PK\x03\x04" * 9):
+        file.write_bytes(content)
+        with pytest.raises(FedfewError, match="E202"):
+            Partition.load(file)
+    with pytest.raises(FedfewError, match="E202"):
+        Partition.load(tmp_path / "missing.npz")
+
+
+def test_files_that_would_run_code_or_inflate_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", order=np.array([print], object), offsets=np.array([0, 1]))
+    np.savez_compressed(tmp_path / "bomb.npz", order=np.zeros(10**6, np.int64), offsets=np.array([0, 10**6]))
+    np.savez(tmp_path / "half.npz", order=np.array([0]))
+    for name in ("objects", "bomb", "half"):
+        with pytest.raises(FedfewError, match="E202"):
+            Partition.load(tmp_path / f"{name}.npz")
