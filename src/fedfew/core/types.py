@@ -125,6 +125,8 @@ class Expected:
     near: str = ""
     """Name of the payload tensor this one stays near to; the norm bound holds for the difference."""
     limit: int = 0
+    delta: bool = False
+    """True for a change by itself, so that the norm bound holds for it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
 
@@ -164,6 +166,8 @@ class Algorithm(Protocol):
 
     unfit: ClassVar[Mapping[str, str]]
     """Aggregators that make no sense with this method, each with the reason."""
+    asks_clients: ClassVar[bool]
+    """False for a method that never asks a client."""
 
     def start(self, omega: Vector) -> ServerState: ...
 

@@ -1,0 +1,24 @@
+"""Methods: one file each, and one line each in the registry below."""
+
+from collections.abc import Callable
+
+from fedfew.algorithms.aggregators import AGGREGATORS
+from fedfew.algorithms.all_labels import AllLabels
+from fedfew.algorithms.fedavg import FedAvg, fedprox
+from fedfew.algorithms.fedmatch import FedMatch, fedmatch_lite
+from fedfew.algorithms.fedmix import FedMix
+from fedfew.algorithms.objectives import OBJECTIVES
+from fedfew.algorithms.server_only import ServerOnly
+from fedfew.core.types import Algorithm
+
+ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fedmix": FedMix,
+    "fedmatch": FedMatch,
+    "fedmatch-lite": fedmatch_lite,
+    "fedavg": FedAvg,
+    "fedprox": fedprox,
+    "server-only": ServerOnly,
+    "all-labels": AllLabels,
+}
+
+__all__ = ["AGGREGATORS", "ALGORITHMS", "OBJECTIVES"]

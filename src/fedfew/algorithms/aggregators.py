@@ -1,0 +1,108 @@
+"""Aggregators: how the clients' vectors become one; each is a function, and the registry is the list below."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+import torch
+
+from fedfew.core.layout import Vector
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.types import Aggregate, Contribution
+
+
+def fedfreq_weights(counts: Sequence[float]) -> list[float]:
+    """FedFreq, Eq. 12: w_k = (1 − p_k)/(m − 1) with p_k = q_k / Σ q over the clients that answered; m = 1 gives 1."""
+    m, total = len(counts), sum(counts)
+    if m == 1:
+        return [1.0]
+    return [(1 - q / total) / (m - 1) for q in counts]
+
+
+def weighted_mean(contributions: Sequence[Contribution], weights: Sequence[float]) -> Aggregate:
+    """Σ w_k ψ_k, summed in float64 one client at a time and in the order given, so that memory does not grow with m."""
+    total = torch.zeros(contributions[0].vector.shape, dtype=torch.float64)
+    for part, weight in zip(contributions, weights, strict=True):
+        total.add_(part.vector, alpha=weight)
+    return Aggregate(total.float(), {p.client: w for p, w in zip(contributions, weights, strict=True)})
+
+
+def fedfreq(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    cap: Annotated[NonNegative, Doc("no weight above cap/m, the excess goes to the others; 0: no cap")] = 0.0,
+    by: Annotated[
+        Literal["frequency", "frequency×examples"], Doc("what weighs: participation alone, or times the images")
+    ] = "frequency",
+) -> Aggregate:
+    """FedFreq (the paper, Eq. 12): the more often a client has taken part, the less it weighs."""
+    weights = fedfreq_weights([part.participation for part in contributions])
+    if by == "frequency×examples":
+        weights = _normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
+    return weighted_mean(contributions, capped(weights, cap))
+
+
+def capped(weights: Sequence[float], cap: float) -> list[float]:
+    """Weights of sum 1 with none above cap/m; what is cut off goes to the uncapped in proportion to their weights."""
+    m = len(weights)
+    if not cap or cap / m >= 1:
+        return list(weights)
+    limit, weights = max(cap, 1.0) / m, list(weights)
+    for _ in range(m):
+        over = [i for i, w in enumerate(weights) if w > limit + 1e-12]
+        if not over:
+            break
+        fixed = {i for i, w in enumerate(weights) if w >= limit - 1e-12}
+        free = [i for i in range(m) if i not in fixed]
+        rest = 1 - limit * len(fixed)
+        base = sum(weights[i] for i in free)
+        for i in fixed:
+            weights[i] = limit
+        for i in free:
+            weights[i] = weights[i] / base * rest if base > 0 else rest / len(free)
+    return weights
+
+
+def fedavg(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """FedAvg (McMahan et al. 2017): ψ = Σ (n_k / Σ n) ψ_k over the clients that answered."""
+    return weighted_mean(contributions, _normalised([part.examples for part in contributions]))
+
+
+def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Every client that answered weighs the same: ψ = Σ ψ_k / m."""
+    return weighted_mean(contributions, [1 / len(contributions)] * len(contributions))
+
+
+def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Coordinate-wise median (Yin et al. 2018), the mean of the two middle values for even m; no client has a weight."""
+    return by_coordinate(contributions, _median)
+
+
+def by_coordinate(
+    contributions: Sequence[Contribution], rule: Callable[[torch.Tensor], torch.Tensor], chunk: int = 1 << 16
+) -> Aggregate:
+    """A rule on m×d blocks of coordinates, a block at a time, so that no m copies of the model are stacked."""
+    result = torch.empty_like(contributions[0].vector)
+    for start in range(0, len(result), chunk):
+        block = torch.stack([part.vector[start : start + chunk] for part in contributions])
+        result[start : start + chunk] = rule(block)
+    return Aggregate(result, {})
+
+
+def _median(block: torch.Tensor) -> torch.Tensor:
+    ordered, m = block.sort(0).values, len(block)
+    return (ordered[(m - 1) // 2] + ordered[m // 2]) / 2
+
+
+def _normalised(weights: Sequence[float]) -> list[float]:
+    total = sum(weights)
+    return [w / total for w in weights] if total > 0 else [1 / len(weights)] * len(weights)
+
+
+AGGREGATORS: dict[str, Callable[..., Aggregate]] = {
+    "fedfreq": fedfreq,
+    "fedavg": fedavg,
+    "uniform": uniform,
+    "median": median,
+}

@@ -1,0 +1,31 @@
+"""Messages between the pool and its workers: JSON lines over a socket pair; tensors go through arenas."""
+
+import json
+import socket
+from typing import Any
+
+
+class Channel:
+    """One end of a socket pair."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self._pending = b""
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send one message; raises OSError when the other side is gone."""
+        self.end.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message, or None when the other side is gone."""
+        while b"\n" not in self._pending:
+            try:
+                part = self.end.recv(1 << 16)
+            except OSError:
+                return None
+            if not part:
+                return None
+            self._pending += part
+        line, _, self._pending = self._pending.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message

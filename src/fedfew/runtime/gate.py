@@ -1,0 +1,115 @@
+"""The update gate: nothing a client sends reaches the aggregation before it is checked against the schema."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from fedfew.core.settings import Count, Doc, NonNegative
+from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What is let through; names, shapes, dtypes, finiteness and counts are checked always."""
+
+    max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
+    max_growth: Annotated[NonNegative, Doc("bound on ‖reply‖ / ‖what was sent‖; 0: no bound")] = 1000.0
+    max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = 10_000_000
+
+    def check(self, update: ClientUpdate, payload: Payload, schema: Schema, size: int | None = None) -> Missing | None:
+        """None if the update may pass, else the reason it may not. ``size`` is the client's number of images, if known."""
+        fault = (
+            _count_fault(update.examples, self.max_examples if size is None else size)
+            or _name_fault(update.reply, schema)
+            or _size_fault(update.reply, schema)
+            or _form_fault(update.reply, schema)
+            or self._value_fault(update.reply, payload, schema)
+            or _metric_fault(update.metrics)
+        )
+        return Missing(update.client, *fault) if fault else None
+
+    def _value_fault(self, reply: Mapping[str, Tensor], payload: Payload, schema: Schema) -> tuple[str, str] | None:
+        for name, expected in schema.items():
+            tensor = reply[name]
+            if expected.index:
+                if _bad_indices(tensor, expected.limit):
+                    return "E412", f"{name} is not sorted, unique and below {expected.limit}"
+                continue
+            if not bool(torch.isfinite(tensor).all()):
+                return "E404", f"{name} holds NaN or infinity"
+            fault = self._norm_fault(name, tensor, payload, expected)
+            if fault:
+                return fault
+        lengths = {len(reply[name]) for name, expected in schema.items() if None in expected.shape}
+        return ("E402", "tensors that belong together have different lengths") if len(lengths) > 1 else None
+
+    def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> tuple[str, str] | None:
+        if expected.near:
+            sent = payload[expected.near]
+            change, grown, base = float((tensor - sent).norm()), float(tensor.norm()), float(sent.norm())
+        elif expected.delta:
+            change = grown = float(tensor.norm())
+            base = max((float(t.norm()) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0)
+        else:
+            return None
+        if not math.isfinite(change):
+            return "E406", f"the norm of {name}'s change is not finite"
+        if self.max_norm and change > self.max_norm:
+            return "E406", f"{name} moved by {change:.4g}, the bound is {self.max_norm:g}"
+        if self.max_growth and grown > self.max_growth * (base + 1):
+            return "E406", f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})"
+        return None
+
+
+def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:
+    if not isinstance(examples, int) or isinstance(examples, bool) or not 0 <= examples <= limit:
+        return "E407", f"claims {examples!r} examples, possible are 0 to {limit}"
+    return None
+
+
+def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+    lacking, extra = sorted(set(schema) - set(reply)), sorted(set(reply) - set(schema))
+    if lacking or extra:
+        return "E401", "; ".join(
+            [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"has {', '.join(extra)} too many"] * bool(extra)
+        )
+    return None
+
+
+def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+    for name, expected in schema.items():
+        allowed = expected.limit if None in expected.shape else math.prod(d or 0 for d in expected.shape)
+        if reply[name].numel() > allowed:
+            return "E405", f"{name} has {reply[name].numel()} entries, at most {allowed} are possible"
+    return None
+
+
+def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+    for name, expected in schema.items():
+        tensor = reply[name]
+        shape = tuple(tensor.shape)
+        same = len(shape) == len(expected.shape) and all(
+            want is None or have == want for have, want in zip(shape, expected.shape, strict=True)
+        )
+        if not same:
+            return "E402", f"{name} has shape {shape}, expected {tuple('any' if d is None else d for d in expected.shape)}"
+        if tensor.dtype != expected.dtype:
+            return "E403", f"{name} is {tensor.dtype}, expected {expected.dtype}"
+    return None
+
+
+def _metric_fault(metrics: Mapping[str, float]) -> tuple[str, str] | None:
+    for name, value in metrics.items():
+        if not isinstance(value, float | int) or not math.isfinite(value):
+            return "E404", f"metric {name} is {value!r}"
+    return None
+
+
+def _bad_indices(index: Tensor, limit: int) -> bool:
+    if not len(index):
+        return False
+    return bool(int(index[0]) < 0 or int(index[-1]) >= limit or (index[1:] <= index[:-1]).any())

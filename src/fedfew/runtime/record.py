@@ -1,0 +1,64 @@
+"""The record of a round: one line of rounds.jsonl."""
+
+import math
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from fedfew.core.types import Scores, ServerState
+from fedfew.runtime.ask import Answers
+
+RoundRecord = dict[str, Any]
+
+
+def describe(scores: Scores, state: ServerState, trained: ServerState, answers: Answers) -> RoundRecord:
+    """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from."""
+    coverage, correct, classes = pseudo_labels(answers)
+    server_step = trained.sigma - trained.omega
+    return {
+        "round": state.round,
+        "accuracy": _short(scores.accuracy),
+        "loss": _short(scores.loss),
+        "validation": _short(scores.validation),
+        "cohort": answers.cohort,
+        "weights": {str(k): _short(w) for k, w in state.weights.items()},
+        "coverage": coverage,
+        "correct": correct,
+        "pseudo_classes": classes,
+        "bytes_up": answers.bytes_up,
+        "bytes_down": answers.bytes_down,
+        "rejected": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.missing],
+        "skipped": bool(answers.cohort) and not answers.updates,
+        "norm_server": _short(float(server_step.norm())),
+        "norm_clients": _short(float((state.omega - trained.omega).norm())),
+        "updates": [_direction(answers, u.client, u.reply.get("psi"), server_step) for u in answers.updates],
+    }
+
+
+def pseudo_labels(answers: Answers) -> tuple[float | None, float | None, list[int]]:
+    """Share of images with a confident label, share of these that are right (simulation), and their number by class."""
+    voted = [u for u in answers.updates if "kept" in u.metrics]
+    images, kept = sum(u.examples for u in voted), sum(u.metrics["kept"] for u in voted)
+    if not images:
+        return None, None, []
+    known = all("right" in u.metrics for u in voted)
+    correct = _short(sum(u.metrics["right"] for u in voted) / kept) if known and kept else None
+    width = sum(name.startswith("class/") for name in voted[0].metrics)
+    classes = [int(sum(u.metrics[f"class/{c}"] for u in voted)) for c in range(width)]
+    return _short(kept / images), correct, classes
+
+
+def _direction(answers: Answers, client: int, psi: Tensor | None, server_step: Tensor) -> dict[str, Any]:
+    """How far a client moved, and how much its way agrees with the server's."""
+    sent = answers.payloads[client].get("omega")
+    if psi is None or sent is None:
+        return {"client": client}
+    change = psi - sent
+    cosine = float(cosine_similarity(change, server_step, dim=0)) if float(server_step.norm()) else 0.0
+    return {"client": client, "norm": _short(float(change.norm())), "cosine": _short(cosine)}
+
+
+def _short(value: float | None) -> float | None:
+    """Six digits are enough for a person and a chart; what is not a number is null in JSON."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

@@ -1,0 +1,61 @@
+"""The round loop: the only one, for every method and every fleet. Callers pull rounds from it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.streams import stream
+from fedfew.core.types import Algorithm, ClientUpdate, Fleet, ServerSite, ServerState
+from fedfew.runtime.ask import Clients, ask
+from fedfew.runtime.clock import Clock
+from fedfew.runtime.record import RoundRecord, describe
+
+
+def run_rounds(
+    clients: Clients,
+    algorithm: Algorithm,
+    site: ServerSite,
+    fleet: Fleet,
+    state: ServerState,
+    rounds: int,
+    max_skipped: int = 10,
+) -> Iterator[tuple[ServerState, RoundRecord]]:
+    """The rounds from ``state`` up to ``rounds``, one by one; each state that is yielded is complete and can be stored."""
+    clock, skipped = Clock(), 0
+
+    def train_server(now: ServerState) -> ServerState:
+        with clock("server"):
+            return algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+
+    trained = train_server(state) if state.round < rounds else state
+    while state.round < rounds:
+        t = state.round
+        with clock("clients"):
+            answers = ask(clients, algorithm, site, fleet, trained)
+        with clock("aggregate"):
+            if answers.updates or not algorithm.asks_clients:
+                counted = replace(trained, participation=count(trained, answers.updates), weights={})
+                state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
+            else:
+                state = replace(state, weights={})  # nobody answered: ω stays
+        state = replace(state, round=t + 1)
+        seconds = clock.take("server", "clients", "aggregate")
+
+        scoring = fleet.score(state.omega)
+        # the server trains σ for the next round while a free worker scores ω of this one
+        ahead = train_server(state) if state.round < rounds else state
+        with clock("evaluate"):
+            scores = scoring.result()
+        state = replace(state, validation=(*state.validation, scores.validation or 0.0))
+        record = describe(scores, state, trained, answers)
+        yield state, record | {"seconds": seconds | clock.take("evaluate")}
+
+        trained = replace(ahead, validation=state.validation)
+        skipped = skipped + 1 if record["skipped"] else 0
+        if skipped >= max_skipped:
+            raise FedfewError("E501", f"round {t + 1}", f"{skipped} rounds in a row had no usable update")
+
+
+def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
+    """q_k with this round counted, for the clients that answered."""
+    return state.participation | {u.client: state.participation.get(u.client, 0) + 1 for u in updates}

@@ -1,0 +1,126 @@
+"""A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.core.evaluation import score
+from fedfew.core.layout import Vector
+from fedfew.core.network import Network
+from fedfew.core.streams import stream
+from fedfew.core.types import (
+    Algorithm,
+    ClientSite,
+    ClientUpdate,
+    LabeledSet,
+    Missing,
+    Oracle,
+    OracleSite,
+    Payload,
+    Scores,
+    Trained,
+)
+
+
+class Shares(Protocol):
+    """Which images a client has."""
+
+    def of(self, client: int) -> NDArray[np.int64]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """All that a process needs to train any client of a simulation, and to score a model."""
+
+    algorithm: Algorithm
+    network: Network
+    images: Tensor
+    truth: Tensor
+    """True labels of the images: for the upper bound and for reports, never handed to ``train_client``."""
+    shares: Shares
+    classes: int
+    flips: bool
+    seed: int
+    test: LabeledSet
+    validation: LabeledSet
+    memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
+        """One client's round. Whatever goes wrong in it costs this client's update, not the run."""
+        index = torch.from_numpy(self.shares.of(client))
+        rng = stream(self.seed, "client", round, client)
+        try:
+            trained = self._train(client, payload, index, rng)
+        except Exception as error:
+            return Missing(client, "E408", f"{type(error).__name__}: {error}")
+        metrics = trained.metrics | _audit(trained.votes, self.truth[index], self.classes)
+        return ClientUpdate(client, trained.reply, len(index), metrics)
+
+    def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
+        images = self.images[index]
+        if isinstance(self.algorithm, Oracle):
+            labeled = LabeledSet(images, self.truth[index])
+            site = OracleSite(client, self.network, labeled, self.classes, self.flips)
+            return self.algorithm.train_with_labels(payload, site, rng)
+        memory = self.memory.setdefault(client, {})
+        trained = self.algorithm.train_client(
+            payload, ClientSite(client, self.network, images, self.classes, self.flips, memory), rng
+        )
+        if not memory:
+            del self.memory[client]
+        return trained
+
+    def score(self, omega: Vector) -> Scores:
+        """Accuracy and loss on the held-out images."""
+        return score(self.network, omega, self.test, self.validation)
+
+
+def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float]:
+    """How many pseudo-labels were kept, how many of these are right, and how many fell to each class."""
+    if votes is None:
+        return {}
+    kept = votes >= 0
+    counts = torch.bincount(votes[kept], minlength=classes)
+    audit = {"kept": float(kept.sum())} | {f"class/{c}": float(n) for c, n in enumerate(counts.tolist())}
+    if (truth >= 0).all():
+        audit["right"] = float((votes[kept] == truth[kept]).sum())
+    return audit
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """Scores worked out when they are asked for: an inline fleet has nobody to do it meanwhile."""
+
+    sites: Sites
+    omega: Vector
+
+    def result(self) -> Scores:
+        return self.sites.score(self.omega)
+
+
+@dataclass(frozen=True, eq=False)
+class InlineFleet:
+    """One client after another in this process."""
+
+    sites: Sites
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> list[ClientUpdate | Missing]:
+        return [self.sites.train(round, client, payload) for client, payload in payloads.items()]
+
+    def score(self, omega: Vector) -> Later:
+        return Later(self.sites, omega)
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return self.sites.memory
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        self.sites.memory.clear()
+        self.sites.memory.update(memory)
+
+    def close(self) -> None:
+        """Nothing runs outside this process."""

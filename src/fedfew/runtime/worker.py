@@ -1,0 +1,52 @@
+"""The inside of a worker process: reads jobs from its channel, trains or scores, and writes the answer to its arena."""
+
+import os
+import threading
+from dataclasses import asdict
+from typing import Any
+
+from fedfew.core.types import ClientUpdate
+from fedfew.runtime.arena import Arena
+from fedfew.runtime.channel import Channel
+from fedfew.runtime.site import Sites
+
+
+def end_with_parent(lifeline: int) -> None:
+    """Exit at once when the process that holds the other end of this pipe is gone, even in the middle of a batch."""
+
+    def watch() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(sites: Sites, channel: Channel, payloads: Arena, answers: Arena) -> None:
+    """Answer jobs until the channel closes."""
+    while (job := channel.receive()) is not None:
+        channel.send(_score(sites, job, payloads) if job["kind"] == "score" else _train(sites, job, payloads, answers))
+
+
+def _score(sites: Sites, job: dict[str, Any], payloads: Arena) -> dict[str, Any]:
+    omega = payloads.read(job["tensors"]["score"], copy=True)["omega"]
+    return {"kind": "score", "scores": asdict(sites.score(omega))}
+
+
+def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -> dict[str, Any]:
+    client = job["client"]
+    memory = payloads.read(job["tensors"]["memory"], copy=True)
+    sites.memory.clear()
+    if memory:
+        sites.memory[client] = memory
+    answer = sites.train(job["round"], client, payloads.read(job["tensors"]["payload"], copy=False))
+    if not isinstance(answer, ClientUpdate):
+        return {"kind": "missing", "client": client, "code": answer.code, "reason": answer.reason}
+    tensors = answers.write({"reply": answer.reply, "memory": sites.memory.get(client, {})})
+    return {
+        "kind": "update",
+        "client": client,
+        "tensors": tensors,
+        "examples": answer.examples,
+        "metrics": answer.metrics,
+    }
