@@ -1,17 +1,21 @@
 """Datasets, where they come from, how they are split between server and clients, and how clients share them."""
 
-from fedfew.data.datasets import DATASETS, Dataset
+from fedfew.data.datasets import DATASETS, Dataset, Entry, inventory
 from fedfew.data.federation import Federation, federate
 from fedfew.data.partitions import PARTITIONS, Partition, heterogeneity, make_partition, partition
+from fedfew.data.sources import fetch
 
 __all__ = [
     "DATASETS",
     "PARTITIONS",
     "Dataset",
+    "Entry",
     "Federation",
     "Partition",
     "federate",
+    "fetch",
     "heterogeneity",
+    "inventory",
     "make_partition",
     "partition",
 ]

@@ -1,6 +1,7 @@
 """The record of who holds which image: one index array and offsets, however many clients there are."""
 
 import hashlib
+import io
 import os
 import zipfile
 import zlib
@@ -56,12 +57,17 @@ class Partition:
         cells = np.bincount(owner * classes + labels[self.order], minlength=self.clients * classes)
         return cells.reshape(self.clients, classes)
 
+    def to_bytes(self) -> bytes:
+        """Both arrays as NPZ; equal partitions give equal bytes."""
+        buffer = io.BytesIO()
+        np.savez(buffer, order=self.order, offsets=self.offsets)
+        return buffer.getvalue()
+
     def save(self, path: Path) -> None:
         """Write both arrays as NPZ; the file appears whole or not at all."""
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with temporary.open("wb") as file:
-                np.savez(file, order=self.order, offsets=self.offsets)
+            temporary.write_bytes(self.to_bytes())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

