@@ -38,6 +38,7 @@ class AllLabels:
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
     unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedavg"
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega)

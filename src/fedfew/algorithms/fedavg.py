@@ -40,6 +40,7 @@ class FedAvg:
     ] = "before"
     unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedavg"
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega)

@@ -66,6 +66,7 @@ class FedMatch:
         "would be the old value and the clients' work would be lost"
     }
     asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
         """σ_0 = ω_0, ψ_0 = 0.2·σ_0."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -37,7 +38,7 @@ class FedMix:
     alpha: Annotated[Fraction, Doc("weight of ψ, the clients' model")] = 0.5
     beta: Annotated[Fraction, Doc("weight of σ, the server's model")] = 0.3
     gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2
-    views: Annotated[int, Doc("A: views of an image that vote on its label, at least 2")] = 5
+    views: Annotated[int, Ge(2), Doc("A: views of an image that vote on its label, at least 2")] = 5
     threshold: Annotated[Fraction, Doc("τ: a label counts from this mean probability on")] = 0.8
     lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 1.0
     lambda_ce: Annotated[NonNegative, Doc("λ_1: weight of the pseudo-label cross-entropy")] = 1.0
@@ -52,6 +53,7 @@ class FedMix:
     ] = "confident"
     unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedfreq"
 
     def __post_init__(self) -> None:
         check_mix(self.alpha, self.beta, self.gamma)

@@ -26,6 +26,7 @@ class ServerOnly:
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = False
+    usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega)

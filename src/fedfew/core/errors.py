@@ -206,10 +206,10 @@ CODES: dict[str, Explanation] = {
 class FedfewError(Exception):
     """A fault with a code; the text names place, value and remedy, so no traceback is needed to understand it."""
 
-    def __init__(self, code: str, place: str, what: str, remedy: str = "") -> None:
+    def __init__(self, code: str, place: str, what: str, remedy: str | None = None) -> None:
         self.code, self.place, self.what = code, place, what
-        self.remedy = remedy or CODES[code].remedy
-        super().__init__(f"{code} {place}: {what}. {self.remedy}" if place else f"{code} {what}. {self.remedy}")
+        self.remedy = CODES[code].remedy if remedy is None else remedy
+        super().__init__(f"{code} {place}: {what}" + (f". {self.remedy}" if self.remedy else ""))
 
 
 class ConfigErrors(FedfewError):

@@ -168,6 +168,8 @@ class Algorithm(Protocol):
     """Aggregators that make no sense with this method, each with the reason."""
     asks_clients: ClassVar[bool]
     """False for a method that never asks a client."""
+    usual_aggregator: ClassVar[str]
+    """The aggregator it was published with, used where the config names none."""
 
     def start(self, omega: Vector) -> ServerState: ...
 

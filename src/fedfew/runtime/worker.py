@@ -22,14 +22,14 @@ def end_with_parent(lifeline: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def serve(sites: Sites, channel: Channel, payloads: Arena, answers: Arena) -> None:
+def serve(sites: Sites, channel: Channel, payloads: Arena, scoring: Arena, answers: Arena) -> None:
     """Answer jobs until the channel closes."""
     while (job := channel.receive()) is not None:
-        channel.send(_score(sites, job, payloads) if job["kind"] == "score" else _train(sites, job, payloads, answers))
+        channel.send(_score(sites, job, scoring) if job["kind"] == "score" else _train(sites, job, payloads, answers))
 
 
-def _score(sites: Sites, job: dict[str, Any], payloads: Arena) -> dict[str, Any]:
-    omega = payloads.read(job["tensors"]["score"], copy=True)["omega"]
+def _score(sites: Sites, job: dict[str, Any], scoring: Arena) -> dict[str, Any]:
+    omega = scoring.read(job["tensors"]["score"], copy=True)["omega"]
     return {"kind": "score", "scores": asdict(sites.score(omega))}
 
 

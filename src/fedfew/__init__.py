@@ -1,0 +1,50 @@
+"""fedfew: federated learning when only the server has labels, and only a few."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedfew.algorithms.aggregators import fedfreq_weights
+    from fedfew.algorithms.mixing import mix
+    from fedfew.algorithms.vote import vote
+    from fedfew.core.errors import ConfigErrors, FedfewError
+    from fedfew.data.partitions import partition
+    from fedfew.experiment.run import Experiment, Run, predict
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Experiment": "fedfew.experiment.run",
+    "Run": "fedfew.experiment.run",
+    "predict": "fedfew.experiment.run",
+    "fedfreq_weights": "fedfew.algorithms.aggregators",
+    "mix": "fedfew.algorithms.mixing",
+    "vote": "fedfew.algorithms.vote",
+    "partition": "fedfew.data.partitions",
+    "FedfewError": "fedfew.core.errors",
+    "ConfigErrors": "fedfew.core.errors",
+}
+
+__all__ = [
+    "ConfigErrors",
+    "Experiment",
+    "FedfewError",
+    "Run",
+    "fedfreq_weights",
+    "mix",
+    "partition",
+    "predict",
+    "vote",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the public names when they are first used, so that ``fedfew --help`` does not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedfew' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

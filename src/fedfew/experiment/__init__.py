@@ -1,0 +1,1 @@
+"""Where the layers meet: config, building a run from it, the run folder, resuming."""

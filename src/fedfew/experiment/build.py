@@ -1,0 +1,117 @@
+"""From a checked config to the parts of a run."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from fedfew.core.network import Network
+from fedfew.core.streams import stream
+from fedfew.core.types import Algorithm, Fleet, ServerSite
+from fedfew.data import DATASETS, Federation, federate
+from fedfew.experiment.config import Config
+from fedfew.experiment.method import algorithm_of
+from fedfew.experiment.names import find, is_own
+from fedfew.models import MODELS
+from fedfew.models.build import build_model
+from fedfew.runtime.ask import Clients
+from fedfew.runtime.cohort import Availability, cohort_size
+from fedfew.runtime.gate import Gate
+from fedfew.runtime.pool import PoolFleet
+from fedfew.runtime.site import InlineFleet, Sites
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a run is made of."""
+
+    config: Config
+    algorithm: Algorithm
+    federation: Federation
+    network: Network
+    server: ServerSite
+    clients: Clients
+
+
+def federation_of(config: Config) -> Federation:
+    """The data, split and shared out."""
+    options = config.options("dataset")
+    dataset = find("dataset", config["dataset.name"], DATASETS)()
+    return federate(
+        dataset,
+        labels=config["labels"],
+        clients=config["clients"],
+        kind=config["partition.kind"],
+        options=config.options("partition"),
+        **options,
+    )
+
+
+def network_of(config: Config, federation: Federation) -> Network:
+    """The model with its first weights ω_0, drawn from the seed."""
+    name = config["model.name"]
+    channels, size = federation.images.shape[1], federation.images.shape[2]
+    model = find("model", name, MODELS) if is_own(name) else name
+    rng = stream(config["seed"], "model")
+    module = build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
+    return Network.of(module, federation.pixels)
+
+
+def assemble(config: Config) -> Parts:
+    """Everything but the fleet."""
+    federation = federation_of(config)
+    network = network_of(config, federation)
+    clients = Clients(
+        seed=config["seed"],
+        count=config["clients"],
+        cohort=cohort_size(config["participation"], config["clients"]),
+        availability=Availability(**config["availability"]),
+        gate=Gate(**config["gate"]),
+        sizes=federation.partition.sizes,
+    )
+    server = ServerSite(network, federation.server, len(federation.classes), federation.flips)
+    return Parts(config, algorithm_of(config.document), federation, network, server, clients)
+
+
+def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
+    """The clients of a simulation, as one process trains them."""
+    return Sites(
+        algorithm=algorithm_of(config.document),
+        network=network,
+        images=federation.images,
+        truth=federation.truth,
+        shares=federation.partition,
+        classes=len(federation.classes),
+        flips=federation.flips,
+        seed=config["seed"],
+        test=federation.test,
+        validation=federation.validation,
+    )
+
+
+def fleet_of(parts: Parts) -> Fleet:
+    """The fleet the config names. A pool's workers get the images through shared memory, not by loading them."""
+    sites = sites_of(parts.config, parts.federation, parts.network)
+    if parts.config["fleet.kind"] == "inline":
+        return InlineFleet(sites)
+    federation = parts.federation
+    data = {
+        "images": federation.images,
+        "truth": federation.truth,
+        "order": torch.from_numpy(federation.partition.order),
+        "offsets": torch.from_numpy(federation.partition.offsets),
+        "test_images": federation.test.images,
+        "test_labels": federation.test.labels,
+        "validation_images": federation.validation.images,
+        "validation_labels": federation.validation.labels,
+    }
+    hello = {
+        "config": parts.config.document,
+        "classes": list(federation.classes),
+        "flips": federation.flips,
+        "mean": federation.pixels.mean,
+        "std": federation.pixels.std,
+    }
+    workers = parts.config["fleet.workers"] or os.cpu_count() or 1
+    workers = min(workers, parts.clients.cohort)
+    return PoolFleet(workers, hello, data, federation.partition.sizes, sites.score, parts.config["fleet.timeout"])

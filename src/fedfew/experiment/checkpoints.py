@@ -1,0 +1,158 @@
+"""Checkpoints: after every round the whole server state, hashed, written atomically; the two newest are kept.
+
+A checkpoint is a manifest ``round-N.json`` that names its files with their SHA-256. The state is one safetensors file;
+tensors that belong to single clients (helpers, client memory) are files of their own, named by content, so that a round
+writes only those that changed.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.types import ServerState
+from fedfew.experiment.storage import digest, open_sealed, sealed_json, write_atomically
+
+KEPT = 2
+Memory = dict[int, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A state that can be gone on from, and what the manifest says besides."""
+
+    state: ServerState
+    memory: Memory
+    facts: dict[str, Any]
+
+
+@dataclass(eq=False)
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    folder: Path
+    _written: dict[str, tuple[Tensor, str, str]] = field(default_factory=dict)
+    """Client tensors already on disk: key → (the tensor, file, hash); the same object need not be hashed again."""
+
+    def write_state(self, state: ServerState, memory: Memory) -> dict[str, Any]:
+        """Write the tensors; they count only once a manifest names them."""
+        small, parts = _flatten(state, memory)
+        files = {}
+        for key, tensor in parts.items():
+            files[key] = self._write_part(key, tensor)
+        content = save_tensors({name: t.contiguous() for name, t in small.items()})
+        name = f"state-{state.round:06d}.safetensors"
+        write_atomically(self.folder / name, content)
+        return {"state": [name, digest(content)], "parts": files, "weights": state.weights}
+
+    def _write_part(self, key: str, tensor: Tensor) -> list[str]:
+        known = self._written.get(key)
+        if known is not None and known[0] is tensor and (self.folder / known[1]).exists():
+            return [known[1], known[2]]
+        content = save_tensors({"tensor": tensor.contiguous()})
+        hash_ = digest(content)
+        name = f"part-{hash_[:24]}.safetensors"
+        if not (self.folder / name).exists():
+            write_atomically(self.folder / name, content)
+        self._written[key] = (tensor, name, hash_)
+        return [name, hash_]
+
+    def commit(self, round: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Write the manifest: from this moment the round is done. Then drop what is older than the two newest."""
+        body = {"round": round, "files": dict(files), "facts": dict(facts)}
+        write_atomically(self.folder / f"round-{round:06d}.json", sealed_json(body))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        manifests = self._manifests()
+        for path in manifests[KEPT:]:
+            path.unlink(missing_ok=True)
+        needed = set()
+        for path in manifests[:KEPT]:
+            body = open_sealed(path)
+            if body is None:
+                return  # something is damaged: delete nothing
+            needed |= {body["files"]["state"][0], *(name for name, _ in body["files"]["parts"].values())}
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+    def _manifests(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("round-*.json"), reverse=True)
+
+    def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Callable[[FedfewError], None]) -> Checkpoint:
+        """The newest checkpoint that is whole and whose facts are accepted; a damaged one is told about and passed over."""
+        manifests = self._manifests()
+        for path in manifests:
+            found = self._open(path)
+            if isinstance(found, Checkpoint) and accept(found.facts):
+                return found
+            fault = found if isinstance(found, str) else "rounds.jsonl does not match it"
+            warn(FedfewError("E303", str(path), fault))
+        raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
+
+    def _open(self, path: Path) -> Checkpoint | str:
+        body = open_sealed(path)
+        if body is None:
+            return "the manifest is damaged"
+        try:
+            tensors = self._read(*body["files"]["state"])
+            parts = {key: self._read(*entry)["tensor"] for key, entry in body["files"]["parts"].items()}
+        except (OSError, ValueError) as error:
+            return str(error)
+        state, memory = _unflatten(body["round"], tensors, parts)
+        weights = {int(k): w for k, w in body["files"]["weights"].items()}
+        return Checkpoint(state.with_(weights=weights), memory, body["facts"])
+
+    def _read(self, name: str, expected: str) -> dict[str, Tensor]:
+        content = (self.folder / name).read_bytes()
+        if digest(content) != expected:
+            raise ValueError(f"{name} does not have the hash it was written with")
+        tensors: dict[str, Tensor] = load_tensors(content)
+        return tensors
+
+
+def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    clients = sorted(state.participation)
+    small = {
+        "omega": state.omega,
+        "sigma": state.sigma.clone() if state.sigma is state.omega else state.sigma,
+        "clients": torch.tensor(clients, dtype=torch.int64),
+        "counts": torch.tensor([state.participation[k] for k in clients], dtype=torch.int64),
+        "validation": torch.tensor(state.validation, dtype=torch.float64),
+    }
+    small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
+    parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
+    parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
+    return small, parts
+
+
+def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> tuple[ServerState, Memory]:
+    memory: Memory = {}
+    for key, tensor in parts.items():
+        if key.startswith("memory/"):
+            _, client, name = key.split("/", 2)
+            memory.setdefault(int(client), {})[name] = tensor
+    everything = dict(small) | dict(parts)
+    state = ServerState(
+        round=round,
+        omega=small["omega"],
+        sigma=small["sigma"],
+        participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
+        validation=tuple(small["validation"].tolist()),
+        extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},
+    )
+    return state, memory
+
+
+def canonical(document: Mapping[str, Any]) -> str:
+    """A config's hash, the same for any order of its keys."""
+    return digest(json.dumps(document, sort_keys=True).encode())

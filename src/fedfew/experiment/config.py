@@ -1,0 +1,299 @@
+"""The config: TOML, a preset or a dict, checked against the settings of what it names; all faults are told at once."""
+
+import difflib
+import inspect
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Le
+from pydantic import TypeAdapter, ValidationError
+
+from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.algorithms.local import LocalSGD
+from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
+from fedfew.data import DATASETS, PARTITIONS
+from fedfew.experiment.method import algorithm_of
+from fedfew.experiment.names import find, is_own, method_class
+from fedfew.models import MODELS
+from fedfew.runtime.cohort import Availability
+from fedfew.runtime.gate import Gate
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class General:
+    """The keys that stand outside any section."""
+
+    seed: Annotated[Natural, Doc("model, training and cohorts; the split has its own dataset.seed")] = 0
+    rounds: Annotated[Count, Doc("rounds of training")] = 150
+    clients: Annotated[Count, Doc("K: number of clients")] = 100
+    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients asked in a round")] = 0.05
+    labels: Annotated[Count, Doc("N_s: labeled images at the server")] = 1000
+    max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
+
+
+@dataclass(frozen=True)
+class DatasetSettings:
+    """Which images, and how they are split."""
+
+    split: Annotated[
+        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
+    ] = "standard"
+    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
+    validation: Annotated[Natural, Doc("labeled images held out to choose by")] = 1000
+    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
+    unlabeled: Annotated[Natural, Doc("images shared among the clients; 0: all that are left")] = 0
+    normalize: Annotated[
+        Literal["unit", "standard"], Doc("pixels divided by 255, or brought to mean 0 and deviation 1 as well")
+    ] = "unit"
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """Where the clients train."""
+
+    workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core")] = 0
+    timeout: Annotated[NonNegative, Doc("pool: seconds after which a client counts as missing; 0: no limit")] = 0.0
+
+
+@dataclass(frozen=True)
+class ServerExtra:
+    """What the server's section has beyond the client's."""
+
+    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
+
+
+FLEETS = ("inline", "pool")
+
+# section → key that names what the section is about, the registry of names, the default
+NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
+    "dataset": ("name", DATASETS, "cifar10"),
+    "partition": ("kind", PARTITIONS, "dirichlet"),
+    "model": ("name", MODELS, "resnet9"),
+    "method": ("name", ALGORITHMS, "fedmix"),
+    "objective": ("name", OBJECTIVES, "pseudo-label"),
+    "aggregator": ("name", AGGREGATORS, "auto"),
+    "fleet": ("kind", dict.fromkeys(FLEETS), "pool"),
+}
+PLAIN: dict[str, list[Callable[..., Any]]] = {
+    "server": [LocalSGD, ServerExtra],
+    "client": [LocalSGD],
+    "availability": [Availability],
+    "gate": [Gate],
+}
+SECTIONS = ["dataset", "partition", "model", "method", "objective", "aggregator", *PLAIN, "fleet"]
+
+
+def settings_for(section: str, name: str) -> dict[str, Setting]:
+    """The settings a section has, given the name it chose."""
+    if section == "":
+        return settings_of(General)
+    if section == "dataset":
+        return settings_of(DatasetSettings)
+    if section == "fleet":
+        return settings_of(FleetSettings)
+    if section in PLAIN:
+        return {key: setting for target in PLAIN[section] for key, setting in settings_of(target).items()}
+    target = find(section, name, NAMED[section][1])
+    found = settings_of(target)
+    if is_own(name) and not found:  # a function of the user's: any keyword with a default is a setting
+        parameters = inspect.signature(target).parameters.values()
+        return {p.name: Setting(p.name, Any, p.default, "") for p in parameters if p.default is not p.empty}
+    return found
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked config: every key has its value, defaults included; ``document`` is what run.toml holds."""
+
+    document: Table
+
+    def __getitem__(self, path: str) -> Any:
+        """``config["partition.mu"]``"""
+        value: Any = self.document
+        for part in path.split("."):
+            value = value[part]
+        return value
+
+    def options(self, section: str) -> Table:
+        """The settings of a section, without the key that names it."""
+        key = NAMED[section][0] if section in NAMED else ""
+        return {name: value for name, value in self.document[section].items() if name != key}
+
+
+def presets() -> dict[str, str]:
+    """The presets' names and what each is for (the first comment line of its file)."""
+    folder = resources.files("fedfew") / "configs"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
+
+
+def read(source: str | Path) -> tuple[Table, str]:
+    """The table in a preset or a TOML file, and the name to call it by in errors."""
+    known = presets()
+    if str(source) in known:
+        text, place = (resources.files("fedfew") / "configs" / f"{source}.toml").read_text("utf-8"), str(source)
+    else:
+        place = str(source)
+        try:
+            text = Path(source).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            close = difflib.get_close_matches(place, known, 1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+            what = f"is neither a preset nor a readable TOML file{fault}"
+            raise FedfewError("E101", place, what, f"{hint}Presets: {', '.join(known)}") from None
+    try:
+        return tomllib.loads(text), place
+    except tomllib.TOMLDecodeError as error:
+        raise FedfewError("E102", place, str(error)) from None
+
+
+def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
+    """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
+    table, place = (source, "config") if isinstance(source, dict) else read(source)
+    return check(apply_overrides(table, overrides or {}), place)
+
+
+def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
+    """The table with dotted keys replaced.
+
+    Naming another method (model, partition, …) drops those settings of the old one that the new one does not have;
+    settings that both have stay, so that methods can be compared with all else equal.
+    """
+    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    for path, value in overrides.items():
+        section, _, key = path.rpartition(".")
+        if not section:
+            merged[key] = value
+            continue
+        target = merged.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise FedfewError("E103", path, f"{section} is a value, not a section")
+        names = NAMED.get(section)
+        if names and key == names[0] and target.get(key, names[2]) != value and _is_known(section, value):
+            known = settings_for(section, value) if value != "auto" else {}
+            for old in set(target) - set(known) - {f.partition(".")[2] for f in overrides}:
+                del target[old]
+        target[key] = value
+    return merged
+
+
+def _is_known(section: str, name: Any) -> bool:
+    return isinstance(name, str) and (name == "auto" or name in NAMED[section][1] or is_own(name))
+
+
+def check(table: Table, place: str = "config") -> Config:
+    """Fill in the defaults and check every key; raises ConfigErrors with everything that is wrong."""
+    faults: list[FedfewError] = []
+    known_top = [*settings_of(General), *SECTIONS]
+    general = {key: value for key, value in table.items() if key not in SECTIONS}
+    document = _section("", general, "", place, faults, known_top)
+    for section in SECTIONS:
+        given = table.get(section, {})
+        if not isinstance(given, dict):
+            faults.append(FedfewError("E103", place, f"{section} = {given!r} is not a section", f"Write [{section}]"))
+            continue
+        document[section] = _named_section(section, dict(given), place, faults)
+    if not faults:
+        faults += [fault for fault in _cross_checks(document, place) if fault]
+    if faults:
+        raise ConfigErrors(faults)
+    return Config(document)
+
+
+def _named_section(section: str, given: Table, place: str, faults: list[FedfewError]) -> Table:
+    if section not in NAMED:
+        return _section(section, given, "", place, faults)
+    key, registry, default = NAMED[section]
+    name = given.pop(key, default)
+    try:
+        if not isinstance(name, str):
+            raise FedfewError("E103", place, f"{section}.{key} = {name!r} is not a name", "Give a name in quotes")
+        if (section, name) == ("aggregator", "auto"):
+            return {key: name} | _section(section, given, name, place, faults, settings={})
+        if section not in ("dataset", "model") or not is_own(name):
+            _known_name(section, key, name, registry, place)
+        return {key: name} | _section(section, given, name, place, faults)
+    except FedfewError as fault:
+        faults.append(fault)
+        return {key: name}
+
+
+def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], place: str) -> None:
+    if name not in registry:
+        close = difflib.get_close_matches(name, registry, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise FedfewError(
+            "E105", place, f"{section}.{key} = {name!r} is unknown{hint}", f"Known: {', '.join(sorted(registry))}"
+        )
+
+
+def _section(
+    section: str,
+    given: Table,
+    name: str,
+    place: str,
+    faults: list[FedfewError],
+    candidates: list[str] | None = None,
+    settings: dict[str, Setting] | None = None,
+) -> Table:
+    """One section's values: given ones checked, the others by default."""
+    settings = settings_for(section, name) if settings is None else settings
+    prefix = f"{section}." if section else ""
+    for key in given.keys() - settings.keys():
+        close = difflib.get_close_matches(key, candidates or list(settings), 1, cutoff=0.5)
+        hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+        about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
+        remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
+        faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))
+    values = {}
+    for key, setting in settings.items():
+        if key not in given:
+            values[key] = setting.default
+            continue
+        try:
+            values[key] = TypeAdapter(setting.annotation).validate_python(given[key], strict=True)
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].replace("Input should", "should")
+            faults.append(
+                FedfewError("E103", place, f"{prefix}{key} = {given[key]!r} {problem}", f"It means: {setting.doc}")
+            )
+    return values
+
+
+def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
+    """What no single key can show."""
+    method = method_class(ALGORITHMS[document["method"]["name"]])
+    if document["aggregator"]["name"] == "auto":
+        usual = method.usual_aggregator
+        document["aggregator"] = {"name": usual} | {
+            key: setting.default for key, setting in settings_of(AGGREGATORS[usual]).items()
+        }
+    chosen = document["aggregator"]["name"]
+    if chosen in method.unfit:
+        fits = ", ".join(name for name in AGGREGATORS if name not in method.unfit)
+        what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {method.unfit[chosen]}"
+        return [FedfewError("E107", place, what, f"These fit: {fits}")]
+    try:
+        algorithm_of(document)
+    except FedfewError as fault:
+        return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy)]
+    return []
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """``partition.mu=0.1`` → ("partition.mu", 0.1); a value that is not TOML is taken as a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise FedfewError("E102", f"--set {text}", "is not of the form key=value", "Write e.g. --set partition.mu=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -1,0 +1,135 @@
+"""The Python face: load an experiment, run it, open a run, use its model."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.streams import stream
+from fedfew.experiment import config as configs
+from fedfew.experiment.config import Config
+from fedfew.experiment.folder import CONFIG, MODEL, SUMMARY, RunFolder
+from fedfew.experiment.names import find, is_own
+from fedfew.experiment.session import Session, start
+from fedfew.models import MODELS
+from fedfew.models.build import build_model
+from fedfew.runtime.record import RoundRecord
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked config, ready to run."""
+
+    config: Config
+
+    @staticmethod
+    def load(source: str | Path | dict[str, Any], overrides: Mapping[str, Any] | None = None) -> "Experiment":
+        """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
+        return Experiment(configs.load(source, overrides))
+
+    def start(self, out: str | Path | None = None, command: str = "") -> Session:
+        """A session whose rounds are pulled with ``advance()``."""
+        return start(self.config, out, command)
+
+    def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
+        """Run, giving each round's record as it is done."""
+        yield from self.start(out).advance()
+
+    def run(self, out: str | Path | None = None) -> "Run":
+        """Run to the end."""
+        session = self.start(out)
+        for _ in session.advance():
+            pass
+        return Run(session.folder)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder, read only."""
+
+    folder: RunFolder
+
+    @staticmethod
+    def open(path: str | Path) -> "Run":
+        """The run in a folder, finished or not."""
+        return Run(RunFolder.open(path))
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path
+
+    @property
+    def config(self) -> Config:
+        """The config it was started with."""
+        return configs.load(self.folder / CONFIG)
+
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """One record a round, as in rounds.jsonl."""
+        return self.folder.records()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round is done and the model written."""
+        return (self.folder / SUMMARY).is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What summary.json holds."""
+        try:
+            content: dict[str, Any] = json.loads((self.folder / SUMMARY).read_text("utf-8"))
+        except FileNotFoundError:
+            raise FedfewError("E310", str(self.path), "has not finished") from None
+        except ValueError as error:
+            raise FedfewError("E309", str(self.folder / SUMMARY), f"is damaged ({error})") from None
+        return content
+
+    def about_model(self) -> dict[str, Any]:
+        """Model, class names, image shape and normalisation, as stored with the weights."""
+        return self._read_model()[1]
+
+    def model(self) -> nn.Module:
+        """The global model after the last round, as a module from normalised images to logits."""
+        return self.network().module
+
+    def network(self) -> Network:
+        """The same with its normalisation, for uint8 images."""
+        tensors, about = self._read_model()
+        name, options = about["model"]["name"], {k: v for k, v in about["model"].items() if k != "name"}
+        channels, size = about["shape"][0], about["shape"][1]
+        make = find("model", name, MODELS) if is_own(name) else name
+        module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
+        network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
+        network.load(network.layout.pack(tensors))
+        network.module.eval()
+        return network
+
+    def _read_model(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        path = self.folder / MODEL
+        if not path.is_file():
+            raise FedfewError("E310", str(self.path), "has no final model yet")
+        try:
+            with safe_open(path, framework="pt") as file:
+                about: dict[str, Any] = json.loads(file.metadata()["fedfew"])
+                return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+        except (ValueError, KeyError, TypeError) as error:
+            raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+        except Exception as error:  # safetensors raises its own type
+            raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+
+
+def predict(run: Run | str | Path, images: Tensor) -> Tensor:
+    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one)."""
+    run = run if isinstance(run, Run) else Run.open(run)
+    shape = tuple(run.about_model()["shape"])
+    batch = images[None] if images.ndim == 3 else images
+    if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
+        raise FedfewError("E204", "images", f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}")
+    return run.network().probabilities(batch)

@@ -1,0 +1,93 @@
+"""Writing files that survive a crash: temporary name, fsync, rename, fsync of the folder; and their hashes."""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """After this returns the file has exactly this content; before, it has its old content or does not exist."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+
+
+def append_durably(path: Path, line: bytes) -> None:
+    """Add a line and wait until the disk has it."""
+    try:
+        with path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 in hex."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's bytes, or an empty string if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def sealed_json(content: dict[str, Any]) -> bytes:
+    """JSON that carries its own hash, so that a flipped bit in it is noticed."""
+    body = json.dumps(content, sort_keys=True)
+    return json.dumps({"body": content, "sha256": digest(body.encode())}, sort_keys=True, indent=1).encode()
+
+
+def open_sealed(path: Path) -> dict[str, Any] | None:
+    """The content of a sealed file, or None if it is damaged."""
+    try:
+        outer = json.loads(path.read_bytes())
+        body: dict[str, Any] = outer["body"]
+        return body if outer["sha256"] == digest(json.dumps(body, sort_keys=True).encode()) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for this process; the system lets go of it when the process ends, however it ends."""
+    try:
+        file = (folder / "lock").open("w")
+    except OSError as error:
+        raise FedfewError("E305", str(folder), f"{error.strerror or error}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise FedfewError("E306", str(folder), "is in use by another process") from None
+        yield

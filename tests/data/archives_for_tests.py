@@ -1,0 +1,117 @@
+"""Small datasets in every published format, made up on the spot, and recipes that accept exactly them."""
+
+import gzip
+import hashlib
+import io
+import json
+import struct
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from fedfew.data.formats import BATCHES, IDX, PARTS, Arrays, Shape
+from fedfew.data.recipes import RECIPES, Recipe
+
+
+def small(name: str, train: int = 20, test: int = 6) -> tuple[Recipe, Arrays]:
+    """The recipe of a dataset, but for a few random images, and those images."""
+    rng = np.random.default_rng(7)
+    shape = Shape(train, test, RECIPES[name].shape.image)
+    arrays: Arrays = {}
+    for part in PARTS:
+        values = rng.integers(0, 256 if part.endswith("images") else 10, shape.of(part))
+        arrays[part] = values.astype(np.uint8) if part.endswith("images") else values.astype(np.int64)
+    pins = {part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in arrays.items()}
+    return replace(RECIPES[name], shape=shape, sha256=pins), arrays
+
+
+def batches(arrays: Arrays) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Five train batches and the test batch, as CIFAR is published."""
+    step = len(arrays["train_labels"]) // 5
+    cut = {
+        name: (arrays["train_images"][i * step : (i + 1) * step], arrays["train_labels"][i * step : (i + 1) * step])
+        for i, name in enumerate(BATCHES[:-1])
+    }
+    return cut | {"test_batch": (arrays["test_images"], arrays["test_labels"])}
+
+
+def cifar_python(arrays: Arrays) -> dict[str, bytes]:
+    return {f"cifar-10-batches-py/{name}": python2_batch(*batch) for name, batch in batches(arrays).items()}
+
+
+def cifar_binary(arrays: Arrays) -> dict[str, bytes]:
+    return {
+        f"cifar-10-batches-bin/{name}.bin": np.hstack(
+            [labels[:, None].astype(np.uint8), images.reshape(len(labels), -1)]
+        ).tobytes()
+        for name, (images, labels) in batches(arrays).items()
+    }
+
+
+def cifar_png(arrays: Arrays) -> dict[str, bytes]:
+    files = {
+        f"package/{part}_lables.json": json.dumps(arrays[f"{part}_labels"].tolist()).encode()
+        for part in ("train", "test")
+    }
+    for name, (images, _) in batches(arrays).items():
+        buffer = io.BytesIO()
+        Image.fromarray(images.transpose(0, 2, 3, 1).reshape(len(images), -1, 3)).save(buffer, "PNG")
+        files[f"package/{name}.png"] = buffer.getvalue()
+    return files
+
+
+def idx(arrays: Arrays, folder: str = "package/data/", zipped: bool = False) -> dict[str, bytes]:
+    files = {}
+    for part, name in IDX.items():
+        values = arrays[part].squeeze(1) if part.endswith("images") else arrays[part]
+        content = (
+            struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+        )
+        files[f"{folder}{name}{'.gz' if zipped else ''}"] = gzip.compress(content) if zipped else content
+    return files
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> Path:
+    """The files below a folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def pack(path: Path, files: Mapping[str, bytes]) -> Path:
+    """The files in a gzipped tar."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def python2_batch(images: np.ndarray, labels: np.ndarray) -> bytes:
+    """A batch with the opcodes that Python 2's cPickle wrote into the official files (protocol 2, byte strings)."""
+
+    def text(value: str) -> bytes:
+        return b"U" + bytes([len(value)]) + value.encode()
+
+    def number(value: int) -> bytes:
+        return b"K" + bytes([value]) if value < 256 else b"J" + struct.pack("<i", value)
+
+    pixels = images.tobytes()
+    count, width = len(images), images[0].size
+    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85" + text("b") + b"\x87Rq\x04"
+    dtype = b"cnumpy\ndtype\nq\x05" + text("u1") + b"K\x00K\x01\x87Rq\x06"
+    dtype += b"(K\x03" + text("|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    state = b"(K\x01" + number(count) + number(width) + b"\x86" + dtype + b"\x89"
+    state += b"T" + struct.pack("<i", len(pixels)) + pixels + b"tb"
+    numbers = b"]q\x07(" + b"".join(number(int(label)) for label in labels) + b"e"
+    names = b"]q\x08(" + b"".join(text(f"image_s_{i:06}.png") for i in range(count)) + b"e"
+    items = (
+        text("batch_label") + text("training batch 1 of 5") + text("labels") + numbers + text("data") + array + state
+    )
+    return b"\x80\x02}q\x01(" + items + text("filenames") + names + b"u."
