@@ -1,0 +1,70 @@
+"""fedfew ls: the runs below a folder, and the presets."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedfew.interface.options import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("ls")(ls)
+    app.command("presets")(presets)
+
+
+def ls(
+    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"), json: Json = False
+) -> None:
+    """List runs with their state and accuracy."""
+    from rich.table import Table
+
+    from fedfew.core.errors import FedfewError
+    from fedfew.experiment.run import Run
+    from fedfew.interface.console import out, percent, print_json
+
+    rows = []
+    for path in sorted(p.parent for p in folder.rglob("run.toml")):
+        try:
+            run = Run.open(path)
+            records, config = run.rounds, run.config
+        except FedfewError as fault:
+            rows.append({"run": str(path), "state": f"unreadable ({fault.code})"})
+            continue
+        rows.append(
+            {
+                "run": str(path),
+                "state": "finished" if run.finished else "open",
+                "method": config["method.name"],
+                "aggregator": config["aggregator.name"],
+                "dataset": config["dataset.name"],
+                "seed": config["seed"],
+                "rounds": len(records),
+                "of": config["rounds"],
+                "accuracy": records[-1]["accuracy"] if records else None,
+            }
+        )
+    if json:
+        print_json({"runs": rows})
+        return
+    table = Table("run", "method", "dataset", "seed", "rounds", "accuracy", "state")
+    for row in rows:
+        rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
+        shown = percent(row.get("accuracy"))
+        table.add_row(
+            row["run"], row.get("method"), row.get("dataset"), str(row.get("seed", "")), rounds, shown, row["state"]
+        )
+    out.print(table if rows else f"no runs below {folder}")
+
+
+def presets(json: Json = False) -> None:
+    """List the presets."""
+    from fedfew.experiment.config import presets as known
+    from fedfew.interface.console import out, print_json
+
+    found = known()
+    if json:
+        print_json({"presets": found})
+        return
+    for name, about in found.items():
+        out.print(f"[bold]{name:22}[/] {about}", soft_wrap=True)

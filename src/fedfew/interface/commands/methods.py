@@ -1,0 +1,76 @@
+"""fedfew methods: what can be named in a config, and the settings of each."""
+
+import inspect
+from typing import Annotated, Any
+
+import typer
+
+from fedfew.interface.options import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("methods")(methods)
+
+
+def methods(
+    name: Annotated[str, typer.Argument(help="A method, aggregator, objective or model.")] = "", json: Json = False
+) -> None:
+    """List methods, aggregators, objectives, models, datasets, partitions and fleets; or explain one."""
+    from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+    from fedfew.data import DATASETS, PARTITIONS
+    from fedfew.experiment.config import FLEETS
+    from fedfew.interface.console import out, print_json
+    from fedfew.models import MODELS
+
+    registries: dict[str, Any] = {
+        "algorithms": ALGORITHMS,
+        "aggregators": AGGREGATORS,
+        "objectives": OBJECTIVES,
+        "models": MODELS,
+        "datasets": DATASETS,
+        "partitions": PARTITIONS,
+        "fleets": dict.fromkeys(FLEETS),
+    }
+    if name:
+        _one(name, registries, json)
+        return
+    if json:
+        print_json({kind: list(names) for kind, names in registries.items()})
+        return
+    for kind, names in registries.items():
+        out.print(f"\n[bold]{kind}[/]")
+        for entry, target in names.items():
+            about = (inspect.getdoc(target) or "").partition("\n")[0] if target is not None else ""
+            out.print(f"  {entry:20} {about}", markup=False, soft_wrap=True)
+
+
+def _one(name: str, registries: dict[str, Any], json: bool) -> None:
+    import difflib
+    import sys
+
+    from fedfew.core.errors import FedfewError
+    from fedfew.core.settings import settings_of
+    from fedfew.experiment.names import method_class
+    from fedfew.interface.console import out, print_json
+
+    kind = next((kind for kind, names in registries.items() if names.get(name) is not None), None)
+    if kind is None:
+        known = [entry for names in registries.values() for entry in names]
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {close[0]}?" if close else "`fedfew methods` lists all names"
+        raise FedfewError("E105", "methods", f"{name!r} is unknown", hint)
+    target = registries[kind][name]
+    settings = settings_of(target)
+    if json:
+        print_json(
+            {"name": name, "kind": kind, "settings": {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}}
+        )
+        return
+    about = inspect.getdoc(target) or ""
+    if kind == "algorithms":
+        about = inspect.getdoc(sys.modules[method_class(target).__module__]) or about
+    out.print(f"[bold]{name}[/] ({kind})\n")
+    out.print(about, markup=False)
+    out.print("\n[bold]settings[/]" if settings else "\nno settings")
+    for setting in settings.values():
+        out.print(f"  {setting.name:20} {setting.default!r:14} {setting.doc}", markup=False, soft_wrap=True)

@@ -1,0 +1,64 @@
+"""fedfew run: one labels-at-server federated training, from a preset or a TOML file to a run folder."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedfew.interface import options
+from fedfew.interface.options import Json, Out, Set
+
+if TYPE_CHECKING:
+    from fedfew.experiment.session import Session
+
+
+def register(app: typer.Typer) -> None:
+    app.command("run")(run)
+
+
+def run(
+    config: Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")],
+    set_: Set = None,
+    out: Out = None,
+    json: Json = False,
+) -> None:
+    """Train: any method × aggregator × model × dataset × partition."""
+    from fedfew.experiment.run import Experiment
+
+    experiment = Experiment.load(config, options.overrides(set_))
+    finish(experiment.start(out), json)
+
+
+def finish(session: "Session", json: bool) -> None:
+    """Show the progress to the end, then the table and, if asked for, the JSON line."""
+    from rich.table import Table
+
+    from fedfew.experiment.run import Run
+    from fedfew.interface.console import out, percent, print_json, size
+    from fedfew.interface.progress import follow
+
+    config = session.parts.config
+    follow(session, f"{config['method.name']} on {config['dataset.name']}")
+    summary = Run(session.folder).summary
+    accuracy = summary["accuracy"]
+    if not json:
+        table = Table(title=f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}, {summary['rounds']} rounds")
+        table.add_column("")
+        table.add_column("", justify="right")
+        rows = {
+            "accuracy, last round": percent(accuracy["last"]),
+            "accuracy, mean of the last 10": percent(accuracy["mean_last_10"]),
+            "accuracy, best by validation": percent(accuracy["best_by_validation"]),
+            "pseudo-labels: coverage": percent(summary["coverage"]),
+            "pseudo-labels: correct": percent(summary["correct"]),
+            "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
+            "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
+            "seconds": f"{summary['seconds']:.1f}",
+            "model SHA-256": summary["model_sha256"][:16] + "…",
+        }
+        for name, value in rows.items():
+            table.add_row(name, value)
+        out.print(table)
+        out.print(f"run folder: {session.folder.path}", soft_wrap=True)
+    else:
+        keys = ("rounds", "accuracy", "model_sha256", "seconds")
+        print_json({"run": str(session.folder.path)} | {key: summary[key] for key in keys})

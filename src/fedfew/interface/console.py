@@ -1,0 +1,46 @@
+"""Console output: messages for people on stderr, results on stdout, and one JSON line at the end when asked for."""
+
+import json
+import sys
+from typing import Any
+
+from rich.console import Console
+
+from fedfew.core.errors import ConfigErrors, FedfewError
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+def complain(fault: FedfewError) -> None:
+    """A fault in red, every one of them if there are several."""
+    faults = fault.errors if isinstance(fault, ConfigErrors) else [fault]
+    for one in faults:
+        err.print(f"[bold red]{one.code}[/]", end=" ")
+        err.print(str(one).removeprefix(one.code).strip(), markup=False, soft_wrap=True)
+
+
+def warn(fault: FedfewError) -> None:
+    """Something to know about that does not stop the work."""
+    err.print(f"[bold yellow]{fault.code}[/]", end=" ")
+    err.print(str(fault).removeprefix(fault.code).strip(), markup=False, soft_wrap=True)
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """The last line of stdout."""
+    sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.4753 → 47.5 %, and a dash for what is not known."""
+    return "–" if value is None else f"{100 * value:.{digits}f} %"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError

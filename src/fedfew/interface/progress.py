@@ -1,0 +1,40 @@
+"""Progress of a run on the console: a bar with the time left, the newest accuracy, and every rejected update."""
+
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from fedfew.core.errors import CODES
+from fedfew.interface.console import err, percent
+
+if TYPE_CHECKING:
+    from fedfew.experiment.session import Session
+
+
+def follow(session: "Session", title: str) -> None:
+    """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    try:
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
+            for record in session.advance():
+                for fault in record["rejected"]:
+                    what = CODES[fault["code"]].title
+                    bar.console.print(
+                        f"[yellow]round {record['round']}: client {fault['client']} left out, "
+                        f"{fault['code']} {what}:[/] {fault['reason']}"
+                    )
+                if record["skipped"]:
+                    bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
+                bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
+    except KeyboardInterrupt:
+        err.print(f"stopped after round {session.state.round}; everything up to it is saved. Go on with:")
+        err.print(f"  fedfew resume {session.folder.path}", markup=False, soft_wrap=True)
+        raise
