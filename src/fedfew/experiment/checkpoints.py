@@ -47,7 +47,7 @@ class Checkpoints:
         files = {}
         for key, tensor in parts.items():
             files[key] = self._write_part(key, tensor)
-        content = save_tensors({name: t.contiguous() for name, t in small.items()})
+        content = save_tensors(_unshared(small))
         name = f"state-{state.round:06d}.safetensors"
         write_atomically(self.folder / name, content)
         return {"state": [name, digest(content)], "parts": files, "weights": state.weights}
@@ -124,7 +124,7 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
     clients = sorted(state.participation)
     small = {
         "omega": state.omega,
-        "sigma": state.sigma.clone() if state.sigma is state.omega else state.sigma,
+        "sigma": state.sigma,
         "clients": torch.tensor(clients, dtype=torch.int64),
         "counts": torch.tensor([state.participation[k] for k in clients], dtype=torch.int64),
         "validation": torch.tensor(state.validation, dtype=torch.float64),
@@ -133,6 +133,17 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
     parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
     parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
     return small, parts
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with memory of their own each: at the start σ is ω and ψ is what the wire has, but a file has both."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor.contiguous()
+        seen.add(place)
+    return apart
 
 
 def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> tuple[ServerState, Memory]:
