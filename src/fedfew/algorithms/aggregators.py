@@ -1,18 +1,25 @@
 """Aggregators: how the clients' vectors become one; each is a function, and the registry is the list below."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import torch
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import Aggregate, Contribution
 
 
 def fedfreq_weights(counts: Sequence[float]) -> list[float]:
-    """FedFreq, Eq. 12: w_k = (1 − p_k)/(m − 1) with p_k = q_k / Σ q over the clients that answered; m = 1 gives 1."""
+    """FedFreq, Eq. 10: w_k = (1 − p_k)/(m − 1) with p_k = q_k / Σ q over the clients that answered; m = 1 gives 1."""
     m, total = len(counts), sum(counts)
+    if m and not (min(counts) >= 0 and 0 < total < math.inf):
+        given = ", ".join(f"{q:g}" for q in counts)
+        raise FedfewError(
+            "E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1 on"
+        )
     if m == 1:
         return [1.0]
     return [(1 - q / total) / (m - 1) for q in counts]
@@ -36,7 +43,7 @@ def fedfreq(
         Literal["frequency", "frequency×examples"], Doc("what weighs: participation alone, or times the images")
     ] = "frequency",
 ) -> Aggregate:
-    """FedFreq (the paper, Eq. 12): the more often a client has taken part, the less it weighs."""
+    """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs."""
     weights = fedfreq_weights([part.participation for part in contributions])
     if by == "frequency×examples":
         weights = _normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
@@ -75,7 +82,7 @@ def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector)
 
 
 def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """Coordinate-wise median (Yin et al. 2018), the mean of the two middle values for even m; no client has a weight."""
+    """Coordinate-wise median (Yin et al. 2018), for even m the mean of the middle two; no client has a weight."""
     return by_coordinate(contributions, _median)
 
 

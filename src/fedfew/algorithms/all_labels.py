@@ -1,6 +1,6 @@
 """All labels, the upper bound: what FedAvg would reach on the same clients if every image had its label.
 
-    ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k   with σ trained first as the clients' start
+ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k   with σ trained first as the clients' start
 """
 
 from collections.abc import Mapping, Sequence

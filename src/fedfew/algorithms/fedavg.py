@@ -91,7 +91,6 @@ class FedAvg:
         return model_reply(layout)
 
 
-
 def fedprox(
     server: Supervised,
     client: LocalSGD,

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, one_hot
 
-from fedfew.algorithms.augment import strong
 from fedfew.algorithms.exchange import scalar
 from fedfew.algorithms.helpers import Library, changed_bytes, restamp
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_supervised
+from fedfew.algorithms.randaugment import POOL, rand_augment
 from fedfew.algorithms.vote import Ballot
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
@@ -43,6 +43,11 @@ from fedfew.core.types import (
 )
 
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
+
+
+def strong(images: Tensor, rng: torch.Generator) -> Tensor:
+    """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
+    return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
 
 
 @dataclass(frozen=True)
@@ -104,11 +109,12 @@ class FedMatch:
         network, ballot = site.network, Ballot(len(site))
         sigma, psi = payload["sigma"], payload["psi"]
         votes_of_helpers = self._helper_probabilities(payload, site)
-        network.load(sigma + psi)
+        start = sigma + psi
+        network.load(start)
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
-            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, site.flips)
+            loss, labels, keep = self.loss(network, site.images[indices], helped, rng)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -120,7 +126,7 @@ class FedMatch:
             net.gradient[:n].add_(psi_now - sigma[:n], alpha=2 * self.lambda_l2)
 
         steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
-        change = network.snapshot() - sigma - psi
+        change = network.snapshot() - start
         index = (change.abs() > self.delta).nonzero().squeeze(1)
         reply = {"index": index.to(torch.int32), "change": change[index]}
         return Trained(reply, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
@@ -134,7 +140,7 @@ class FedMatch:
         return torch.stack(outputs) if outputs else None
 
     def loss(
-        self, network: Network, images: Tensor, helped: Tensor | None, rng: torch.Generator, flips: bool
+        self, network: Network, images: Tensor, helped: Tensor | None, rng: torch.Generator
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
         with torch.no_grad():
@@ -148,7 +154,7 @@ class FedMatch:
         if not keep.any():
             return None, labels, keep
         chosen = keep.cpu()
-        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng, flips=flips)), labels[keep])
+        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng)), labels[keep])
         if helped is not None and self.lambda_i:
             log_p = network(images[chosen]).log_softmax(1)
             targets = helped[:, chosen].to(log_p.device)
@@ -165,7 +171,8 @@ class FedMatch:
         for u in updates:
             psi_k = sent.clone()
             psi_k[u.reply["index"].long()] += u.reply["change"]
-            parts.append(Contribution(u.client, psi_k, u.examples, state.participation[u.client], u.metrics["steps"]))
+            steps = u.metrics.get("steps", 1.0)
+            parts.append(Contribution(u.client, psi_k, u.examples, state.participation[u.client], steps))
         psi = self.aggregator(parts, sent, state.sigma)
         library = Library.of(state)
         if self.helpers:

@@ -45,9 +45,12 @@ class FedMix:
     lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the agreement of views 1 and 2")] = 1.0
     lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
     anchor: Annotated[
-        Literal["trained", "previous", "omega"], Doc("the σ of the anchor: this round's, the last round's, or ω (FedProx)")
+        Literal["trained", "previous", "omega"],
+        Doc("the σ of the anchor: this round's, the last round's, or ω (FedProx)"),
     ] = "trained"
-    mask_on: Annotated[Literal["mean", "first"], Doc("τ is compared with the views' mean, or with view 1 alone")] = "mean"
+    mask_on: Annotated[Literal["mean", "first"], Doc("τ is compared with the views' mean, or with view 1 alone")] = (
+        "mean"
+    )
     ce_over: Annotated[
         Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
     ] = "confident"
@@ -102,11 +105,13 @@ class FedMix:
         cross-entropy pass runs on the confident images alone: 9 + 3·coverage forward passes' worth for A = 5.
         """
         family = views(images, self.views, rng, flips)
-        with torch.no_grad():
-            others = network(family[2:].flatten(0, 1)).softmax(1).unflatten(0, (self.views - 2, -1)) if self.views > 2 else None
         pair = network(family[:2].flatten(0, 1)).softmax(1).unflatten(0, (2, -1))
         consistency = (pair[0] - pair[1]).square().sum(1).mean()
-        ballots = pair.detach() if others is None else torch.cat([pair.detach(), others])
+        ballots = pair.detach()
+        if self.views > 2:
+            with torch.no_grad():
+                others = network(family[2:].flatten(0, 1)).softmax(1).unflatten(0, (self.views - 2, -1))
+            ballots = torch.cat([ballots, others])
         labels, keep = vote(ballots, self.threshold, self.mask_on)
         loss = self.lambda_consistency * consistency
         confident = int(keep.sum())

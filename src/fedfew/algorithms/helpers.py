@@ -1,8 +1,8 @@
 """FedMatch's memory at the server: which client models are alike, and which entries each client already has.
 
-Both live in ``ServerState.extra`` so that a checkpoint holds them: ``client/K`` (ψ_K), ``embedding/K`` (its softmax on one
-fixed noise image), ``seen`` (client, round of its last answer), and for σ and ψ the values the wire has carried with
-the round in which each entry last travelled.
+Both live in ``ServerState.extra`` so that a checkpoint holds them: ``client/K`` (ψ_K), ``embedding/K`` (its softmax on
+one fixed noise image), ``seen`` (client, round of its last answer), and for σ and ψ the values the wire has carried
+with the round in which each entry last travelled.
 """
 
 from collections.abc import Mapping, Sequence

@@ -83,7 +83,8 @@ class Pull:
 
 def batches(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
     """The indices 0..count−1 in a fresh random order, cut into mini-batches; the last one may be smaller."""
-    yield from torch.randperm(count, generator=rng).split(size)
+    if count:  # an empty tensor would split into one empty batch, whose mean loss is not a number
+        yield from torch.randperm(count, generator=rng).split(size)
 
 
 LossOf = Callable[[Tensor], Tensor | None]
@@ -152,7 +153,7 @@ def train_supervised(
     flips: bool = True,
     penalty: Callable[[Network], None] | None = None,
 ) -> tuple[Vector, int]:
-    """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 8 of the paper, and the number of steps."""
+    """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
 
     def loss_of(indices: Tensor) -> Tensor:

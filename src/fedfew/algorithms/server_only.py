@@ -1,6 +1,6 @@
 """Server-only training, the lower bound: the labels are used, the clients are not asked.
 
-    ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels
+ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels
 """
 
 from collections.abc import Mapping, Sequence

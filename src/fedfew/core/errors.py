@@ -1,4 +1,4 @@
-"""Errors a person can act on: a code, the place, what was given and what to do; every code is explained in one table."""
+"""Errors a person can act on: a code, the place, what was given and what to do; one table explains every code."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E104": Explanation(
         "unknown key",
-        "A key stands in the config that nothing reads. It is refused because a misspelt key would silently keep the default.",
+        "Nothing reads a key of the config. It is refused because a misspelt key would silently keep the default.",
         "Use the suggested key, or remove the line. `fedfew methods NAME` lists the settings of a method.",
     ),
     "E105": Explanation(
@@ -41,7 +41,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E106": Explanation(
         "weights of the mix",
-        "FedMix needs α, β, γ ≥ 0 with α + β + γ = 1 (Eq. 11 of the paper).",
+        "FedMix needs α, β, γ ≥ 0 with α + β + γ = 1 (Eq. 9 of the paper).",
         "Change method.alpha, method.beta, method.gamma so that they sum to 1.",
     ),
     "E107": Explanation(
@@ -56,7 +56,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E109": Explanation(
         "more labels than the data has",
-        "The server's labels, the validation and the test images are taken from the dataset before the clients get the rest.",
+        "The server's labels, validation and test images are taken from the dataset before the clients get the rest.",
         "Lower `labels`, `dataset.validation` or `dataset.unlabeled`.",
     ),
     "E110": Explanation(
@@ -141,7 +141,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E308": Explanation(
         "other environment",
-        "The run was started with another version of torch, number of threads, processor or fedfew; the bits may differ.",
+        "The run was started with another version of torch or fedfew, number of threads or processor: bits may differ.",
         "Resume with the versions in environment.json, or accept it with --anyway.",
     ),
     "E309": Explanation(
@@ -159,14 +159,20 @@ CODES: dict[str, Explanation] = {
         "A client's reply lacks a tensor of the schema or has one too many.",
         "The update was left out. Check that the client runs the same version and config.",
     ),
-    "E402": Explanation("update with wrong shape", "A tensor of the reply has another shape than the schema.", "As E401."),
-    "E403": Explanation("update with wrong type", "A tensor of the reply has another dtype than the schema.", "As E401."),
+    "E402": Explanation(
+        "update with wrong shape", "A tensor of the reply has another shape than the schema.", "As E401."
+    ),
+    "E403": Explanation(
+        "update with wrong type", "A tensor of the reply has another dtype than the schema.", "As E401."
+    ),
     "E404": Explanation(
         "update not finite",
         "A reply holds NaN or infinity: the client's training diverged, or it is broken or malicious.",
         "The update was left out. If many clients do this, lower client.lr.",
     ),
-    "E405": Explanation("update too large", "The reply has more bytes than the schema allows.", "The update was left out."),
+    "E405": Explanation(
+        "update too large", "The reply has more bytes than the schema allows.", "The update was left out."
+    ),
     "E406": Explanation(
         "update outside the norm bound",
         "The reply is further from the global model than gate.max_norm or gate.max_growth allow.",
@@ -177,14 +183,20 @@ CODES: dict[str, Explanation] = {
         "The number of examples a client claims is not a whole number from 0 to its known size (or gate.max_examples).",
         "The update was left out.",
     ),
-    "E408": Explanation("client failed", "The client's training raised an error.", "The round went on with the others."),
+    "E408": Explanation(
+        "client failed", "The client's training raised an error.", "The round went on with the others."
+    ),
     "E409": Explanation(
         "worker died",
         "The process that trained a client ended (killed, out of memory).",
         "The round went on with the others and the worker was started again. Lower fleet.workers if memory is short.",
     ),
-    "E410": Explanation("no answer in time", "The client did not answer before fleet.timeout.", "The round went on with the others."),
-    "E411": Explanation("client dropped out", "The simulation's dropout took this client.", "Set availability.dropout = 0."),
+    "E410": Explanation(
+        "no answer in time", "The client did not answer before fleet.timeout.", "The round went on with the others."
+    ),
+    "E411": Explanation(
+        "client dropped out", "The simulation's dropout took this client.", "Set availability.dropout = 0."
+    ),
     "E412": Explanation(
         "update with bad indices",
         "A sparse reply's indices are out of range, repeated or unsorted.",
@@ -212,7 +224,7 @@ class FedfewError(Exception):
         super().__init__(f"{code} {place}: {what}" + (f". {self.remedy}" if self.remedy else ""))
 
 
-class ConfigErrors(FedfewError):
+class ConfigErrors(FedfewError):  # noqa: N818 - it is several
     """Everything that is wrong with a config, at once."""
 
     def __init__(self, errors: Sequence[FedfewError]) -> None:

@@ -19,7 +19,7 @@ Vector = Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lives in a Vector; the first ``trainable`` entries are the parameters, then the buffers."""
+    """Where each named tensor lives in a Vector: the parameters first (``trainable`` entries), then the buffers."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]

@@ -49,7 +49,7 @@ class Network:
             parameter.grad = slopes[name]
         for name, buffer in module.named_buffers():
             if name in views:
-                buffer.set_(views[name])
+                buffer.data = views[name]
         std = torch.tensor(pixels.std, device=place).view(1, -1, 1, 1)
         mean = torch.tensor(pixels.mean, device=place).view(1, -1, 1, 1)
         return Network(module, layout, pixels, vector, gradient, place, 1 / (255 * std), -mean / std)

@@ -1,4 +1,4 @@
-"""Settings of anything a registry names: read from the annotations of its keyword parameters, so that one place says all.
+"""Settings of anything a registry names, read from the annotations of its keyword parameters: one place says all.
 
 A setting is a parameter of a function or a field of a dataclass with a default:
 ``cap: Annotated[float, Ge(0), Doc("no weight above cap/m; 0 switches it off")] = 0.0``.
@@ -39,7 +39,7 @@ class Setting:
 
 def settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
     """The settings of a dataclass or function: its parameters that are annotated with a ``Doc``."""
-    hints = typing.get_type_hints(target if inspect.isfunction(target) else target.__init__, include_extras=True)  # type: ignore[misc]
+    hints = typing.get_type_hints(target if inspect.isfunction(target) else target.__init__, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():
         annotation = hints.get(name)

@@ -7,7 +7,9 @@ import torch
 
 
 def _seed(seed: int, path: tuple[str | int, ...]) -> int:
-    text = "/".join([str(seed), *map(str, path)])
+    # a slash inside a name is escaped, so that no two paths are one text
+    names = (str(part).replace("%", "%25").replace("/", "%2F") for part in path)
+    text = "/".join([str(seed), *names])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

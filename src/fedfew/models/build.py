@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.models import MODELS
 
 
-def build_model(  # noqa: PLR0917
+def build_model(
     model: str | Callable[..., nn.Module],
     channels: int,
     size: int,
