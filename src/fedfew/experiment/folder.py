@@ -13,6 +13,7 @@ from fedfew.experiment.storage import append_durably, digest, write_atomically
 
 CONFIG, ENVIRONMENT, PARTITION, ROUNDS = "run.toml", "environment.json", "partition.npz", "rounds.jsonl"
 SUMMARY, MODEL, CHECKPOINTS = "summary.json", "model.safetensors", "checkpoints"
+CLASSES = "classes.json"
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from safetensors.torch import save as save_tensors
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ServerState
+from fedfew.data import Federation
 from fedfew.experiment import toml
 from fedfew.experiment.build import Parts, assemble, fleet_of
 from fedfew.experiment.checkpoints import Checkpoint, Checkpoints, Memory
 from fedfew.experiment.config import Config, check
 from fedfew.experiment.environment import environment, fingerprint
 from fedfew.experiment.folder import (
+    CLASSES,
     CONFIG,
     ENVIRONMENT,
     MODEL,
@@ -127,6 +129,21 @@ def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
         CONFIG: toml.dumps(facts["document"]).encode(),
         ENVIRONMENT: json.dumps(facts["environment"], indent=1, ensure_ascii=False).encode(),
         PARTITION: parts.federation.partition.to_bytes(),
+        CLASSES: json.dumps(class_counts(parts.federation), ensure_ascii=False).encode(),
+    }
+
+
+def class_counts(federation: Federation) -> dict[str, Any]:
+    """The classes' names and how many images of each the server and every client hold, for charts without the dataset.
+
+    The clients' counts are known in a simulation only; where any image's class is not known they are left out.
+    """
+    width, truth = len(federation.classes), federation.truth.numpy()
+    known = len(truth) == len(federation.partition.order) and bool((truth >= 0).all())
+    return {
+        "classes": list(federation.classes),
+        "server": torch.bincount(federation.server.labels, minlength=width).tolist(),
+        "clients": federation.partition.histogram(truth, width).tolist() if known else [],
     }
 
 
