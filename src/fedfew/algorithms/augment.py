@@ -3,30 +3,30 @@
 All draws come from the generator given, and no step loops over images. Everything returns new uint8 tensors.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.algorithms.randaugment import GREY, LEVELS, rand_augment
+from fedfew.algorithms.randaugment import GREY, LEVELS, gather, rand_augment
 
 
 def shift(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:
     """Each image moved by a whole number of pixels in [−pixels, pixels] down and right; its edge is repeated."""
-    down, right = torch.randint(-pixels, pixels + 1, (2, len(images)), generator=rng)
-    return _moved(images, down, right, None)
+    return _moved(images, _offsets(len(images), pixels, rng), None)
 
 
 def flip(images: Tensor, rng: torch.Generator | None = None) -> Tensor:
     """Images mirrored left to right: all of them without a generator, each with probability ½ with one."""
     if rng is None:
         return images.flip(3)
-    still = torch.zeros(len(images), dtype=torch.int64)
-    return _moved(images, still, still, _coins(len(images), rng))
+    return _moved(images, np.zeros((2, len(images), 1), np.int64), _coins(len(images), rng))
 
 
 def weak(images: Tensor, rng: torch.Generator, flips: bool = True, pixels: int = 2) -> Tensor:
     """A random mirror (where that keeps the class: not for digits) and a shift."""
-    down, right = torch.randint(-pixels, pixels + 1, (2, len(images)), generator=rng)
-    return _moved(images, down, right, _coins(len(images), rng) if flips else None)
+    offsets = _offsets(len(images), pixels, rng)
+    return _moved(images, offsets, _coins(len(images), rng) if flips else None)
 
 
 def views(images: Tensor, count: int, rng: torch.Generator, flips: bool = True) -> Tensor:
@@ -62,32 +62,41 @@ def strong(
 def cutout(images: Tensor, rng: torch.Generator, hole: float = 0.5) -> Tensor:
     """A grey square whose centre is drawn from all pixels, so it may reach beyond the edge (DeVries & Taylor, 2017)."""
     count, _, height, width = images.shape
-    rows = _band(height, hole, count, rng)[:, :, None]
-    columns = _band(width, hole, count, rng)[:, None, :]
-    # 255 inside the square, 0 outside: bytes are combined bit by bit, which is faster than a masked fill.
-    square = (rows & columns)[:, None].to(images.device)
-    return images ^ ((images ^ GREY) & square)
+    down, right = torch.rand((2, count, 1), generator=rng).numpy()
+    square = _stretch(height, hole, down)[:, None, :, None] & _stretch(width, hole, right)[:, None, None, :]
+    inside = np.negative(square.view(np.uint8))  # 255 inside, 0 outside: bits are combined faster than a mask is filled
+    source = images.cpu().numpy()
+    out = source ^ np.uint8(GREY)
+    out &= inside
+    out ^= source
+    return torch.from_numpy(out).to(images.device)
 
 
-def _band(length: int, share: float, count: int, rng: torch.Generator) -> Tensor:
-    """N×length bytes: 255 on a stretch of ``share`` × length around a random place."""
+def _stretch(length: int, share: float, draw: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """N×length: true on a stretch of ``share`` × length, whose centre the image's draw from [0, 1) places."""
     side = round(share * length)
-    start = torch.randint(0, length, (count, 1), generator=rng) - side // 2
-    place = torch.arange(length)
-    return ((place >= start) & (place < start + side)).to(torch.uint8) * 255
+    offset = np.arange(side // 2, side // 2 + length) - np.floor(draw * length)
+    inside: NDArray[np.bool_] = (offset >= 0) & (offset < side)
+    return inside
 
 
-def _coins(count: int, rng: torch.Generator) -> Tensor:
-    return torch.randint(0, 2, (count,), generator=rng).bool()
+def _offsets(count: int, pixels: int, rng: torch.Generator) -> NDArray[np.int64]:
+    offsets: NDArray[np.int64] = torch.randint(-pixels, pixels + 1, (2, count, 1), generator=rng).numpy()
+    return offsets
 
 
-def _moved(images: Tensor, down: Tensor, right: Tensor, mirrored: Tensor | None) -> Tensor:
-    """Mirror where told, then move: one gather, whose index says which source pixel each target pixel shows."""
-    count, channels, height, width = images.shape
-    rows = (torch.arange(height) - down[:, None]).clamp_(0, height - 1)
-    columns = (torch.arange(width) - right[:, None]).clamp_(0, width - 1)
+def _coins(count: int, rng: torch.Generator) -> NDArray[np.bool_]:
+    coins: NDArray[np.bool_] = torch.randint(0, 2, (count, 1), generator=rng).bool().numpy()
+    return coins
+
+
+def _moved(images: Tensor, offsets: NDArray[np.int64], mirrored: NDArray[np.bool_] | None) -> Tensor:
+    """Mirror where told, then move down and right: one gather, whose index names each target pixel's source."""
+    height, width = images.shape[2:]
+    down, right = offsets
+    rows = (np.arange(height) - down).clip(0, height - 1) * width
+    columns = (np.arange(width) - right).clip(0, width - 1)
     if mirrored is not None:
-        columns = torch.where(mirrored[:, None], width - 1 - columns, columns)
-    source = ((rows * width)[:, :, None] + columns[:, None, :]).to(images.device)
-    index = source.view(count, 1, height * width).expand(count, channels, height * width)
-    return images.reshape(count, channels, height * width).gather(2, index).view(images.shape)
+        columns = np.where(mirrored, width - 1 - columns, columns)
+    pixels = gather(images.cpu().numpy(), rows[:, :, None] + columns[:, None, :])
+    return torch.from_numpy(pixels.reshape(images.shape)).to(images.device)

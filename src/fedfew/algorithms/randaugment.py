@@ -1,27 +1,53 @@
 """RandAugment (Cubuk et al., 2020) on a whole batch of uint8 images N×C×H×W, with 1 or 3 channels.
 
-Each layer draws one operation per image, sorts the batch by operation and treats each group at once:
+Each layer draws one operation per image, sorts the batch by operation and treats each kind in one go: operations on
+bits, blends with a second image (as Pillow's ImageEnhance does them), and affine maps of the pixels. The results agree
+with Pillow within one level.
 
-- six operations change a pixel by its value alone, so each is a table of 256 entries per image (and channel); one
-  gather applies them all;
-- colour and sharpness blend the image with a second one, as Pillow's ImageEnhance does;
-- five move pixels by an affine map: one gather takes the nearest source pixel, grey (127) from outside.
-
-The results agree with Pillow's ImageOps and ImageEnhance.
+The arithmetic is NumPy's: on a batch of 64 small images it is twice as fast as torch's, whose calls cost more than
+their work and whose conversion of floats to bytes is not vectorised. torch has the faster gather.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from math import radians
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import pad
 
 GREY = 127
 """What is put where an operation leaves a pixel without a value."""
 LEVELS = 10
 """Steps from the mildest form of an operation (level 0) to the strongest (level 9)."""
+
+Bytes = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+Spans = list[slice]
+"""Where the images of each operation of a kind lie."""
+
+_FULL = {
+    "identity": (0, 0.0),
+    "equalize": (0, 0.0),
+    "solarize": (1, 1.0),  # the threshold falls from 256 to 0
+    "posterize": (2, 4.0),  # up to 4 of 8 bits are dropped
+    "autocontrast": (0, 0.0),
+    "brightness": (0, 0.9),  # the factor of the blend is 1 ± 0.9
+    "contrast": (0, 0.9),
+    "color": (0, 0.9),
+    "sharpness": (0, 0.9),
+    "rotate": (3, radians(30)),
+    "shear_x": (4, 0.3),
+    "shear_y": (5, 0.3),
+    "translate_x": (6, 0.3),  # of the width
+    "translate_y": (7, 0.3),
+}
+"""Each operation: which quantity it sets, and that quantity at full strength. Operations of a kind stand together."""
+_QUANTITIES: Floats = np.zeros((8, len(_FULL)), np.float32)
+for _op, (_quantity, _most) in enumerate(_FULL.values()):
+    _QUANTITIES[_quantity, _op] = _most
+POOL = tuple(_FULL)
 
 
 def rand_augment(
@@ -30,7 +56,7 @@ def rand_augment(
     *,
     layers: int = 2,
     magnitude: int | tuple[int, int] = LEVELS,
-    pool: Sequence[str] | None = None,
+    pool: Sequence[str] = POOL,
 ) -> Tensor:
     """``layers`` operations one after the other on each image, each drawn from the pool and at a random level.
 
@@ -38,200 +64,154 @@ def rand_augment(
     own M from low … high. So the default is FixMatch's uniform strength, and FedMatch's variant is ``layers=6,
     magnitude=(2, 5), pool=POOL[1:]``. What has a direction (rotate, brighter or darker) gets it by a coin.
     """
-    numbers = torch.tensor([POOL.index(name) for name in (POOL if pool is None else pool)])
     low, high = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
-    ceiling = torch.randint(low, high + 1, (len(images), 1), generator=rng)
-    drawn = torch.rand((len(images), layers, 3), generator=rng)
-    ops = numbers[(drawn[..., 0] * len(numbers)).long().clamp_(max=len(numbers) - 1)]
-    level = (drawn[..., 1] * ceiling).floor_().clamp_(max=LEVELS - 1)
-    amounts = level / (LEVELS - 1) * torch.where(drawn[..., 2] < 0.5, -1.0, 1.0)
-    out = images.contiguous()
-    for layer in range(layers):
-        out = apply(out, ops[:, layer], amounts[:, layer])
-    return out
+    which, level, coin = torch.rand((3, layers, len(images)), generator=rng).numpy()
+    ceiling = torch.randint(low, high + 1, (len(images),), generator=rng).numpy()
+    numbers = np.array([POOL.index(name) for name in pool])
+    ops = numbers[(which * np.float32(len(pool))).astype(np.int64)]
+    amounts = np.floor(level * ceiling) / (LEVELS - 1)
+    # At level 0 all but equalize and autocontrast leave the image as it is.
+    ops[(amounts == 0) & (_QUANTITIES[:, ops] > 0).any(0)] = POOL.index("identity")
+    return operate(images, ops, np.where(coin < 0.5, -amounts, amounts))
 
 
-def apply(images: Tensor, ops: Tensor, amounts: Tensor) -> Tensor:
-    """One operation per image, ``POOL[ops[i]]`` at strength ``amounts[i]`` in [−1, 1]; the sign is the direction."""
-    order = ops.argsort(stable=True)
-    ends = [0, *accumulate(torch.bincount(ops, minlength=len(POOL)).tolist())]
-    spans = dict(zip(POOL, pairwise(ends), strict=True))
-    order, amounts = order.to(images.device), amounts[order].to(images.device)
-    out = images.index_select(0, order)
+def operate(images: Tensor, ops: NDArray[np.int64], amounts: NDArray[np.floating]) -> Tensor:
+    """Layer by layer (L×N), ``POOL[ops[l, i]]`` on image i at strength ``amounts[l, i]`` in [−1, 1].
 
-    tables = [table(out[a:b], amounts[a:b]) for name, table in TABLES.items() for a, b in [spans[name]] if a < b]
-    if tables:
-        start, stop = spans["autocontrast"][0], spans["contrast"][1]
-        out[start:stop] = _look_up(out[start:stop], torch.cat(tables))
-    for name, blended in BLENDS.items():
-        start, stop = spans[name]
-        if start < stop:
-            out[start:stop] = blended(out[start:stop], amounts[start:stop])
-    height, width = images.shape[2:]
-    maps = [affine(height, width, amounts[a:b]) for name, affine in MAPS.items() for a, b in [spans[name]] if a < b]
-    if maps:
-        start, stop = spans["rotate"][0], spans["translate_y"][1]
-        out[start:stop] = _warped(out[start:stop], torch.cat(maps))
-    back = torch.empty_like(order)
-    back[order] = torch.arange(len(order), device=order.device)
-    return out.index_select(0, back)
+    The sign is the direction of the operations that have one.
+    """
+    batch: Bytes = images.cpu().contiguous().numpy()  # below, a reshape must be a view
+    doses = _doses(ops, amounts, batch.shape[2], batch.shape[3])
+    place = np.arange(len(batch))  # where each image is, for they are sorted anew in each layer
+    for op, dose in zip(ops, doses, strict=True):
+        order = op.argsort()
+        ends = np.searchsorted(op[order], np.arange(len(POOL) + 1)).tolist()
+        batch, sorted_dose = batch[place[order]], dose[order]
+        for first, last, treat in _KINDS:
+            start, stop = ends[first], ends[last + 1]
+            if start < stop:
+                spans = [slice(a - start, b - start) for a, b in pairwise(ends[first : last + 2])]
+                treat(batch[start:stop], sorted_dose[start:stop], spans)
+        place = order.argsort()
+    return torch.from_numpy(batch[place]).to(images.device)
 
 
-# Operations on values: each gives the table N×C×256 (or N×1×256) of new values.
+def _doses(ops: NDArray[np.int64], amounts: NDArray[np.floating], height: int, width: int) -> Floats:
+    """L×N×9: blend factor, solarize threshold, posterize mask, and the affine map from target to source.
+
+    The map (a b c d e f) takes (x, y), counted from the centre, to (a·x + b·y + c, d·x + e·y + f).
+    """
+    quantities = _QUANTITIES[:, ops] * amounts.astype(np.float32)
+    factor, solarize, posterize, angle, shear_x, shear_y, translate_x, translate_y = quantities
+    threshold = 256 * (1 - np.abs(solarize))
+    mask = 256 - np.exp2(np.rint(np.abs(posterize)))
+    cos, sin = np.cos(angle), np.sin(angle)
+    affine = (cos, shear_x - sin, width * translate_x, shear_y + sin, cos, height * translate_y)
+    return np.stack((factor + 1, threshold, mask, *affine), -1)
 
 
-def _autocontrast(images: Tensor, amounts: Tensor) -> Tensor:
-    """The darkest value of each channel becomes 0, the brightest 255."""
-    flat = images.flatten(2)
-    low, high = flat.amin(2).int()[..., None], flat.amax(2).int()[..., None]
-    ramp = _ramp(images).int()
-    stretched = ((ramp - low) * 255).clamp_(min=0) // (high - low).clamp_(min=1)
-    return torch.where(high > low, stretched.clamp_(max=255), ramp).to(torch.uint8)
+def _equalize(images: Bytes, dose: Floats, spans: Spans) -> None:
+    """Spread each channel's values so that all are about equally frequent, in Pillow's whole numbers."""
+    flat = images.reshape(images.shape[0] * images.shape[1], -1)
+    rows = np.arange(len(flat))
+    keys = flat + (rows * 256)[:, None]
+    histogram = np.bincount(keys.ravel(), minlength=len(flat) * 256).reshape(-1, 256)
+    below = histogram.cumsum(1)
+    below -= histogram
+    step = below[rows, flat.max(1)] // 255
+    # Division as floats is exact here, and much faster than of whole numbers.
+    spread = (below + (step // 2)[:, None]) / np.maximum(step, 1)[:, None]
+    table = spread.clip(0, 255, out=spread).astype(np.uint8)
+    table[step == 0] = np.arange(256)
+    images[:] = table.ravel()[keys].reshape(images.shape)
 
 
-def _equalize(images: Tensor, amounts: Tensor) -> Tensor:
-    """Each channel's values spread so that all are about equally frequent (integer arithmetic as in Pillow)."""
-    count, channels = images.shape[:2]
-    rows = torch.arange(count * channels, device=images.device)[:, None]
-    keys = (rows * 256 + images.flatten(2).view(count * channels, -1)).flatten()
-    histogram = torch.bincount(keys, minlength=count * channels * 256).view(count, channels, 256)
-    below = histogram.cumsum(2) - histogram
-    brightest = images.flatten(2).amax(2).long()[..., None]
-    step = below.gather(2, brightest) // 255
-    spread = (below + step // 2) // step.clamp(min=1)
-    return torch.where(step > 0, spread.clamp_(max=255), _ramp(images).long()).to(torch.uint8)
+def _solarize(images: Bytes, dose: Floats, spans: Spans) -> None:
+    """Invert the values from a threshold on."""
+    bright = images >= np.ceil(dose[:, 1, None, None, None]).astype(np.uint16)
+    images ^= np.negative(bright.view(np.uint8))  # 1 becomes 255, and x ^ 255 is 255 − x
 
 
-def _solarize(images: Tensor, amounts: Tensor) -> Tensor:
-    """Values from a threshold on are inverted; the threshold falls from 256 to 0."""
-    ramp = _ramp(images).expand(len(images), images.shape[1], 256)
-    threshold = (256 * (1 - amounts.abs())).view(-1, 1, 1)
-    return torch.where(ramp < threshold, ramp, 255 - ramp)
+def _posterize(images: Bytes, dose: Floats, spans: Spans) -> None:
+    """Drop the lower bits."""
+    images &= dose[:, 2, None, None, None].astype(np.uint8)
 
 
-def _posterize(images: Tensor, amounts: Tensor) -> Tensor:
-    """Only the upper bits are kept: from 8 down to 4."""
-    dropped = (4 * amounts.abs()).round().to(torch.int32).view(-1, 1, 1)
-    kept = (255 - (2**dropped - 1)).to(torch.uint8)
-    return (_ramp(images) & kept).expand(len(images), images.shape[1], 256)
+def _blend(images: Bytes, dose: Floats, spans: Spans) -> None:
+    """f·image + (1 − f)·other, the other being black, mean grey, the grey image or a smooth one; and autocontrast."""
+    autocontrast, _, contrast, color, sharpness = spans
+    source = images.reshape(*images.shape[:2], -1).astype(np.float32)
+    factor = dose[:, 0, None, None]
+    out = source * factor
+    if contrast.start < color.stop:
+        grey = np.rint(np.einsum("c,ncp->np", _LUMA[images.shape[1]], source[contrast.start : color.stop]))[:, None]
+        grey[: contrast.stop - contrast.start] = np.rint(grey[: contrast.stop - contrast.start].mean(2, keepdims=True))
+        grey *= 1 - factor[contrast.start : color.stop]
+        out[contrast.start : color.stop] += grey
+    if sharpness.start < sharpness.stop:
+        out[sharpness] += (1 - factor[sharpness]) * _smooth(source[sharpness], images.shape[3])
+    if autocontrast.start < autocontrast.stop:
+        low, high = source[autocontrast].min(2, keepdims=True), source[autocontrast].max(2, keepdims=True)
+        flat = low == high
+        stretch = np.where(flat, np.float32(1), np.float32(255)) / (high - low + flat)
+        out[autocontrast] = (source[autocontrast] - low * ~flat) * stretch
+    out += 1e-3  # keeps a product that should be whole from being cut to the number below
+    np.copyto(images, out.clip(0, 255, out=out).reshape(images.shape), casting="unsafe")
 
 
-def _brightness(images: Tensor, amounts: Tensor) -> Tensor:
-    """Blend with black; the factor runs from 0.1 to 1.9, as for contrast, colour and sharpness."""
-    table = _blend(_ramp(images).float(), torch.zeros(1, device=images.device), amounts.view(-1, 1, 1))
-    return table.expand(len(images), images.shape[1], 256)
+def _smooth(source: Floats, width: int) -> Floats:
+    """The kernel ((1,1,1), (1,5,1), (1,1,1)) / 13; the outermost pixels stay as they are."""
+    # All images as one line of pixels, which is fastest; what that mixes across edges is left out at the end.
+    line = source.ravel()
+    across = line[:-2] + line[1:-1]
+    across += line[2:]
+    total = across[: -2 * width] + across[width:-width]
+    total += across[2 * width :]
+    total += 4 * line[width + 1 : -width - 1]
+    total *= 1 / 13
+    blurred = np.empty_like(source)
+    np.rint(total, out=blurred.ravel()[width + 1 : -width - 1])
+    smooth, shape = source.copy(), (*source.shape[:2], -1, width)
+    smooth.reshape(shape)[:, :, 1:-1, 1:-1] = blurred.reshape(shape)[:, :, 1:-1, 1:-1]
+    return smooth
 
 
-def _contrast(images: Tensor, amounts: Tensor) -> Tensor:
-    """Blend with the image's mean grey."""
-    mean = _grey(images).double().mean((1, 2)).add_(0.5).floor_().float().view(-1, 1, 1)
-    return _blend(_ramp(images).float(), mean, amounts.view(-1, 1, 1)).expand(len(images), images.shape[1], 256)
-
-
-# Operations that blend the image with another: each gives the new images.
-
-
-def _color(images: Tensor, amounts: Tensor) -> Tensor:
-    """Blend with the grey image; a grey image stays as it is."""
-    if images.shape[1] == 1:
-        return images
-    return _blend(images.float(), _grey(images).float()[:, None], amounts.view(-1, 1, 1, 1))
-
-
-def _sharpness(images: Tensor, amounts: Tensor) -> Tensor:
-    """Blend with the image smoothed by ((1,1,1), (1,5,1), (1,1,1))/13; the outermost pixels stay as they are."""
-    x = images.float()
-    rows = x[:, :, :-2] + x[:, :, 1:-1] + x[:, :, 2:]
-    inner = x[:, :, 1:-1, 1:-1]
-    smooth = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
-    smooth.add_(inner, alpha=4).div_(13).add_(0.5).floor_()
-    out = images.clone()
-    out[:, :, 1:-1, 1:-1] = _blend(inner, smooth, amounts.view(-1, 1, 1, 1))
-    return out
-
-
-# Operations on places: each gives N×6, (a b c d e f): the source of (x, y) is (a·x + b·y + c, d·x + e·y + f).
-
-
-def _rotate(height: int, width: int, amounts: Tensor) -> Tensor:
-    """By up to 30°, counter-clockwise for positive amounts."""
-    cos, sin, zero = (radians(30) * amounts).cos(), (radians(30) * amounts).sin(), torch.zeros_like(amounts)
-    return torch.stack((cos, -sin, zero, sin, cos, zero), 1)
-
-
-def _shear_x(height: int, width: int, amounts: Tensor) -> Tensor:
-    return _affine(amounts, 1, 0.3)
-
-
-def _shear_y(height: int, width: int, amounts: Tensor) -> Tensor:
-    return _affine(amounts, 3, 0.3)
-
-
-def _translate_x(height: int, width: int, amounts: Tensor) -> Tensor:
-    return _affine(amounts, 2, 0.3 * width)
-
-
-def _translate_y(height: int, width: int, amounts: Tensor) -> Tensor:
-    return _affine(amounts, 5, 0.3 * height)
-
-
-TABLES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "autocontrast": _autocontrast,
-    "equalize": _equalize,
-    "solarize": _solarize,
-    "posterize": _posterize,
-    "brightness": _brightness,
-    "contrast": _contrast,
-}
-BLENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"color": _color, "sharpness": _sharpness}
-MAPS: dict[str, Callable[[int, int, Tensor], Tensor]] = {
-    "rotate": _rotate,
-    "shear_x": _shear_x,
-    "shear_y": _shear_y,
-    "translate_x": _translate_x,
-    "translate_y": _translate_y,
-}
-POOL = ("identity", *TABLES, *BLENDS, *MAPS)
-"""The operations; those of one kind stand together, so that a sorted batch has them in one slice."""
-
-
-def _affine(amounts: Tensor, place: int, scale: float) -> Tensor:
-    """The identity map with one coefficient set."""
-    coefficients = amounts.new_tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0]).repeat(len(amounts), 1)
-    coefficients[:, place] = scale * amounts
-    return coefficients
-
-
-def _ramp(images: Tensor) -> Tensor:
-    return torch.arange(256, dtype=torch.uint8, device=images.device)
-
-
-def _grey(images: Tensor) -> Tensor:
-    """Luma N×H×W with Pillow's integer weights."""
-    if images.shape[1] == 1:
-        return images[:, 0]
-    red, green, blue = images.int().unbind(1)
-    return (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16
-
-
-def _blend(image: Tensor, other: Tensor, amounts: Tensor) -> Tensor:
-    """other + f·(image − other) with f = 1 + 0.9·amount, cut off as in Pillow."""
-    return (other + (1 + 0.9 * amounts) * (image - other)).clamp_(0, 255).to(torch.uint8)
-
-
-def _look_up(images: Tensor, tables: Tensor) -> Tensor:
-    return tables.gather(2, images.flatten(2).long()).view(images.shape)
-
-
-def _warped(images: Tensor, coefficients: Tensor) -> Tensor:
-    """Each target pixel shows the source pixel its centre falls into; a grey frame stands for all that lies outside."""
+def _move(images: Bytes, dose: Floats, spans: Spans) -> None:
+    """Rotate, shear and translate: each pixel shows the source pixel into which its centre falls."""
     count, channels, height, width = images.shape
-    right = torch.arange(width, device=images.device) + (0.5 - width / 2)
-    down = torch.arange(height, device=images.device) + (0.5 - height / 2)
-    a, b, c, d, e, f = coefficients[..., None].unbind(1)
-    x = (a * right + (c + width / 2 + 1))[:, None, :] + (b * down)[:, :, None]
-    y = (d * right + (f + height / 2 + 1))[:, None, :] + (e * down)[:, :, None]
-    x.floor_().clamp_(0, width + 1)
-    y.floor_().clamp_(0, height + 1)
-    index = y.mul_(width + 2).add_(x).long().view(count, 1, -1).expand(count, channels, height * width)
-    return pad(images, (1, 1, 1, 1), value=GREY).flatten(2).gather(2, index).view(images.shape)
+    # A grey frame of one pixel stands for all that lies outside; source coordinates count from its corner.
+    framed = np.full((count, channels, height + 2, width + 2), GREY, np.uint8)
+    framed[:, :, 1:-1, 1:-1] = images
+    target = np.ones((3, height, width), np.float32)
+    target[0] = np.arange(0.5 - width / 2, width / 2)
+    target[1] = np.arange(0.5 - height / 2, height / 2)[:, None]
+    x = np.einsum("nk,khw->nhw", dose[:, 3:6], target)
+    y = np.einsum("nk,khw->nhw", dose[:, 6:9], target)
+    x += width / 2 + 1
+    y += height / 2 + 1
+    np.floor(x.clip(0, width + 1, out=x), out=x)
+    np.floor(y.clip(0, height + 1, out=y), out=y)
+    y *= width + 2
+    y += x
+    # By way of int32, because floats become int64 one by one.
+    np.copyto(images, gather(framed, y.astype(np.int32).astype(np.int64)).reshape(images.shape))
+
+
+_LUMA: dict[int, Floats] = {1: np.ones(1, np.float32), 3: np.array([0.299, 0.587, 0.114], np.float32)}
+_KINDS: tuple[tuple[int, int, Callable[[Bytes, Floats, Spans], None]], ...] = tuple(
+    (POOL.index(first), POOL.index(last), treat)
+    for first, last, treat in (
+        ("equalize", "equalize", _equalize),
+        ("solarize", "solarize", _solarize),
+        ("posterize", "posterize", _posterize),
+        ("autocontrast", "sharpness", _blend),
+        ("rotate", "translate_y", _move),
+    )
+)
+
+
+def gather(images: Bytes, index: NDArray[np.int64]) -> Bytes:
+    """Pixels by their flat index (N×H×W), the same in each channel."""
+    places = torch.from_numpy(index).flatten(1)[:, None].expand(-1, images.shape[1], -1)
+    pixels: Bytes = torch.from_numpy(images).flatten(2).gather(2, places).numpy()
+    return pixels
