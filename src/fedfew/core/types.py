@@ -110,6 +110,8 @@ class ServerState:
     """What else a method carries from round to round."""
     weights: dict[int, float] = field(default_factory=dict)
     """The aggregator's weight of each client in the round just done (for the record, not for the method)."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Numbers of the method's own about the round just done, e.g. gradient diversity (for the record too)."""
 
     def with_(self, **changes: Any) -> "ServerState":
         """A copy with some fields replaced."""
@@ -144,6 +146,9 @@ class Contribution:
     participation: int
     """q_k: how often the client has answered, this round included."""
     steps: float = 1.0
+    """a_k: local work in plain SGD steps, 0 for a client that had nothing to learn from."""
+    status: float = 0.0
+    """How sure the client's model is of its own images, 0..1, where a method measures it ((FL)²'s τ_k)."""
 
 
 @dataclass(frozen=True)

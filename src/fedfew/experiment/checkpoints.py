@@ -50,7 +50,8 @@ class Checkpoints:
         content = save_tensors(_unshared(small))
         name = f"state-{state.round:06d}.safetensors"
         write_atomically(self.folder / name, content)
-        return {"state": [name, digest(content)], "parts": files, "weights": state.weights}
+        numbers = {"weights": state.weights, "metrics": state.metrics}
+        return {"state": [name, digest(content)], "parts": files} | numbers
 
     def _write_part(self, key: str, tensor: Tensor) -> list[str]:
         known = self._written.get(key)
@@ -110,7 +111,8 @@ class Checkpoints:
             return str(error)
         state, memory = _unflatten(body["round"], tensors, parts)
         weights = {int(k): w for k, w in body["files"]["weights"].items()}
-        return Checkpoint(state.with_(weights=weights), memory, body["facts"])
+        state = state.with_(weights=weights, metrics=body["files"]["metrics"])
+        return Checkpoint(state, memory, body["facts"])
 
     def _read(self, name: str, expected: str) -> dict[str, Tensor]:
         content = (self.folder / name).read_bytes()

@@ -23,6 +23,7 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
         "validation": _short(scores.validation),
         "cohort": answers.cohort,
         "weights": {str(k): _short(w) for k, w in state.weights.items()},
+        "metrics": {name: _short(value) for name, value in state.metrics.items()},
         "coverage": coverage,
         "correct": correct,
         "pseudo_classes": classes,

@@ -34,10 +34,10 @@ def run_rounds(
             answers = ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
             if answers.updates or not algorithm.asks_clients:
-                counted = replace(trained, participation=count(trained, answers.updates), weights={})
+                counted = replace(trained, participation=count(trained, answers.updates), weights={}, metrics={})
                 state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
             else:
-                state = replace(state, weights={})  # nobody answered: ω stays
+                state = replace(state, weights={}, metrics={})  # nobody answered: ω stays
         state = replace(state, round=t + 1)
         seconds = clock.take("server", "clients", "aggregate")
 
