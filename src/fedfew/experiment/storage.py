@@ -64,8 +64,12 @@ def file_digest(path: Path) -> str:
 
 def sealed_json(content: dict[str, Any]) -> bytes:
     """JSON that carries its own hash, so that a flipped bit in it is noticed."""
-    body = json.dumps(content, sort_keys=True)
-    return json.dumps({"body": content, "sha256": digest(body.encode())}, sort_keys=True, indent=1).encode()
+    body = json.loads(json.dumps(content))  # as it will be read: number keys are strings then, and sort otherwise
+    return json.dumps({"body": body, "sha256": _seal(body)}, sort_keys=True, indent=1).encode()
+
+
+def _seal(body: Any) -> str:
+    return digest(json.dumps(body, sort_keys=True).encode())
 
 
 def open_sealed(path: Path) -> dict[str, Any] | None:
@@ -73,8 +77,8 @@ def open_sealed(path: Path) -> dict[str, Any] | None:
     try:
         outer = json.loads(path.read_bytes())
         body: dict[str, Any] = outer["body"]
-        return body if outer["sha256"] == digest(json.dumps(body, sort_keys=True).encode()) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        return body if outer["sha256"] == _seal(body) else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
