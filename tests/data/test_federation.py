@@ -103,6 +103,14 @@ def test_few_labels_reach_as_many_classes_as_possible(labels: int) -> None:
     assert len(set(made.server.labels.tolist())) == min(labels, 10)
 
 
+def test_which_classes_get_the_odd_labels_is_drawn() -> None:
+    drawn = {
+        tuple(federate(like_cifar(50), labels=13, clients=2, seed=seed).server.labels.bincount().tolist())
+        for seed in range(5)
+    }
+    assert len(drawn) == 5
+
+
 def test_the_seed_decides() -> None:
     def made(seed: int) -> Federation:
         return federate(like_cifar(50), labels=40, clients=5, split="paper", test=50, validation=50, seed=seed)

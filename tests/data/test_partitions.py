@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import PARTITIONS, Partition, heterogeneity, make_partition, partition
+from fedfew.data.partitions import _fill
 
 PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
 KINDS = sorted(PARTITIONS)
@@ -72,6 +73,15 @@ def test_skew_is_the_sigma_of_log_sizes(kind: str) -> None:
     assert np.log(sizes).std() == pytest.approx(0.5, abs=0.06)
 
 
+def test_sizes_are_rounded_by_largest_remainder() -> None:
+    weights = np.exp(0.7 * np.random.default_rng(5).standard_normal(40))
+    exact = weights / weights.sum() * (1000 - 40) + 1  # one image for everyone, the others in proportion
+    sizes = PARTITIONS["iid"](np.zeros(1000, np.int64), 40, np.random.default_rng(5), skew=0.7).sizes
+    up = sizes > exact
+    assert (np.abs(sizes - exact) < 1).all()
+    assert (exact % 1)[up].min() > (exact % 1)[~up].max()
+
+
 def test_skew_adds_to_the_size_differences_of_dirichlet_by_class() -> None:
     spread = [
         np.log(make_partition(PAPER, 500, "dirichlet-by-class", 0, {"mu": 1e6, "skew": s}).sizes).std()
@@ -107,11 +117,21 @@ def test_small_mu_gives_clients_mostly_one_class() -> None:
     assert (histogram.max(axis=1) == 550).sum() > 10
 
 
+def test_who_goes_without_is_chosen_by_lot_and_not_by_number() -> None:
+    # Two clients of 100 places both want class 0 alone, of which there are 100: about 50 for each, ± 3.5 by chance.
+    places, shares = np.repeat([0, 1], 100), np.array([[1.0, 0.0], [1.0, 0.0]])
+    filled = _fill(places, shares, np.array([100, 100]), np.random.default_rng(0))
+    assert np.bincount(filled).tolist() == [100, 100]
+    assert (filled[:100] == 0).sum() == pytest.approx(50, abs=14)
+
+
 def test_shards_give_few_classes() -> None:
     histogram = make_partition(PAPER, 100, "shards", 0, {"per_client": 2}).histogram(PAPER, 10)
     # 200 shards of 275 images: 20 fill a class exactly, so a shard is pure.
     assert set((histogram > 0).sum(axis=1)) <= {1, 2}
     assert set(histogram.ravel()) <= {0, 275, 550}
+    # The second shard is of another class with probability 180/199, so about 90 of 100 clients hold two.
+    assert 75 <= ((histogram > 0).sum(axis=1) == 2).sum() <= 100
 
 
 def test_shards_of_a_client_are_contiguous_runs_of_the_sorted_images() -> None:
@@ -249,7 +269,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 
 def test_files_that_would_run_code_or_inflate_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "objects.npz", order=np.array([print], object), offsets=np.array([0, 1]))
-    np.savez_compressed(tmp_path / "bomb.npz", order=np.zeros(10**6, np.int64), offsets=np.array([0, 10**6]))
+    np.savez_compressed(tmp_path / "bomb.npz", order=np.arange(10**6), offsets=np.array([0, 10**6]))
     np.savez(tmp_path / "half.npz", order=np.array([0]))
     for name in ("objects", "bomb", "half"):
         with pytest.raises(FedfewError, match="E202"):

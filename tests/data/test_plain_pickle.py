@@ -96,6 +96,7 @@ def test_never_runs_what_a_forged_file_asks_for(tmp_path: Path, protocol: int) -
         b"(cos\nsystem\nU\x02ido.",
         b"}P1\n.",
         b"U\x05ab",
+        b"}S'\\d'\nK\x01s.",
         b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7fx.",
         b"L" + b"9" * 5000 + b"L\n.",
     ],
@@ -135,10 +136,10 @@ def test_deep_nesting_does_no_harm() -> None:
 
 
 @given(st.integers(0, 2**31), st.integers(1, 8))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_damaged_files_are_read_or_refused(seed: int, changes: int) -> None:
     rng = np.random.default_rng(seed)
-    content = bytearray(python2_batch(IMAGES[:2], LABELS[:2]))
+    content = bytearray(python2_batch(IMAGES[:2, :, :2, :2], LABELS[:2]))  # few pixels, so that most hits are opcodes
     for at in rng.integers(0, len(content), changes):
         content[at] = rng.integers(256)
     with contextlib.suppress(NotPlainError):

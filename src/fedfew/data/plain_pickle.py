@@ -8,6 +8,7 @@ import math
 import pickletools
 import re
 import struct
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,10 +47,12 @@ class Draft:
 def read_plain(content: bytes) -> dict[str, Any]:
     """The dict that the file holds, its keys as text."""
     try:
-        result = _run(content)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # the opcode parser warns of odd escapes; no official file has any
+            result = _run(content)
     except NotPlainError:
         raise
-    except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error) as error:
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError, struct.error, Warning) as error:
         raise NotPlainError(f"broken: {error}") from error
     if not isinstance(result, dict):
         raise NotPlainError("it holds no dict")
