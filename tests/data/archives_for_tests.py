@@ -9,8 +9,10 @@ import tarfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from fedfew.data.formats import BATCHES, IDX, PARTS, Arrays, Shape
@@ -27,6 +29,19 @@ def small(name: str, train: int = 20, test: int = 6) -> tuple[Recipe, Arrays]:
         arrays[part] = values.astype(np.uint8) if part.endswith("images") else values.astype(np.int64)
     pins = {part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in arrays.items()}
     return replace(RECIPES[name], shape=shape, sha256=pins), arrays
+
+
+def install(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Recipe, Arrays]:
+    """Make the small dataset the one that is fetched under this name."""
+    recipe, arrays = small(name)
+    recipe = replace(recipe, **changes)
+    monkeypatch.setitem(RECIPES, name, recipe)
+    return recipe, arrays
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    """Whether both hold the same values of the same types."""
+    return all((one[part] == other[part]).all() and one[part].dtype == other[part].dtype for part in PARTS)
 
 
 def batches(arrays: Arrays) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -1,0 +1,179 @@
+"""The cache: what was fetched comes back bit for bit, and damage is found and mended."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.data import archives_for_tests as make
+from tests.data.archives_for_tests import install, same
+
+from fedfew.core.errors import FedfewError
+from fedfew.data import DATASETS, cache, datasets, fetch, inventory
+from fedfew.data.recipes import RECIPES, Recipe
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+def stored(monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
+    recipe, arrays = install("mnist", monkeypatch)
+    return recipe, cache.store(recipe, arrays)
+
+
+def test_the_manifest_names_the_hash_of_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder = stored(monkeypatch)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert sorted(file.name for file in folder.iterdir()) == sorted([*manifest["sha256"], "manifest.json"])
+    for name, digest in manifest["sha256"].items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def test_one_flipped_bit_is_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, folder = stored(monkeypatch)
+    arrays = cache.load(recipe)
+    file = folder / "train_images.npy"
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(FedfewError, match=r"E202 .*train_images.npy: .*changed.*fedfew data fetch mnist"):
+        DATASETS["mnist"]()
+    fetch("mnist", make.pack(tmp_path / "again.tgz", make.idx(arrays)))
+    assert same(cache.load(recipe), arrays)
+    assert list(folder.parent.iterdir()) == [folder]
+
+
+def damage_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{")
+
+
+def other_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[]")
+
+
+def lose_array(folder: Path) -> None:
+    (folder / "test_labels.npy").unlink()
+
+
+def other_shape(folder: Path) -> None:
+    replace_array(folder, np.zeros((6, 28, 28), np.uint8))
+
+
+def other_kind(folder: Path) -> None:
+    replace_array(folder, np.zeros((6, 1, 28, 28), np.int64))
+
+
+def objects(folder: Path) -> None:
+    replace_array(folder, np.array([print], object))
+
+
+def replace_array(folder: Path, array: np.ndarray) -> None:
+    np.save(folder / "test_images.npy", array)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["sha256"]["test_images.npy"] = hashlib.sha256((folder / "test_images.npy").read_bytes()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("harm", [damage_manifest, other_manifest, lose_array, other_shape, other_kind, objects])
+def test_a_damaged_cache_is_refused(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]) -> None:
+    recipe, folder = stored(monkeypatch)
+    harm(folder)
+    with pytest.raises(FedfewError, match="E202"):
+        cache.load(recipe)
+
+
+def test_what_was_not_fetched_says_how_to() -> None:
+    for name in RECIPES:
+        with pytest.raises(FedfewError, match=f"E201 dataset {name}: .*`fedfew data fetch {name}`"):
+            DATASETS[name]()
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache.cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("FEDFEW_DATA")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert cache.cache_folder() == Path("/x/fedfew/data")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert cache.cache_folder() == Path("/home/someone/.cache/fedfew/data")
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    (tmp_path / "cache").write_text("a file, no folder")
+    with pytest.raises(FedfewError, match="E305"):
+        cache.store(recipe, arrays)
+
+
+def test_a_failed_write_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, folder = stored(monkeypatch)
+    arrays = cache.load(recipe)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch, pytest.raises(FedfewError, match=r"E305 .*disk full"):
+        patch.setattr(np, "save", full)
+        cache.store(recipe, arrays)
+    assert list(folder.parent.iterdir()) == [folder]
+    assert same(cache.load(recipe), arrays)
+
+
+def test_a_quicker_process_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    rename = Path.rename
+
+    def overtaken(self: Path, target: Path) -> Path:
+        if self.name == "new" and not target.exists():
+            shutil.copytree(self, target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", overtaken)
+    cache.store(recipe, arrays)
+    assert same(cache.load(recipe), arrays)
+
+
+def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, folder = stored(monkeypatch)
+    lines = {entry.name: entry for entry in inventory()}
+    assert list(lines) == list(DATASETS)
+    assert {name: entry.fetched for name, entry in lines.items()} == {
+        "mini-mnist": True,
+        "cifar10": False,
+        "mnist": True,
+        "fashion-mnist": False,
+    }
+    assert (lines["cifar10"].images, lines["cifar10"].shape, len(lines["cifar10"].classes)) == (60_000, (3, 32, 32), 10)
+    assert (lines["mnist"].path, lines["mnist"].train, lines["mnist"].test) == (folder, 20, 6)
+    digits = DATASETS["mini-mnist"]()
+    assert (len(digits.train), len(digits.test)) == (lines["mini-mnist"].train, lines["mini-mnist"].test)
+    assert lines["mini-mnist"].path.is_file()
+
+
+def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mini.npz").write_bytes(datasets.MINI_MNIST.read_bytes()[:-1])
+    monkeypatch.setattr(datasets, "MINI_MNIST", tmp_path / "mini.npz")
+    with pytest.raises(FedfewError, match="E202"):
+        datasets.mini_mnist()
+
+
+def test_the_embedded_file_is_small_and_says_where_it_is_from() -> None:
+    assert datasets.MINI_MNIST.stat().st_size < 2 * 10**6
+    note = (datasets.MINI_MNIST.parent / "README.md").read_text()
+    assert "LeCun" in note
+    assert "ShareAlike 3.0" in note
+
+
+def test_cifar_is_what_everyone_calls_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDFEW_DATA")
+    if not cache.is_fetched("cifar10"):
+        pytest.skip("cifar10 has not been fetched on this machine")
+    data = DATASETS["cifar10"]()
+    means = [float(data.train.images[:, channel].float().mean()) / 255 for channel in range(3)]
+    assert means == pytest.approx([0.49140, 0.48216, 0.44653], abs=5e-6)
+    assert data.train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert data.classes[6] == "frog"

@@ -1,0 +1,211 @@
+"""Published formats: each gives the same arrays; damage, forgeries and bombs are refused by name."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from tests.data import archives_for_tests as make
+from tests.data.archives_for_tests import install, same
+
+from fedfew.core.errors import FedfewError
+from fedfew.data import DATASETS, archives, cache, fetch
+from fedfew.data.formats import Arrays
+from fedfew.data.recipes import RECIPES, decode
+
+pytestmark = pytest.mark.usefixtures("own_cache")
+
+
+FORMATS: list[tuple[str, Callable[[Arrays], dict[str, bytes]]]] = [
+    ("cifar10", make.cifar_python),
+    ("cifar10", make.cifar_binary),
+    ("cifar10", make.cifar_png),
+    ("mnist", make.idx),
+    ("fashion-mnist", lambda arrays: make.idx(arrays, "usr/share/datasets/fashion-mnist/", zipped=True)),
+]
+
+
+@pytest.mark.parametrize(("name", "files"), FORMATS)
+@pytest.mark.parametrize("packed", [True, False])
+def test_every_format_gives_the_same_arrays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    files: Callable[[Arrays], dict[str, bytes]],
+    packed: bool,
+) -> None:
+    recipe, arrays = install(name, monkeypatch)
+    content = (
+        {key.removeprefix("usr/share/"): value for key, value in files(arrays).items()} if not packed else files(arrays)
+    )
+    given = make.pack(tmp_path / "given.tgz", content) if packed else make.write(tmp_path / "given", content)
+    said: list[str] = []
+    folder = fetch(name, given, said.append)
+    assert said == [f"{name} read from {given}"]
+    assert folder == tmp_path / "cache" / name
+    assert same(cache.load(recipe), arrays)
+    data = DATASETS[name]()
+    assert data.train.images.dtype == torch.uint8
+    assert data.train.labels.dtype == torch.int64
+    assert (data.test.images.numpy() == arrays["test_images"]).all()
+    assert (data.name, data.classes, data.flips) == (name, recipe.classes, recipe.flips)
+    assert fetch(name, report=said.append) == folder
+    assert said[1:] == [f"{name} is here already"]
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_one_idx_file_stands_for_the_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    files = make.idx(arrays, "", zipped=zipped)
+    make.write(tmp_path / "idx", files)
+    fetch("mnist", tmp_path / "idx" / next(iter(files)))
+    assert same(cache.load(recipe), arrays)
+
+
+def test_only_digits_must_not_be_mirrored() -> None:
+    assert {name: recipe.flips for name, recipe in RECIPES.items()} == {
+        "cifar10": True,
+        "mnist": False,
+        "fashion-mnist": True,
+    }
+
+
+def test_pixels_that_differ_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    _, arrays = install("cifar10", monkeypatch)
+    arrays["train_images"][3, 1, 5, 5] ^= 1
+    with pytest.raises(FedfewError, match=r"E202 .*train_images are not those of cifar10"):
+        fetch("cifar10", make.pack(tmp_path / "given.tgz", make.cifar_binary(arrays)))
+    assert not own_cache.exists()
+
+
+def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, arrays = install("cifar10", monkeypatch)
+    files = make.cifar_binary(arrays)
+    files.popitem()
+    with pytest.raises(FedfewError, match=r"E204 .*cifar10.*data_batch_1, .*test_batch.bin"):
+        fetch("cifar10", make.pack(tmp_path / "given.tgz", files))
+    with pytest.raises(FedfewError, match=r"E204 .*no such file"):
+        fetch("cifar10", tmp_path / "missing.tgz")
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", b"\x1f\x8b\x08 broken", gzip.compress(b"x" * 5000)])
+def test_files_that_are_no_archive_are_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "given.tar.gz").write_bytes(content)
+    with pytest.raises(FedfewError, match="E204"):
+        fetch("cifar10", tmp_path / "given.tar.gz")
+
+
+def png(size: tuple[int, int], mode: str = "RGB") -> bytes:
+    buffer = io.BytesIO()
+    Image.new(mode, size).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("files", "name", "content"),
+    [
+        (make.cifar_python, "cifar-10-batches-py/data_batch_3", b"cos\nsystem\n(U\x02idtR."),
+        (make.cifar_python, "cifar-10-batches-py/data_batch_3", b"}."),
+        (make.cifar_python, "cifar-10-batches-py/test_batch", b"}(U\x04dataK\x01U\x06labels]u."),
+        (make.cifar_binary, "cifar-10-batches-bin/data_batch_3.bin", b"xyz"),
+        (make.cifar_png, "package/data_batch_2.png", png((1024, 5))),
+        (make.cifar_png, "package/data_batch_2.png", png((1024, 4), "L")),
+        (make.cifar_png, "package/data_batch_2.png", png((1024, 4))[:60]),
+        (make.cifar_png, "package/data_batch_2.png", b"GIF89a"),
+        (make.cifar_png, "package/train_lables.json", b"[" * 100),
+        (make.cifar_png, "package/train_lables.json", b'["a"]'),
+        (make.cifar_png, "package/train_lables.json", b"[1e999]"),
+    ],
+)
+def test_contents_that_do_not_decode_are_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    files: Callable[[Arrays], dict[str, bytes]],
+    name: str,
+    content: bytes,
+) -> None:
+    recipe, arrays = install("cifar10", monkeypatch)
+    given = make.pack(tmp_path / "given.tgz", files(arrays) | {name: content})
+    with pytest.raises(FedfewError, match=r"E204 .*cannot be decoded"):
+        decode(recipe, given)
+
+
+def test_a_png_that_claims_a_billion_pixels_is_refused_by_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe, arrays = install("cifar10", monkeypatch)
+    small_png = bytearray(png((1024, 4)))
+    for size in ((30_000, 30_000), (9_500, 9_500)):
+        small_png[16:24] = size[0].to_bytes(4, "big") + size[1].to_bytes(4, "big")
+        files = make.cifar_png(arrays) | {"package/test_batch.png": bytes(small_png)}
+        with pytest.raises(FedfewError, match="E204"):
+            decode(recipe, make.pack(tmp_path / "given.tgz", files))
+
+
+def test_idx_headers_must_be_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    whole = make.idx(arrays, "")
+    for change in (lambda c: c[:-1], lambda c: b"\1" + c[1:], lambda c: c[:7] + b"\x15" + c[8:], lambda c: b""):
+        files = whole | {"train-images-idx3-ubyte": change(whole["train-images-idx3-ubyte"])}
+        with pytest.raises(FedfewError, match="E204"):
+            decode(recipe, make.pack(tmp_path / "given.tgz", files))
+
+
+# Archives that would do harm
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info
+
+
+@pytest.mark.parametrize(
+    "harmful",
+    [
+        member("../outside"),
+        member("package/../../outside"),
+        member("/etc/passwd"),
+        member("..\\outside"),
+        member("C:\\outside"),
+        member("package/link", tarfile.SYMTYPE, "/etc/passwd"),
+        member("package/link", tarfile.LNKTYPE, "package/a"),
+        member("package/device", tarfile.CHRTYPE),
+        member("package/disk", tarfile.BLKTYPE),
+        member("package/pipe", tarfile.FIFOTYPE),
+    ],
+)
+def test_unsafe_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harmful: tarfile.TarInfo) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    given = tmp_path / "inner" / "given.tar"
+    given.parent.mkdir()
+    with tarfile.open(given, "w") as archive:
+        archive.addfile(harmful)
+        for name, content in make.idx(arrays).items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(FedfewError, match="E205"):
+        decode(recipe, given)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_bombs_are_refused_before_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, arrays = install("mnist", monkeypatch)
+    big = make.idx(arrays) | {"package/data/train-images-idx3-ubyte": bytes(10**6)}
+    with pytest.raises(FedfewError, match=r"E205 .*more than the 15,696 bytes"):
+        decode(recipe, make.pack(tmp_path / "member.tgz", big))
+    zipped = make.idx(arrays, zipped=True) | {"package/data/train-images-idx3-ubyte.gz": gzip.compress(bytes(10**6))}
+    with pytest.raises(FedfewError, match="E205"):
+        decode(recipe, make.pack(tmp_path / "nested.tgz", zipped))
+    monkeypatch.setattr(archives, "ARCHIVE_CAP", 2 * 2**20)
+    with pytest.raises(FedfewError, match=r"E205 .*beyond 2 MB"):
+        decode(recipe, make.pack(tmp_path / "bomb.tgz", {"other": bytes(5 * 10**6)}))
+    monkeypatch.setattr(archives, "MEMBER_CAP", 10)
+    with pytest.raises(FedfewError, match=r"E205 .*more than 10 members"):
+        decode(recipe, make.pack(tmp_path / "crowd.tgz", {str(i): b"" for i in range(11)}))
