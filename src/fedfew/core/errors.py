@@ -202,6 +202,32 @@ CODES: dict[str, Explanation] = {
         "A sparse reply's indices are out of range, repeated or unsorted.",
         "The update was left out.",
     ),
+    "E413": Explanation(
+        "answer came late",
+        "A site's answer arrived after the deadline of its round (fleet.timeout); the round had gone on without it.",
+        "It was not used. Raise fleet.timeout if honest sites are that slow.",
+    ),
+    "E414": Explanation("second answer", "A site answered the same round twice.", "Only the first answer counts."),
+    "E415": Explanation(
+        "answer to another round",
+        "An answer names another run or round than the one it was asked for: replayed, or from before a restart.",
+        "It was not used.",
+    ),
+    "E416": Explanation(
+        "site not reachable",
+        "The site went offline before it answered.",
+        "The round went on with the others. `fedfew deploy client` comes back by itself.",
+    ),
+    "E417": Explanation(
+        "site does not fit the run",
+        "The site runs another version of fedfew or torch, has other data, or asks for more privacy.",
+        "The round went on with the others. Install equal versions; `fedfew deploy doctor` compares them.",
+    ),
+    "E418": Explanation(
+        "too few updates",
+        "The client answered, but fewer than min_updates clients did, so the round was skipped.",
+        "Lower min_updates, or raise participation or fleet.timeout.",
+    ),
     "E501": Explanation(
         "too many skipped rounds",
         "No usable update arrived for max_skipped rounds in a row; the model stays as it was and the run stops.",
@@ -211,6 +237,51 @@ CODES: dict[str, Explanation] = {
         "workers keep dying",
         "Worker processes ended again and again without finishing one client.",
         "See the workers' last words in the message; lower fleet.workers if memory is short.",
+    ),
+    "E503": Explanation(
+        "too few sites online",
+        "Fewer sites than fleet.min_clients were online before fleet.wait ran out.",
+        "Start the sites with `fedfew deploy client`, or lower fleet.min_clients; then go on with the same command.",
+    ),
+    "E504": Explanation(
+        "port taken",
+        "Another process listens on the port.",
+        "End that process, or choose another port in server.toml.",
+    ),
+    "E505": Explanation(
+        "certificate or key not usable",
+        "A certificate is expired or not yet valid, a key is missing, or they do not belong together.",
+        "Make new ones with `fedfew deploy init NAME --force` and hand out the new bundles; check the clock.",
+    ),
+    "E506": Explanation(
+        "bundle of another network",
+        "The folder belongs to another network or another site than the bundle.",
+        "Give another --state folder, or the bundle this folder was made from.",
+    ),
+    "E507": Explanation(
+        "no TLS off loopback",
+        "Without TLS and keys anybody could read the updates and submit code, so only 127.0.0.1 is allowed then.",
+        "Use a network made by `fedfew deploy init` without --insecure.",
+    ),
+    "E508": Explanation(
+        "Flower did not start",
+        "One of Flower's processes ended or did not get ready in time.",
+        "See the end of its log in the message, and the whole in the log folder.",
+    ),
+    "E509": Explanation(
+        "site without images",
+        "The data given to `deploy client` holds no image that can be used.",
+        "Give a folder of images, or an NPZ with an array `images` (uint8, N×H×W or N×C×H×W).",
+    ),
+    "E510": Explanation(
+        "server not reachable",
+        "The server did not answer at its address, or not with the certificate of this network.",
+        "Check address, firewall and that `fedfew deploy server` is running; see `fedfew deploy doctor client`.",
+    ),
+    "E511": Explanation(
+        "not a network folder",
+        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
+        "Run `fedfew deploy init`, or copy the bundle again.",
     ),
 }
 
