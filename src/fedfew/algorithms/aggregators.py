@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 import torch
 
+from fedfew.algorithms.combine import by_coordinate, normalised, weighted_mean
+from fedfew.algorithms.fednova import fednova
+from fedfew.algorithms.robust import fltrust, krum, trimmed_mean
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
@@ -25,14 +28,6 @@ def fedfreq_weights(counts: Sequence[float]) -> list[float]:
     return [(1 - q / total) / (m - 1) for q in counts]
 
 
-def weighted_mean(contributions: Sequence[Contribution], weights: Sequence[float]) -> Aggregate:
-    """Σ w_k ψ_k, summed in float64 one client at a time and in the order given, so that memory does not grow with m."""
-    total = torch.zeros(contributions[0].vector.shape, dtype=torch.float64)
-    for part, weight in zip(contributions, weights, strict=True):
-        total.add_(part.vector, alpha=weight)
-    return Aggregate(total.float(), {p.client: w for p, w in zip(contributions, weights, strict=True)})
-
-
 def fedfreq(
     contributions: Sequence[Contribution],
     omega: Vector,
@@ -46,7 +41,7 @@ def fedfreq(
     """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs."""
     weights = fedfreq_weights([part.participation for part in contributions])
     if by == "frequency×examples":
-        weights = _normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
+        weights = normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
     return weighted_mean(contributions, capped(weights, cap))
 
 
@@ -73,7 +68,7 @@ def capped(weights: Sequence[float], cap: float) -> list[float]:
 
 def fedavg(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
     """FedAvg (McMahan et al. 2017): ψ = Σ (n_k / Σ n) ψ_k over the clients that answered."""
-    return weighted_mean(contributions, _normalised([part.examples for part in contributions]))
+    return weighted_mean(contributions, normalised([part.examples for part in contributions]))
 
 
 def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
@@ -81,20 +76,14 @@ def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector)
     return weighted_mean(contributions, [1 / len(contributions)] * len(contributions))
 
 
+def status(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Learning status ((FL)², Lee et al. 2024): w_k ∝ 1 − τ_k; a client whose model is sure already weighs less."""
+    return weighted_mean(contributions, normalised([1 - part.status for part in contributions]))
+
+
 def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
     """Coordinate-wise median (Yin et al. 2018), for even m the mean of the middle two; no client has a weight."""
     return by_coordinate(contributions, _median)
-
-
-def by_coordinate(
-    contributions: Sequence[Contribution], rule: Callable[[torch.Tensor], torch.Tensor], chunk: int = 1 << 16
-) -> Aggregate:
-    """A rule on m×d blocks of coordinates, a block at a time, so that no m copies of the model are stacked."""
-    result = torch.empty_like(contributions[0].vector)
-    for start in range(0, len(result), chunk):
-        block = torch.stack([part.vector[start : start + chunk] for part in contributions])
-        result[start : start + chunk] = rule(block)
-    return Aggregate(result, {})
 
 
 def _median(block: torch.Tensor) -> torch.Tensor:
@@ -102,14 +91,16 @@ def _median(block: torch.Tensor) -> torch.Tensor:
     return (ordered[(m - 1) // 2] + ordered[m // 2]) / 2
 
 
-def _normalised(weights: Sequence[float]) -> list[float]:
-    total = sum(weights)
-    return [w / total for w in weights] if total > 0 else [1 / len(weights)] * len(weights)
-
-
 AGGREGATORS: dict[str, Callable[..., Aggregate]] = {
     "fedfreq": fedfreq,
     "fedavg": fedavg,
     "uniform": uniform,
+    "status": status,
+    "fednova": fednova,
     "median": median,
+    "trimmed-mean": trimmed_mean,
+    "krum": krum,
+    "fltrust": fltrust,
 }
+
+__all__ = ["AGGREGATORS", "by_coordinate", "capped", "fedfreq_weights", "weighted_mean"]

@@ -1,11 +1,11 @@
 """What methods that exchange whole models have in common on the wire."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Layout
+from fedfew.core.layout import Layout, Vector
 from fedfew.core.types import ClientUpdate, Contribution, Expected, Schema, ServerState
 
 
@@ -19,9 +19,39 @@ def model_reply(layout: Layout) -> Schema:
     return {"psi": Expected((layout.size,), near="omega")}
 
 
-def contributions(state: ServerState, updates: Sequence[ClientUpdate], name: str = "psi") -> list[Contribution]:
-    """The updates as an aggregator sees them."""
+def contributions(
+    state: ServerState,
+    updates: Sequence[ClientUpdate],
+    name: str = "psi",
+    work: Callable[[float], float] = float,
+) -> list[Contribution]:
+    """The updates as an aggregator sees them; ``work`` turns the steps a client reports into a_k."""
     return [
-        Contribution(u.client, u.reply[name], u.examples, state.participation[u.client], u.metrics.get("steps", 1.0))
+        Contribution(
+            u.client,
+            u.reply[name],
+            u.examples,
+            state.participation[u.client],
+            work(max(u.metrics.get("steps", 1.0), 0.0)),
+            min(max(u.metrics.get("status", 0.0), 0.0), 1.0),
+        )
         for u in updates
     ]
+
+
+def active(parts: Sequence[Contribution]) -> list[Contribution]:
+    """The clients that had something to learn from; the others would only hold the average back."""
+    return [part for part in parts if part.steps > 0]
+
+
+def with_momentum(
+    start: Vector, psi: Vector, velocity: Vector | None, momentum: float, trainable: int
+) -> tuple[Vector, Vector]:
+    """Server momentum: v ← m·v + (start − ψ), ω = start − v, and the new v.
+
+    Only weights gather momentum: running statistics of a batch norm are taken as averaged, because a variance that is
+    carried on past its mean can end below zero.
+    """
+    step = (start - psi)[:trainable]
+    moved = step if velocity is None else momentum * velocity + step
+    return torch.cat([start[:trainable] - moved, psi[trainable:]]), moved

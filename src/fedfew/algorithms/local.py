@@ -15,6 +15,8 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import LabeledSet
 
+MOST_STEPS = 100_000  # what a client may claim to have done in one round
+
 
 @dataclass(frozen=True)
 class LocalSGD:
@@ -45,6 +47,19 @@ class LocalSGD:
         if self.schedule == "plateau":
             return self.lr / self.cut ** _plateaus(validation[: max(round - 1, 0)], self.patience)
         return self.lr
+
+    def work(self, steps: float, lr: float = 0.0, prox: float = 0.0) -> float:
+        """a_k of FedNova: how far ``steps`` steps go along a constant gradient, in units of η times that gradient.
+
+        Plain SGD: a = steps. Momentum ρ: c ← ρc + 1, a ← a + c. A proximal term: a ← (1 − ημ)a + 1. All three are the
+        loop below, which follows ``_step`` for a gradient of 1 and a pull back of ημ·a.
+        """
+        a = velocity = 0.0
+        for _ in range(round(min(steps, MOST_STEPS))):
+            gradient = 1 - lr * prox * a
+            velocity = self.momentum * velocity + gradient
+            a += gradient + self.momentum * velocity if self.nesterov else velocity
+        return a
 
 
 def _plateaus(validation: tuple[float, ...], patience: int) -> int:
