@@ -154,6 +154,11 @@ CODES: dict[str, Explanation] = {
         "The run has not finished its first round, or has no final model yet.",
         "Wait, or go on with `fedfew resume`.",
     ),
+    "E311": Explanation(
+        "spare checkpoint damaged",
+        "The older of the two kept checkpoints is not whole; the newest one is, and the run goes on from it.",
+        "Nothing to do: the next round writes a new one. Look at the disk if it happens twice.",
+    ),
     "E401": Explanation(
         "update with wrong names",
         "A client's reply lacks a tensor of the schema or has one too many.",

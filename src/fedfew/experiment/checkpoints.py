@@ -2,12 +2,12 @@
 
 A checkpoint is a manifest ``round-N.json`` that names its files with their SHA-256. The state is one safetensors file;
 tensors that belong to single clients (helpers, client memory) are files of their own, named by content, so that a round
-writes only those that changed.
+writes only those that changed. Both checkpoints may need the same one of these, so each is there twice.
 """
 
-import json
+import contextlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ServerState
-from fedfew.experiment.storage import digest, open_sealed, sealed_json, write_atomically
+from fedfew.experiment.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
 
 KEPT = 2
+COPY = ".copy"
 Memory = dict[int, dict[str, Tensor]]
 
 
@@ -31,6 +32,10 @@ class Checkpoint:
     state: ServerState
     memory: Memory
     facts: dict[str, Any]
+    damaged: tuple[Path, ...] = ()
+    """Manifests that cannot be used."""
+    broken: dict[Path, Path] = field(default_factory=dict)
+    """Client tensors whose file is damaged, and where the same one is whole."""
 
 
 @dataclass(eq=False)
@@ -55,15 +60,19 @@ class Checkpoints:
 
     def _write_part(self, key: str, tensor: Tensor) -> list[str]:
         known = self._written.get(key)
-        if known is not None and known[0] is tensor and (self.folder / known[1]).exists():
+        if known is not None and known[0] is tensor and all(path.exists() for path in self._twins(known[1])):
             return [known[1], known[2]]
         content = save_tensors({"tensor": tensor.contiguous()})
         hash_ = digest(content)
         name = f"part-{hash_[:24]}.safetensors"
-        if not (self.folder / name).exists():
-            write_atomically(self.folder / name, content)
+        for path in self._twins(name):
+            if file_digest(path) != hash_:
+                write_atomically(path, content)
         self._written[key] = (tensor, name, hash_)
         return [name, hash_]
+
+    def _twins(self, name: str) -> tuple[Path, Path]:
+        return self.folder / name, self.folder / f"{name}{COPY}"
 
     def commit(self, round: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
         """Write the manifest: from this moment the round is done. Then drop what is older than the two newest."""
@@ -73,53 +82,84 @@ class Checkpoints:
 
     def _sweep(self) -> None:
         manifests = self._manifests()
-        for path in manifests[KEPT:]:
-            path.unlink(missing_ok=True)
         needed = set()
         for path in manifests[:KEPT]:
             body = open_sealed(path)
             if body is None:
                 return  # something is damaged: delete nothing
             needed |= {body["files"]["state"][0], *(name for name, _ in body["files"]["parts"].values())}
-        for path in self.folder.glob("*.safetensors"):
-            if path.name not in needed:
+        tensors = (path for path in self.folder.glob("*.safetensors*") if path.name.removesuffix(COPY) not in needed)
+        with contextlib.suppress(OSError):  # what is left over does no harm
+            for path in (*manifests[KEPT:], *tensors):
                 path.unlink(missing_ok=True)
 
     def _manifests(self) -> list[Path]:
         """Newest first."""
         return sorted(self.folder.glob("round-*.json"), reverse=True)
 
-    def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Callable[[FedfewError], None]) -> Checkpoint:
-        """The newest checkpoint that is whole and whose facts are accepted; a damaged one is told about and passed over."""
+    def last_round(self) -> int:
+        """The round of the newest manifest, going by its name; −1 if there is none."""
         manifests = self._manifests()
+        return int(manifests[0].stem.removeprefix("round-")) if manifests else -1
+
+    def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Warn) -> Checkpoint:
+        """The newest checkpoint that is whole and whose facts are accepted; every damaged one is told about."""
+        chosen: Checkpoint | None = None
+        manifests, damaged = self._manifests(), []
+        broken: dict[Path, Path] = {}
         for path in manifests:
             found = self._open(path)
-            if isinstance(found, Checkpoint) and accept(found.facts):
-                return found
-            fault = found if isinstance(found, str) else "rounds.jsonl does not match it"
-            warn(FedfewError("E303", str(path), fault))
-        raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
+            if isinstance(found, Checkpoint) and not accept(found.facts):
+                found = "rounds.jsonl does not match it"
+            if isinstance(found, str):
+                damaged.append(path)
+                warn(FedfewError("E303" if chosen is None else "E311", str(path), found))
+                continue
+            broken |= found.broken
+            chosen = chosen or found
+        if chosen is None:
+            raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
+        return replace(chosen, damaged=tuple(damaged), broken=broken)
+
+    def mend(self, checkpoint: Checkpoint, warn: Warn) -> None:
+        """Remove the manifests that cannot be used, and write anew what only one of two copies has kept."""
+        for path in checkpoint.damaged:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        for path, whole in checkpoint.broken.items():
+            write_atomically(path, whole.read_bytes())
+            warn(FedfewError("E309", str(path), "was damaged and has been restored from its copy", ""))
 
     def _open(self, path: Path) -> Checkpoint | str:
         body = open_sealed(path)
         if body is None:
             return "the manifest is damaged"
+        broken: dict[Path, Path] = {}
         try:
-            tensors = self._read(*body["files"]["state"])
-            parts = {key: self._read(*entry)["tensor"] for key, entry in body["files"]["parts"].items()}
+            name, hash_ = body["files"]["state"]
+            tensors = _read(self.folder / name, hash_)
+            parts = {key: self._part(name, hash_, broken) for key, (name, hash_) in body["files"]["parts"].items()}
         except (OSError, ValueError) as error:
             return str(error)
         state, memory = _unflatten(body["round"], tensors, parts)
-        weights = {int(k): w for k, w in body["files"]["weights"].items()}
-        state = state.with_(weights=weights, metrics=body["files"]["metrics"])
-        return Checkpoint(state, memory, body["facts"])
+        files = body["files"]
+        weights = {int(k): w for k, w in files["weights"].items()}
+        return Checkpoint(state.with_(weights=weights, metrics=files["metrics"]), memory, body["facts"], broken=broken)
 
-    def _read(self, name: str, expected: str) -> dict[str, Tensor]:
-        content = (self.folder / name).read_bytes()
-        if digest(content) != expected:
-            raise ValueError(f"{name} does not have the hash it was written with")
-        tensors: dict[str, Tensor] = load_tensors(content)
-        return tensors
+    def _part(self, name: str, hash_: str, broken: dict[Path, Path]) -> Tensor:
+        """A client's tensor from the first of its two files that is whole; the other is noted if it is not."""
+        first, second = self._twins(name)
+        pairs = ((first, second), (second, first))
+        broken |= {path: other for path, other in pairs if file_digest(path) != hash_}
+        return _read(second if first in broken else first, hash_)["tensor"]
+
+
+def _read(path: Path, expected: str) -> dict[str, Tensor]:
+    content = path.read_bytes()
+    if digest(content) != expected:
+        raise ValueError(f"{path.name} does not have the hash it was written with")
+    tensors: dict[str, Tensor] = load_tensors(content)
+    return tensors
 
 
 def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -138,7 +178,7 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with memory of their own each: at the start σ is ω and ψ is what the wire has, but a file has both."""
+    """The tensors with memory of their own each: at the start σ is ω and ψ is what the wire has; a file has both."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
@@ -164,8 +204,3 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},
     )
     return state, memory
-
-
-def canonical(document: Mapping[str, Any]) -> str:
-    """A config's hash, the same for any order of its keys."""
-    return digest(json.dumps(document, sort_keys=True).encode())

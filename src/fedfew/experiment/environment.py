@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ def environment(command: str = "") -> dict[str, Any]:
     """The environment as environment.json keeps it; ``fingerprint`` is the part that decides about the bits."""
     return {
         "fingerprint": fingerprint(),
+        "started": datetime.now().astimezone().isoformat(timespec="microseconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
         "system": platform.platform(),

@@ -1,5 +1,6 @@
 """The run folder: the truth about a run; reports, pages and comparisons are derived from it."""
 
+import errno
 import json
 import os
 import shutil
@@ -9,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.storage import append_durably, digest, write_atomically
+from fedfew.experiment.storage import sync_folder
 
 CONFIG, ENVIRONMENT, PARTITION, ROUNDS = "run.toml", "environment.json", "partition.npz", "rounds.jsonl"
 SUMMARY, MODEL, CHECKPOINTS = "summary.json", "model.safetensors", "checkpoints"
 CLASSES = "classes.json"
+
+KEYS = frozenset({"round", "accuracy"})
+"""What every reader of a record counts on."""
+RESUME = "`fedfew resume` restores it"
 
 
 @dataclass(frozen=True)
@@ -40,38 +45,21 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """The rounds so far; a line still being written is left out."""
+        place = self / ROUNDS
         try:
-            content = (self / ROUNDS).read_bytes()
+            content = place.read_bytes()
         except FileNotFoundError:
             return []
-        lines = content[: content.rfind(b"\n") + 1].splitlines()
+        except OSError as error:
+            raise FedfewError("E309", str(place), f"cannot be read: {error.strerror or error}") from None
+        lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
         try:
-            return [json.loads(line) for line in lines]
+            records = [json.loads(line) for line in lines]
         except ValueError as error:
-            raise FedfewError("E309", str(self / ROUNDS), f"holds a line that is not JSON ({error})") from None
-
-    def append(self, record: dict[str, Any]) -> None:
-        """Add a round, here and in the copy that restores this file if it is damaged."""
-        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        append_durably(self / ROUNDS, line)
-        append_durably(self.checkpoints / ROUNDS, line)
-
-    def rounds_seal(self) -> dict[str, Any]:
-        """Length and hash of rounds.jsonl as it is, for the checkpoint's manifest."""
-        content = (self / ROUNDS).read_bytes()
-        return {"bytes": len(content), "sha256": digest(content)}
-
-    def restore_rounds(self, seal: dict[str, Any]) -> bool:
-        """Bring rounds.jsonl and its copy back to the sealed state; False if neither of them has it."""
-        places = [self / ROUNDS, self.checkpoints / ROUNDS]
-        for place in places:
-            content = place.read_bytes()[: seal["bytes"]] if place.exists() else b""
-            if len(content) == seal["bytes"] and digest(content) == seal["sha256"]:
-                for other in places:
-                    if not other.exists() or other.read_bytes() != content:
-                        write_atomically(other, content)
-                return True
-        return False
+            raise FedfewError("E309", str(place), f"holds a line that is not JSON ({error})", RESUME) from None
+        if not all(isinstance(record, dict) and record.keys() >= KEYS for record in records):
+            raise FedfewError("E309", str(place), "holds a line that is not the record of a round", RESUME)
+        return records
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:
@@ -84,20 +72,14 @@ def new_folder(out: str | Path | None, name: str) -> Path:
             path = base.with_name(f"{base.name}-{number}")
         return path
     path = Path(out)
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise FedfewError("E301", str(path), "is not empty")
-    return path
-
-
-def put_in_place(staged: Path, path: Path) -> None:
-    """Rename a folder that was prepared beside its place, so that a run folder is there whole or not at all."""
     try:
-        if path.is_dir():
-            path.rmdir()  # empty: new_folder has looked
-        staged.rename(path)
+        if path.resolve() == Path.cwd():
+            raise FedfewError("E301", str(path), "is the folder you are in", "Give the name of a new folder")
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise FedfewError("E301", str(path), "is not empty" if path.is_dir() else "is a file")
     except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise FedfewError("E301", str(path), f"cannot be used: {error.strerror}") from error
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+    return path
 
 
 def stage(path: Path) -> Path:
@@ -106,6 +88,16 @@ def stage(path: Path) -> Path:
     try:
         (staged / CHECKPOINTS).mkdir(parents=True)
     except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror}") from error
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
     return staged
 
+
+def put_in_place(staged: Path, path: Path) -> None:
+    """Rename a folder that was prepared beside its place, so that a run folder is there whole or not at all."""
+    try:
+        staged.rename(path)  # over an empty folder too; one that has been filled meanwhile is refused
+        sync_folder(path.parent)
+    except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
+        raise FedfewError("E301" if taken else "E305", str(path), f"cannot be used: {error.strerror}") from error

@@ -5,11 +5,14 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+
+Warn = Callable[[FedfewError], None]
+"""Told about everything that was found wrong and put right."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -22,10 +25,12 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+        if isinstance(error, OSError):
+            raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+        raise
 
 
 def append_durably(path: Path, line: bytes) -> None:
@@ -37,6 +42,13 @@ def append_durably(path: Path, line: bytes) -> None:
             os.fsync(file.fileno())
     except OSError as error:
         raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+
+
+def drop_temporaries(folder: Path) -> None:
+    """Remove what writes that were cut off have left; only for who holds the folder's lock."""
+    for path in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def sync_folder(folder: Path) -> None:
@@ -64,12 +76,12 @@ def file_digest(path: Path) -> str:
 
 def sealed_json(content: dict[str, Any]) -> bytes:
     """JSON that carries its own hash, so that a flipped bit in it is noticed."""
-    body = json.loads(json.dumps(content))  # as it will be read: number keys are strings then, and sort otherwise
-    return json.dumps({"body": body, "sha256": _seal(body)}, sort_keys=True, indent=1).encode()
+    return json.dumps({"body": content, "sha256": _seal(content)}, indent=1).encode()
 
 
 def _seal(body: Any) -> str:
-    return digest(json.dumps(body, sort_keys=True).encode())
+    """The keys stay in their order: sorting would treat number keys otherwise before they are read back as strings."""
+    return digest(json.dumps(body).encode())
 
 
 def open_sealed(path: Path) -> dict[str, Any] | None:

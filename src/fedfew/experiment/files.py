@@ -1,0 +1,65 @@
+"""What the files of a run folder hold, worked out from the run itself: so each can be checked and written again."""
+
+import json
+from typing import Any
+
+import torch
+from safetensors.torch import save as save_tensors
+
+from fedfew.core.types import ServerState
+from fedfew.data import Federation
+from fedfew.experiment import toml
+from fedfew.experiment.build import Parts
+from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
+from fedfew.experiment.storage import digest
+from fedfew.experiment.summary import summarise
+
+
+def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
+    """The files that stay the same for the whole run; the manifest holds all that is needed to write them again."""
+    return {
+        CONFIG: toml.dumps(facts["document"]).encode(),
+        ENVIRONMENT: as_json(facts["environment"]),
+        PARTITION: parts.federation.partition.to_bytes(),
+        CLASSES: json.dumps(class_counts(parts.federation), ensure_ascii=False).encode(),
+    }
+
+
+def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
+    """The files of a run that has done its last round."""
+    model = model_file(parts, state)
+    return {MODEL: model, SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model)))}
+
+
+def as_json(content: dict[str, Any]) -> bytes:
+    """JSON for people to read."""
+    return json.dumps(content, indent=1, ensure_ascii=False).encode()
+
+
+def class_counts(federation: Federation) -> dict[str, Any]:
+    """The classes' names and how many images of each the server and every client hold, for charts without the dataset.
+
+    The clients' counts are known in a simulation only; where any image's class is not known they are left out.
+    """
+    width, truth = len(federation.classes), federation.truth.numpy()
+    known = len(truth) == len(federation.partition.order) and bool((truth >= 0).all())
+    return {
+        "classes": list(federation.classes),
+        "server": torch.bincount(federation.server.labels, minlength=width).tolist(),
+        "clients": federation.partition.histogram(truth, width).tolist() if known else [],
+    }
+
+
+def model_file(parts: Parts, state: ServerState) -> bytes:
+    """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
+    tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
+    federation = parts.federation
+    about = {
+        "model": parts.config["model"],
+        "classes": list(federation.classes),
+        "shape": list(federation.images.shape[1:]),
+        "mean": list(federation.pixels.mean),
+        "std": list(federation.pixels.std),
+    }
+    content: bytes = save_tensors(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)})
+    return content
