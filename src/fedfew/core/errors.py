@@ -104,6 +104,36 @@ CODES: dict[str, Explanation] = {
         "An archive holds absolute names, `..`, links or devices, or would inflate far beyond its size.",
         "Get the archive from a source you trust.",
     ),
+    "E206": Explanation(
+        "no images where they should be",
+        "The folder is missing, or has not the layout server/<class>/, clients/<site>/, test/<class>/ with images in it.",
+        "Put the images there; `fedfew check FOLDER` shows what is found.",
+    ),
+    "E207": Explanation(
+        "test images among the server's",
+        "The same pixels stand in server/ and in test/, so the accuracy would be told on images that were learned.",
+        "Remove one of each pair (check.csv lists them), or set dataset.allow_overlap = true.",
+    ),
+    "E208": Explanation(
+        "class names do not fit",
+        "Two class folders differ only by case, or server/ and test/ do not have the same classes.",
+        "Rename or remove the folder named in the message.",
+    ),
+    "E209": Explanation(
+        "file is no usable image",
+        "The file is damaged, of a format that is not read, or larger than the limits on bytes, pixels or frames.",
+        "It was skipped. Convert it to PNG, JPEG, BMP, WebP or TIFF, make it smaller, or remove it.",
+    ),
+    "E210": Explanation(
+        "the same image twice",
+        "Files have the same pixels; copies count twice in training.",
+        "Remove the copies listed in check.csv if they are not meant.",
+    ),
+    "E211": Explanation(
+        "site smaller than a batch",
+        "A site has fewer images than client.batch, so it trains with one small step an epoch.",
+        "Lower client.batch, merge small sites, or leave it as it is.",
+    ),
     "E301": Explanation(
         "output folder in use",
         "The folder given with --out already holds files.",

@@ -1,17 +1,20 @@
 """Datasets, where they come from, how they are split between server and clients, and how clients share them."""
 
-from fedfew.data.datasets import DATASETS, Dataset, Entry, inventory
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.datasets import BRING_SITES, DATASETS, Entry, inventory
 from fedfew.data.federation import Federation, federate
 from fedfew.data.partitions import PARTITIONS, Partition, heterogeneity, make_partition, partition
 from fedfew.data.sources import fetch
 
 __all__ = [
+    "BRING_SITES",
     "DATASETS",
     "PARTITIONS",
     "Dataset",
     "Entry",
     "Federation",
     "Partition",
+    "SiteImages",
     "federate",
     "fetch",
     "heterogeneity",

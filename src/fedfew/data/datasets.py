@@ -14,24 +14,15 @@ from numpy.typing import NDArray
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import LabeledSet
 from fedfew.data.cache import cache_folder, is_fetched, load
+from fedfew.data.dataset import Dataset
 from fedfew.data.formats import Shape
+from fedfew.data.own_images import folder
 from fedfew.data.recipes import RECIPES
 
 MINI_MNIST = Path(__file__).parent / "assets" / "mini-mnist.npz"
 MINI_MNIST_SHA256 = "02a99df9e3847ef676cc0db82f638a882ff1a3e0640faa1a4a6a78d3cbbd6ac8"
 MINI_MNIST_SHAPE = Shape(5_500, 1_500, (1, 28, 28))
 DIGITS = tuple("0123456789")
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Images with labels; ``flips`` says that a mirrored image keeps its class (not so for digits)."""
-
-    name: str
-    train: LabeledSet
-    test: LabeledSet
-    classes: tuple[str, ...]
-    flips: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,12 +71,15 @@ def fashion_mnist() -> Dataset:
     return _fetched("fashion-mnist")
 
 
-DATASETS: dict[str, Callable[[], Dataset]] = {
+DATASETS: dict[str, Callable[..., Dataset]] = {
     "mini-mnist": mini_mnist,
     "cifar10": cifar10,
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
+    "folder": folder,
 }
+BRING_SITES = frozenset({"folder"})
+"""Datasets whose clients are given by the data, so that no partition is drawn."""
 
 
 def inventory() -> list[Entry]:

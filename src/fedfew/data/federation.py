@@ -12,7 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Pixels
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import LabeledSet
-from fedfew.data.datasets import Dataset
+from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.partitions import make_partition
 from fedfew.data.shares import Indices, Partition, ranks
 
@@ -31,11 +31,14 @@ class Federation:
     images: Tensor
     """The unlabeled images of all clients, uint8 N×C×H×W."""
     truth: Tensor
-    """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only."""
+    """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
+    −1 throughout where the clients are real sites: nobody knows."""
     partition: Partition
     classes: tuple[str, ...]
     flips: bool
     pixels: Pixels
+    sites: tuple[str, ...] = ()
+    """The clients' names, where the dataset brings its own sites."""
 
 
 def federate(
@@ -48,6 +51,7 @@ def federate(
     split: str = "standard",
     seed: int = 0,
     validation: int = 0,
+    validation_from: str = "test",
     test: int = 0,
     unlabeled: int = 0,
     normalize: str = "unit",
@@ -57,8 +61,14 @@ def federate(
     ``split = "standard"`` keeps the official test set (``test`` > 0: that many of it); ``"paper"`` merges both sets and
     holds out ``test`` images (0: the paper's 2,000). ``unlabeled`` > 0 keeps only that many images for the clients.
     Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change.
+    A dataset that brings its own sites keeps them: ``clients``, ``kind`` and ``options`` then mean nothing.
     """
     _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled)
+    if dataset.sites is not None:
+        if split != "standard" or unlabeled:
+            what = "split and unlabeled do not fit sites that bring their own images"
+            raise FedfewError("E113", "dataset", what)
+        return _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test, normalize)
     rng = numpy_stream(seed, "split")
     if split == "paper":
         pool, test = _merged(dataset.train, dataset.test), test or PAPER_TEST
@@ -90,6 +100,45 @@ def federate(
         classes=dataset.classes,
         flips=dataset.flips,
         pixels=_measured(server.images, clients_share.images) if normalize == "standard" else _unit(pool.images),
+    )
+
+
+def _of_sites(
+    dataset: Dataset,
+    sites: SiteImages,
+    labels: int,
+    seed: int,
+    validation: int,
+    validation_from: str,
+    test: int,
+    normalize: str,
+) -> Federation:
+    """Real sites keep their images; of the labels in test/ (or server/) at most a quarter becomes validation."""
+    rng = numpy_stream(seed, "split")
+    truth, tested = dataset.train.labels.numpy(), dataset.test.labels.numpy()
+    rest, left = np.arange(len(truth)), np.arange(len(tested))
+    if validation_from == "server":
+        checked, rest = _draw(truth, rest, min(validation, len(rest) // 4), rng)
+        held_out = _take(dataset.train, checked)
+    else:
+        checked, left = _draw(tested, left, min(validation, len(left) // 4), rng)
+        held_out = _take(dataset.test, checked)
+    labeled = _draw(truth, rest, min(labels, len(rest)), rng, balanced=True)[0]
+    server = _take(dataset.train, labeled)
+    if test:
+        _afford(len(left), test=test)
+        left = _draw(tested, left, test, rng)[0]
+    return Federation(
+        server=server,
+        validation=held_out,
+        test=_take(dataset.test, np.sort(left)),
+        images=sites.images,
+        truth=torch.full((len(sites.images),), -1),
+        partition=Partition(np.arange(len(sites.images)), sites.offsets),
+        classes=dataset.classes,
+        flips=dataset.flips,
+        pixels=_measured(server.images, sites.images) if normalize == "standard" else _unit(sites.images),
+        sites=sites.names,
     )
 
 

@@ -5,11 +5,13 @@ from dataclasses import dataclass
 
 import torch
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
+from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Algorithm, Fleet, ServerSite
+from fedfew.core.types import Algorithm, Fleet, Oracle, ServerSite
 from fedfew.data import DATASETS, Federation, federate
-from fedfew.experiment.config import Config
+from fedfew.experiment.config import Config, DatasetSettings
 from fedfew.experiment.method import algorithm_of
 from fedfew.experiment.names import find, is_own
 from fedfew.models import MODELS
@@ -35,15 +37,16 @@ class Parts:
 
 def federation_of(config: Config) -> Federation:
     """The data, split and shared out."""
-    options = config.options("dataset")
-    dataset = find("dataset", config["dataset.name"], DATASETS)()
+    options, name = config.options("dataset"), config["dataset.name"]
+    split = settings_of(DatasetSettings)
+    dataset = find("dataset", name, DATASETS)(**{key: options[key] for key in options if key not in split})
     return federate(
         dataset,
         labels=config["labels"],
         clients=config["clients"],
         kind=config["partition.kind"],
         options=config.options("partition"),
-        **options,
+        **{key: options[key] for key in split},
     )
 
 
@@ -59,7 +62,12 @@ def network_of(config: Config, federation: Federation) -> Network:
 
 def assemble(config: Config) -> Parts:
     """Everything but the fleet."""
-    federation = federation_of(config)
+    federation, algorithm = federation_of(config), algorithm_of(config.document)
+    if federation.sites:
+        config = config.with_(_counted(federation))
+        if isinstance(algorithm, Oracle):
+            what = f"{config['method.name']} needs the labels of the clients' images; real sites have none"
+            raise FedfewError("E113", "method.name", what)
     network = network_of(config, federation)
     clients = Clients(
         seed=config["seed"],
@@ -70,7 +78,16 @@ def assemble(config: Config) -> Parts:
         sizes=federation.partition.sizes,
     )
     server = ServerSite(network, federation.server, len(federation.classes), federation.flips)
-    return Parts(config, algorithm_of(config.document), federation, network, server, clients)
+    return Parts(config, algorithm, federation, network, server, clients)
+
+
+def _counted(federation: Federation) -> dict[str, int]:
+    """What the config leaves to a dataset that brings its own sites: how many there are, and of which labels."""
+    return {
+        "clients": federation.partition.clients,
+        "labels": len(federation.server),
+        "dataset.validation": len(federation.validation),
+    }
 
 
 def sites_of(config: Config, federation: Federation, network: Network) -> Sites:

@@ -13,10 +13,11 @@ from annotated_types import Gt, Le
 from pydantic import TypeAdapter, ValidationError
 
 from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
-from fedfew.algorithms.local import LocalSGD
+from fedfew.algorithms.label_shift import Voting
+from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
-from fedfew.data import DATASETS, PARTITIONS
+from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
 from fedfew.experiment.method import algorithm_of
 from fedfew.experiment.names import find, is_own, method_class
 from fedfew.models import MODELS
@@ -46,7 +47,12 @@ class DatasetSettings:
         Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
     ] = "standard"
     seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
-    validation: Annotated[Natural, Doc("labeled images held out to choose by")] = 1000
+    validation: Annotated[
+        Natural, Doc("labeled images held out to choose by; of own images in folders never more than a quarter")
+    ] = 1000
+    validation_from: Annotated[
+        Literal["test", "server"], Doc("own images in folders: which labels are held out for validation")
+    ] = "test"
     test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
     unlabeled: Annotated[Natural, Doc("images shared among the clients; 0: all that are left")] = 0
     normalize: Annotated[
@@ -62,13 +68,8 @@ class FleetSettings:
     timeout: Annotated[NonNegative, Doc("pool: seconds after which a client counts as missing; 0: no limit")] = 0.0
 
 
-@dataclass(frozen=True)
-class ServerExtra:
-    """What the server's section has beyond the client's."""
-
-    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
-
-
+SITES = "sites"
+"""The partition of a dataset that brings its own sites: nothing is drawn."""
 FLEETS = ("inline", "pool")
 
 # section → key that names what the section is about, the registry of names, the default
@@ -82,8 +83,9 @@ NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
     "fleet": ("kind", dict.fromkeys(FLEETS), "pool"),
 }
 PLAIN: dict[str, list[Callable[..., Any]]] = {
-    "server": [LocalSGD, ServerExtra],
+    "server": [LocalSGD, Supervised],
     "client": [LocalSGD],
+    "vote": [Voting],
     "availability": [Availability],
     "gate": [Gate],
 }
@@ -95,11 +97,15 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
     if section == "":
         return settings_of(General)
     if section == "dataset":
-        return settings_of(DatasetSettings)
+        return _settings(section, name) | settings_of(DatasetSettings)
     if section == "fleet":
         return settings_of(FleetSettings)
     if section in PLAIN:
         return {key: setting for target in PLAIN[section] for key, setting in settings_of(target).items()}
+    return _settings(section, name)
+
+
+def _settings(section: str, name: str) -> dict[str, Setting]:
     target = find(section, name, NAMED[section][1])
     found = settings_of(target)
     if is_own(name) and not found:  # a function of the user's: any keyword with a default is a setting
@@ -120,6 +126,10 @@ class Config:
         for part in path.split("."):
             value = value[part]
         return value
+
+    def with_(self, changes: Mapping[str, Any]) -> "Config":
+        """A copy with the values of some dotted keys replaced."""
+        return Config(apply_overrides(self.document, changes))
 
     def options(self, section: str) -> Table:
         """The settings of a section, without the key that names it."""
@@ -158,7 +168,17 @@ def read(source: str | Path) -> tuple[Table, str]:
 def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
     """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
     table, place = (source, "config") if isinstance(source, dict) else read(source)
-    return check(apply_overrides(table, overrides or {}), place)
+    given = apply_overrides(table, overrides or {})
+    base = Path(place).parent if Path(place).is_file() and "dataset.path" not in (overrides or {}) else Path()
+    return check(_absolute_path(given, base), place)
+
+
+def _absolute_path(table: Table, base: Path) -> Table:
+    """A dataset's path is meant from the config file's folder; run.toml must find it from anywhere."""
+    match table.get("dataset"):
+        case {"name": str(name), "path": str(path)} as dataset if name in DATASETS and path:
+            return table | {"dataset": dataset | {"path": str((base / Path(path).expanduser()).absolute())}}
+    return table
 
 
 def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
@@ -195,6 +215,8 @@ def check(table: Table, place: str = "config") -> Config:
     known_top = [*settings_of(General), *SECTIONS]
     general = {key: value for key, value in table.items() if key not in SECTIONS}
     document = _section("", general, "", place, faults, known_top)
+    if isinstance(dataset := table.get("dataset"), dict) and dataset.get("name") in BRING_SITES:
+        table = _with_sites(table, place, faults)
     for section in SECTIONS:
         given = table.get(section, {})
         if not isinstance(given, dict):
@@ -208,6 +230,15 @@ def check(table: Table, place: str = "config") -> Config:
     return Config(document)
 
 
+def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
+    """The clients are given by the data, so a partition that would deal images to them is a misunderstanding."""
+    given = table.get("partition", {"kind": SITES})
+    if given != {"kind": SITES}:
+        what = "partition.* has no meaning for a dataset that brings its own sites"
+        faults.append(FedfewError("E113", place, what, "Remove the section [partition]"))
+    return table | {"partition": {"kind": SITES}}
+
+
 def _named_section(section: str, given: Table, place: str, faults: list[FedfewError]) -> Table:
     if section not in NAMED:
         return _section(section, given, "", place, faults)
@@ -216,7 +247,7 @@ def _named_section(section: str, given: Table, place: str, faults: list[FedfewEr
     try:
         if not isinstance(name, str):
             raise FedfewError("E103", place, f"{section}.{key} = {name!r} is not a name", "Give a name in quotes")
-        if (section, name) == ("aggregator", "auto"):
+        if (section, name) in (("aggregator", "auto"), ("partition", SITES)):
             return {key: name} | _section(section, given, name, place, faults, settings={})
         if section not in ("dataset", "model") or not is_own(name):
             _known_name(section, key, name, registry, place)

@@ -1,0 +1,30 @@
+"""What a dataset is: labeled images to learn and to test with, and perhaps sites that bring their own images."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedfew.core.types import LabeledSet
+from fedfew.data.shares import Indices
+
+
+@dataclass(frozen=True, eq=False)
+class SiteImages:
+    """Unlabeled images that already stand at their clients: site k holds ``images[offsets[k]:offsets[k + 1]]``."""
+
+    names: tuple[str, ...]
+    images: Tensor
+    offsets: Indices
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images with labels; ``flips`` says that a mirrored image keeps its class (not so for digits)."""
+
+    name: str
+    train: LabeledSet
+    test: LabeledSet
+    classes: tuple[str, ...]
+    flips: bool = True
+    sites: SiteImages | None = None
+    """The clients' own images; None where the clients of a simulation are dealt images of ``train``."""

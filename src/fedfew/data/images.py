@@ -1,0 +1,250 @@
+"""One image file, of whatever kind and state, to uint8 pixels of a set size; limits hold before anything is decoded."""
+
+import io
+import stat
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedfew.data.dicom import decode_dicom, is_dicom
+from fedfew.data.unreadable import Unreadable
+
+Pixels8 = NDArray[np.uint8]
+
+FILE_CAP = 64 * 2**20
+"""Bytes of the largest file that is read."""
+PIXEL_CAP = 25_000_000
+"""Pixels of the largest image: decoders and conversions hold up to four copies of 4 bytes a pixel."""
+JPEG_PIXEL_CAP = 50_000_000
+"""JPEG is decoded at an eighth to a half of its size where that is enough, so today's cameras fit."""
+FRAME_CAP = 64
+"""Frames of the longest animation or stack of pages; the first is used."""
+SIZE_CAP = 1024
+"""The largest side an image is brought to."""
+
+SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", 0, "PNG"),
+    (b"\xff\xd8\xff", 0, "JPEG"),
+    (b"BM", 0, "BMP"),
+    (b"WEBP", 8, "WEBP"),
+    (b"II*\0", 0, "TIFF"),
+    (b"MM\0*", 0, "TIFF"),
+    (b"II+\0", 0, "TIFF"),
+    (b"MM\0+", 0, "TIFF"),
+)
+STRANGERS: tuple[tuple[bytes, int, str], ...] = (
+    (b"GIF8", 0, "a GIF file"),
+    (b"%PDF", 0, "a PDF file"),
+    (b"PK\x03\x04", 0, "a ZIP archive"),
+    (b"\x1f\x8b", 0, "a gzip archive"),
+    (b"ftyp", 4, "a HEIC, AVIF or video file"),
+    (b"8BPS", 0, "a Photoshop file"),
+    (b"<svg", 0, "an SVG drawing"),
+    (b"<", 0, "an XML or HTML file"),
+    (b"\x93NUMPY", 0, "a NumPy array"),
+    (b"\x89HDF", 0, "an HDF5 file"),
+    (b"\0\0\x01\0", 0, "an icon"),
+    (b"\0\0\0\x0cjP  ", 0, "a JPEG 2000 file"),
+    (b"\xff\x0a", 0, "a JPEG XL file"),
+    (b"P4", 0, "a PNM file"), (b"P5", 0, "a PNM file"), (b"P6", 0, "a PNM file"),
+)  # fmt: skip
+KNOWN = "PNG, JPEG, BMP, WebP and TIFF are read"
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ORIENTATION = 0x0112
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file within the cap; pipes and devices are never opened."""
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise Unreadable("is no regular file")
+        if about.st_size > FILE_CAP:
+            raise Unreadable(f"has {about.st_size / 2**20:,.0f} MB, the limit is {FILE_CAP // 2**20}")
+        with path.open("rb") as file:
+            return file.read(FILE_CAP)
+    except OSError as error:
+        raise Unreadable(f"cannot be opened: {error.strerror or error}") from None
+
+
+def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
+    """The image as channels×size×size, and a remark on what of it was not used (mostly empty).
+
+    The shorter side is brought to ``size`` and the middle cut out; an image that has the size keeps its pixels.
+    """
+    if is_dicom(content):
+        grey, remark = decode_dicom(content, PIXEL_CAP, FRAME_CAP)
+        return _planes(_fit(Image.fromarray(grey), size), channels), remark
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow remarks on odd tags; what matters ends in an error or a picture
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with _open(content) as image:
+                frames = _frames(image)
+                image.draft("L" if channels == 1 else None, (2 * size, 2 * size))
+                image.load()
+                turn = _turn(image)
+                small = _fit(_eight_bits(image), size)
+    except Unreadable:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable("claims more pixels than are read") from None
+    except Exception as error:  # a damaged file can make a decoder raise nearly anything; it costs this file only
+        raise Unreadable(f"is damaged ({_short(error)})") from None
+    if turn is not None:
+        small = small.transpose(turn)
+    return _planes(small, channels), f"has {frames} frames, the first is used" if frames > 1 else ""
+
+
+def probe(content: bytes) -> tuple[int, int, bool]:
+    """Width, height and whether there is color, as far as the header tells."""
+    if is_dicom(content):
+        grey, _ = decode_dicom(content, PIXEL_CAP, FRAME_CAP)
+        return grey.shape[1], grey.shape[0], grey.ndim == 3
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _open(content) as image:
+                return *image.size, image.mode not in ("1", "L", "LA", "La", "I", "F") and not image.mode.startswith(
+                    "I;"
+                )
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"is damaged ({_short(error)})") from None
+
+
+def sniff(content: bytes) -> str:
+    """The format by the file's first bytes; what is not on the list of formats is refused by name."""
+    if not content:
+        raise Unreadable("is empty")
+    for mark, offset, name in SIGNATURES:
+        if content[offset : offset + len(mark)] == mark:
+            return name
+    for mark, offset, name in STRANGERS:
+        if content[offset : offset + len(mark)] == mark:
+            raise Unreadable(f"is {name}; {KNOWN}")
+    raise Unreadable(f"is no image of a known format; {KNOWN}")
+
+
+def _open(content: bytes) -> Image.Image:
+    """The header only, with its pixels counted."""
+    kind = sniff(content)
+    if kind == "WEBP" and (claimed := _webp_size(content)):
+        _refuse_bomb(kind, *claimed)  # its decoder takes memory for the whole canvas when it is opened
+    image = Image.open(io.BytesIO(content), formats=(kind,))
+    _refuse_bomb(kind, *image.size)
+    return image
+
+
+def _refuse_bomb(kind: str, width: int, height: int) -> None:
+    cap = JPEG_PIXEL_CAP if kind == "JPEG" else PIXEL_CAP
+    if width * height > cap:
+        raise Unreadable(f"claims {width:,}×{height:,} pixels, the limit is {cap // 10**6} million")
+
+
+def _webp_size(content: bytes) -> tuple[int, int] | None:
+    """The canvas in a WebP header of one of its three kinds."""
+    kind, number = content[12:16], int.from_bytes
+    if kind == b"VP8X" and len(content) >= 30:
+        return number(content[24:27], "little") + 1, number(content[27:30], "little") + 1
+    if kind == b"VP8L" and len(content) >= 25:
+        bits = number(content[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and len(content) >= 30:
+        return number(content[26:28], "little") & 0x3FFF, number(content[28:30], "little") & 0x3FFF
+    return None
+
+
+def _frames(image: Image.Image) -> int:
+    """How many pictures the file holds, counted no further than the cap."""
+    if image.format != "TIFF":
+        count = int(getattr(image, "n_frames", 1))
+    else:  # a list of pages, each found by reading the one before
+        count = 1
+        try:
+            while count <= FRAME_CAP:
+                image.seek(count)
+                count += 1
+        except Exception:  # the end of the list, or damage behind the first page
+            pass
+        image.seek(0)
+    if count > FRAME_CAP:
+        raise Unreadable(f"has more than {FRAME_CAP} frames")
+    return count
+
+
+def _turn(image: Image.Image) -> Any:
+    """How the camera was held; TIFF's own tag has been followed already when it was loaded."""
+    try:
+        return TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # a damaged note on the orientation is no reason to lose the picture
+        return None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The same picture as L, LA, RGB or RGBA."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        return Image.fromarray(to_eight_bits(np.asarray(image)))
+    if image.mode in ("L", "RGB") and "transparency" not in image.info:
+        return image
+    if image.mode in ("LA", "RGBA"):
+        return image
+    if image.mode == "1":
+        return image.convert("L")
+    see_through = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
+    return image.convert("RGBA" if see_through else "RGB")
+
+
+def to_eight_bits(values: NDArray[Any]) -> Pixels8:
+    """Grey values of more than 8 bits: whole numbers by the smallest of 8, 10, 12, 14, 16 bits that holds the largest.
+
+    Scanners keep 10, 12 or 14 bits in files of 16; a fixed division by 257 would leave such pictures black. Floats in
+    0..1 are taken as they are, and anything else is stretched between its smallest and largest value.
+    """
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise Unreadable("holds values that are no numbers")
+    low, high = float(values.min()), float(values.max())
+    if values.dtype.kind in "iu" and low >= 0 and high < 2**16:
+        bits = next(bits for bits in (8, 10, 12, 14, 16) if high < 2**bits)
+        low, high = 0.0, float(2**bits - 1)
+    elif values.dtype.kind == "f" and low >= 0 and high <= 1:
+        low, high = 0.0, 1.0
+    scale = 255 / (high - low) if high > low else 0.0
+    return np.rint((values.astype(np.float32) - np.float32(low)) * np.float32(scale)).clip(0, 255).astype(np.uint8)
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """Shorter side to ``size``, middle cut out, in one step; see-through parts lie on white."""
+    width, height = image.size
+    if (width, height) != (size, size):
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box, reducing_gap=3.0)
+    if image.mode in ("LA", "RGBA"):
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image.convert("RGBA")).convert(image.mode[:-1])
+    return image
+
+
+def _planes(image: Image.Image, channels: int) -> Pixels8:
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 100 else f"{text[:99]}…"
