@@ -1,6 +1,8 @@
 """FedFreq (Eq. 10), its cap, and the other rules, each against numbers worked out here."""
 
 from fractions import Fraction
+from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -113,7 +115,7 @@ raw_weights = st.lists(st.floats(0, 1), min_size=1, max_size=10)
 @settings(max_examples=150, deadline=None)
 @given(raw_weights, st.floats(0.5, 12), st.randoms(use_true_random=False))
 def test_capped_weights_sum_to_one_stay_under_the_cap_and_keep_their_order(
-    raw: list[float], cap: float, random: object
+    raw: list[float], cap: float, random: Random
 ) -> None:
     assume(sum(raw) > 1e-3)
     weights, m = [w / sum(raw) for w in raw], len(raw)
@@ -124,19 +126,19 @@ def test_capped_weights_sum_to_one_stay_under_the_cap_and_keep_their_order(
     assert max(result) <= max(cap, 1) / m + 1e-9 or cap >= m
     assert all(w >= 0 for w in result)
     rising = sorted(range(m), key=weights.__getitem__)
-    assert all(result[a] <= result[b] + 1e-9 for a, b in zip(rising, rising[1:], strict=False))
+    assert all(result[a] <= result[b] + 1e-9 for a, b in pairwise(rising))
     turn = list(range(m))
-    random.shuffle(turn)  # type: ignore[attr-defined]
+    random.shuffle(turn)
     assert capped([weights[i] for i in turn], cap) == pytest.approx([result[i] for i in turn], abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
 @given(counts_of_clients, st.floats(0, 4), st.randoms(use_true_random=False))
-def test_fedfreq_does_not_care_in_which_order_clients_come(counts: list[int], cap: float, random: object) -> None:
+def test_fedfreq_does_not_care_in_which_order_clients_come(counts: list[int], cap: float, random: Random) -> None:
     noise = torch.randn(len(counts), 5, generator=generator(1))
     parts = [contribution(k, noise[k], examples=k + 1, participation=q) for k, q in enumerate(counts)]
     turned = list(parts)
-    random.shuffle(turned)  # type: ignore[attr-defined]
+    random.shuffle(turned)
     one, other = (fedfreq(p, noise[0], noise[0], cap=cap, by="frequency×examples") for p in (parts, turned))
     torch.testing.assert_close(one.vector, other.vector)
     assert one.weights == pytest.approx(other.weights)
