@@ -1,9 +1,10 @@
 """The summary of a run: its accuracies, never the best on the test set alone, and what it cost."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedfew.experiment.config import Config
+if TYPE_CHECKING:
+    from fedfew.experiment.config import Config
 
 
 def accuracies(records: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -20,7 +21,7 @@ def accuracies(records: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def summarise(records: Sequence[dict[str, Any]], config: Config, model_sha256: str) -> dict[str, Any]:
+def summarise(records: Sequence[dict[str, Any]], config: "Config", model_sha256: str) -> dict[str, Any]:
     """What summary.json holds."""
     voted = [r for r in records if r["coverage"] is not None]
     return {

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import typer
 
-from fedfew.interface.commands import data, demo, explain, ls, methods, partition, resume, run
+from fedfew.interface.commands import data, demo, explain, ls, methods, partition, report, resume, run
 
 app = typer.Typer(
     name="fedfew",
@@ -17,7 +17,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for verb in (demo, run, resume, ls, partition, methods, explain):
+for verb in (demo, run, resume, ls, report, partition, methods, explain):
     verb.register(app)
 app.add_typer(data.app, name="data")
 

@@ -1,0 +1,100 @@
+"""What a figure shows, apart from how it is drawn."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["percent", "number", "bytes", "seconds"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points that belong together; ``colour`` is a place in the palette, ``spread`` draws the band y ± spread."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float | None]
+    colour: int = 0
+    style: Literal["line", "dashed", "points"] = "line"
+    spread: Sequence[float | None] = ()
+    notes: Sequence[str] = ()
+    """What a person learns who points at a point, one text for each."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line to compare with."""
+
+    name: str
+    y: float
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Curves or clouds of points over a common axis."""
+
+    key: str
+    title: str
+    x: str
+    y: str
+    series: Sequence[Series]
+    unit: Unit = "number"
+    levels: Sequence[Level] = ()
+    about: str = ""
+    """The chart in a sentence, for those who do not see it."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Amounts by name; several series stand beside each other, or on top of each other when ``stacked``."""
+
+    key: str
+    title: str
+    x: str
+    y: str
+    names: Sequence[str]
+    series: Sequence[tuple[str, Sequence[float]]]
+    unit: Unit = "number"
+    stacked: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An amount in a column and a row of a grid."""
+
+    column: int
+    row: int
+    value: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that went wrong in a column and a row; marks of one ``kind`` look and are named alike."""
+
+    column: int
+    row: int
+    kind: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Amounts in columns and rows, as shaded cells or as bubbles whose area is the amount."""
+
+    key: str
+    title: str
+    x: str
+    y: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    points: Sequence[Point]
+    value: str
+    """What a point's value is called."""
+    marks: Sequence[Mark] = ()
+    shape: Literal["cells", "bubbles"] = "cells"
+    about: str = ""
+
+
+Figure = Lines | Bars | Grid

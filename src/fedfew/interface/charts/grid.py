@@ -1,0 +1,110 @@
+"""Grids as SVG: cells shaded by their value or bubbles by area, and a mark where something went wrong."""
+
+from html import escape
+
+from fedfew.interface.charts.figure import Grid
+from fedfew.interface.charts.paper import Paper, text
+from fedfew.interface.charts.scale import amount, every
+
+SHADES = 6
+MOST_NOTES = 1500
+
+
+def draw_grid(figure: Grid, width: int) -> Paper:
+    """Columns over the width, rows as high as fits; cells of a shade are one path, so thousands of them stay small."""
+    columns, rows = max(len(figure.columns), 1), max(len(figure.rows), 1)
+    left = 14 + 6.8 * max((len(r) for r in figure.rows), default=1)
+    legend, top = _legend(figure, width)
+    step = (width - left - 10) / columns
+    tall = min(24.0, max(210 / rows, 3.4)) if figure.shape == "cells" else min(26.0, max(220 / rows, 5))
+    bottom = top + tall * rows
+    height = int(bottom + 38)
+    parts = [legend, f'<path class="rule" d="M{left:g} {top:g}V{bottom:g}H{width - 10}"/>']
+    named = range(0, len(figure.rows), every(rows, int(tall * rows / 13)))
+    parts += [text(left - 6, top + tall * (i + 0.5) + 4, figure.rows[i], "end") for i in named]
+    room = int((width - left) / (10 + 7 * max((len(c) for c in figure.columns), default=1)))
+    named = range(0, len(figure.columns), every(columns, room))
+    parts += [text(left + step * (i + 0.5), bottom + 16, figure.columns[i], "mid") for i in named]
+    parts.append(text((left + width - 10) / 2, height - 5, f"{figure.x} →   ↓ {figure.y}", "mid faint"))
+    draw = _cells if figure.shape == "cells" else _bubbles
+    parts += draw(figure, left, top, step, tall)
+    parts += _marks(figure, left, top, step, tall)
+    return Paper("".join(parts), height)
+
+
+def _kinds(figure: Grid) -> list[str]:
+    return sorted({mark.kind for mark in figure.marks})
+
+
+def _legend(figure: Grid, width: int) -> tuple[str, float]:
+    """What the darkest shade or the largest bubble stands for, and the kinds of marks."""
+    top = max((p.value for p in figure.points), default=0.0)
+    shown = f"{top:.3g}" if figure.shape == "cells" else amount(top, "number")
+    key = '<rect class="fill k0" x="8" y="3" width="10" height="10" rx="2"/>'
+    if figure.shape == "bubbles":
+        key = '<circle class="bubble k0" cx="13" cy="8" r="5"/>'
+    name = f"{figure.value}: up to {shown}"
+    parts, x, y = [key, text(24, 12, name)], 34 + 6.6 * len(name), 12.0
+    for n, kind in enumerate(_kinds(figure)):
+        need = 26 + 6.6 * len(kind)
+        if x + need > width and x > 8:
+            x, y = 8.0, y + 17
+        parts.append(f'<path class="mark" transform="translate({x + 6:g} {y - 4:g})" d="M0 0{_symbol(n, 3)}"/>')
+        parts.append(text(x + 16, y, kind))
+        x += need
+    return f'<g aria-hidden="true">{"".join(parts)}</g>', y + 12
+
+
+def _cells(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
+    most = max((p.value for p in figure.points), default=0.0) or 1.0
+    shades: dict[int, list[str]] = {}
+    gap = 0.6 if min(step, tall) > 5 else 0.0
+    for p in figure.points:
+        shade = max(1, min(SHADES, round(p.value / most * SHADES)))
+        place = f"M{left + step * p.column + gap:.1f} {top + tall * p.row + gap:.1f}"
+        shades.setdefault(shade, []).append(f"{place}h{step - 2 * gap:.1f}v{tall - 2 * gap:.1f}h-{step - 2 * gap:.1f}z")
+    return [
+        f'<path class="fill k0" fill-opacity="{0.1 + 0.9 * shade / SHADES:.2f}" d="{"".join(path)}"/>'
+        for shade, path in sorted(shades.items())
+    ]
+
+
+def _bubbles(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
+    most = max((p.value for p in figure.points), default=0.0) or 1.0
+    largest = min(max(step, 8.0), max(tall, 8.0), 26.0) * 0.54
+    return [
+        f'<circle class="bubble k0" cx="{left + step * (p.column + 0.5):.1f}" cy="{top + tall * (p.row + 0.5):.1f}" '
+        f'r="{largest * (p.value / most) ** 0.5:.1f}"/>'
+        for p in figure.points
+        if p.value > 0
+    ]
+
+
+def _marks(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
+    """One group for each kind of mark, with what it means; a mark can be seen however small the cells are."""
+    noted = len(figure.marks) <= MOST_NOTES  # beyond that the kinds' names must do, or the file grows too large
+    found = []
+    for n, kind in enumerate(_kinds(figure)):
+        symbol = _symbol(n, max(1.6, min(4.0, min(step, tall) / 3)))
+        paths = [
+            (f"M{left + step * (m.column + 0.5):.1f} {top + tall * (m.row + 0.5):.1f}{symbol}", m.note)
+            for m in figure.marks
+            if m.kind == kind
+        ]
+        if noted:
+            drawn = "".join(f'<path d="{path}"><title>{escape(note)}</title></path>' for path, note in paths)
+        else:
+            drawn = f'<path d="{"".join(path for path, _ in paths)}"/>'
+        found.append(f'<g class="mark"><title>{escape(kind)}</title>{drawn}</g>')
+    return found
+
+
+def _symbol(number: int, r: float) -> str:
+    """A cross, a ring, a triangle or a square of half-width r around the pen."""
+    d = 2 * r
+    return (
+        f"m{-r:.1f} {-r:.1f}l{d:.1f} {d:.1f}m{-d:.1f} 0l{d:.1f} {-d:.1f}",
+        f"m{-r:.1f} 0a{r:.1f} {r:.1f} 0 1 0 {d:.1f} 0a{r:.1f} {r:.1f} 0 1 0 {-d:.1f} 0",
+        f"m0 {-r:.1f}l{r:.1f} {d:.1f}h{-d:.1f}z",
+        f"m{-r:.1f} {-r:.1f}h{d:.1f}v{d:.1f}h{-d:.1f}z",
+    )[number % 4]

@@ -1,0 +1,107 @@
+"""Axes: round tick values, the place of a value on the paper, and numbers as people write them."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from fedfew.interface.charts.figure import Unit
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A straight map from values to places."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+    def __call__(self, value: float) -> float:
+        span = (self.high - self.low) or 1.0
+        return round(self.start + (value - self.low) / span * (self.end - self.start), 2)
+
+
+def extent(values: Iterable[float | None], unit: Unit) -> tuple[float, float]:
+    """The range an axis needs: a margin around the data, never beyond what the unit can be."""
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return 0.0, 1.0
+    low, high = min(known), max(known)
+    margin = (high - low) * 0.06 or abs(high) * 0.1 or 0.5
+    if unit in ("bytes", "seconds"):
+        return 0.0, high + margin
+    if unit == "percent":
+        return max(0.0, low - margin), min(1.0, high + margin)
+    return (0.0 if 0 <= low < 0.4 * high else low - margin), high + margin
+
+
+def ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """About ``count`` round values within the range."""
+    span = high - low
+    if not span > 0:
+        return [low]
+    rough = span / count
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [float(f"{n * step:.10g}") for n in range(first, last + 1)]
+
+
+def whole_ticks(low: float, high: float, count: int = 6) -> list[float]:
+    """The same for things that are counted."""
+    step = every(math.floor(high) - math.ceil(low) + 1, count)
+    return [float(n) for n in range(math.ceil(low), math.floor(high) + 1) if n % step == 0 or step == 1]
+
+
+def writer(unit: Unit, values: Sequence[float]) -> Callable[[float], str]:
+    """How the values of an axis are written, all with the same number of digits."""
+    span = (max(values) - min(values)) if len(values) > 1 else (abs(values[0]) if values else 1.0)
+    step = span / max(len(values) - 1, 1)
+    if unit == "percent":
+        digits = 0 if step >= 0.0099 else (1 if step >= 0.00099 else 2)
+        return lambda v: f"{100 * v:.{digits}f} %"
+    if unit == "bytes":
+        return _bytes(max((abs(v) for v in values), default=0.0), step)
+    if max((abs(v) for v in values), default=0.0) >= 10_000:
+        return lambda v: f"{v:,.0f}".replace(",", " ")
+    digits = 0 if step >= 0.99 or step == 0 else min(6, math.ceil(-math.log10(step) - 1e-9))
+    if digits and abs(step * 10**digits - round(step * 10**digits)) > 1e-6:
+        digits += 1  # steps of 2.5 need one digit more
+    suffix = " s" if unit == "seconds" else ""
+    return lambda v: f"{v:.{digits}f}{suffix}"
+
+
+def _bytes(largest: float, step: float) -> Callable[[float], str]:
+    power = min(3, int(math.log10(largest) // 3)) if largest >= 1 else 0
+    name, size = ("B", "kB", "MB", "GB")[power], 1000.0**power
+    digits = 0 if step / size >= 0.99 or not power else 1
+    return lambda v: f"{v / size:.{digits}f} {name}"
+
+
+def amount(value: float | None, unit: Unit) -> str:
+    """A single value, as a person writes it."""
+    if value is None:
+        return "–"
+    if unit == "percent":
+        return f"{100 * value:.1f} %"
+    if unit == "bytes":
+        return _bytes(abs(value), 0.0)(value)
+    if unit == "seconds":
+        return f"{value:.2f} s"
+    return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.4g}"
+
+
+def every(count: int, room: int) -> int:
+    """Label each n-th of ``count`` things when there is room for ``room`` labels."""
+    if count <= room:
+        return 1
+    rough = count / max(room, 1)
+    power = 10 ** math.floor(math.log10(rough))
+    return int(next(power * m for m in (1, 2, 5, 10) if power * m >= rough))
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """At most ``most`` of ``count`` places, evenly spaced, first and last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

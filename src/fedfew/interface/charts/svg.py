@@ -1,0 +1,166 @@
+"""Figures as SVG: small, crisp, in the colours of the page around, with title and description for screen readers."""
+
+from collections.abc import Sequence
+from html import escape
+from importlib import resources
+
+from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Series
+from fedfew.interface.charts.grid import draw_grid
+from fedfew.interface.charts.paper import Paper, text
+from fedfew.interface.charts.scale import Scale, every, extent, thinned, ticks, whole_ticks, writer
+
+WIDTH, HEIGHT = 460, 270
+MOST_POINTS = 600
+COLOURS = 8
+
+
+def svg(figure: Figure, *, width: int = WIDTH, scope: str = "", alone: bool = False) -> str:
+    """The figure as an SVG element; ``alone`` makes it a file of its own that brings its title and colours along."""
+    match figure:
+        case Lines():
+            paper = _lines(figure, width)
+        case Bars():
+            paper = _bars(figure, width)
+        case Grid():
+            paper = draw_grid(figure, width)
+    name = f"{scope}{figure.key}{width}"
+    head = 26 if alone else 0
+    size = f'viewBox="0 {-head} {width} {paper.height + head}"'
+    outside = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{paper.height + head}"' if alone else ""
+    inside = f"<style>{chart_style()}</style>{text(4, -9, figure.title, 'name')}" if alone else ""
+    return (
+        f'<svg class="chart" {size}{outside} role="img" aria-labelledby="{name}-t {name}-d">'
+        f'<title id="{name}-t">{escape(figure.title)}</title><desc id="{name}-d">{escape(figure.about)}</desc>'
+        f"{inside}{paper.content}</svg>"
+    )
+
+
+def chart_style() -> str:
+    """The charts' style sheet."""
+    return (resources.files("fedfew.interface.charts") / "charts.css").read_text("utf-8")
+
+
+def _legend(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
+    """Names with their colours, in as many rows as they need; and the height that takes. A single name needs none."""
+    if len(names) < 2:
+        return "", 8.0
+    parts, x, y = [], 8.0, 12.0
+    for name, classes in names:
+        need = 24 + 6.6 * len(name)
+        if x > 8 and x + need > width:
+            x, y = 8.0, y + 17
+        key = "".join(
+            [
+                f'<path class="{classes}" d="M{x:g} {y - 4:g}h14"/>'
+                if "line" in classes
+                else f'<rect class="{classes}" x="{x + 2:g}" y="{y - 9:g}" width="10" height="10" rx="2"/>'
+            ]
+        )
+        parts.append(key + text(x + 18, y, name))
+        x += need + 10
+    return f'<g aria-hidden="true">{"".join(parts)}</g>', y + 12
+
+
+def _lines(figure: Lines, width: int) -> Paper:
+    names = [(s.name, f"{_look(s)} k{s.colour % COLOURS}") for s in figure.series]
+    legend, top = _legend([*names, *[(level.name, "level line") for level in figure.levels]], width)
+    values = [v for s in figure.series for v in _reach(s)] + [level.y for level in figure.levels]
+    low, high = extent(values, figure.unit)
+    marks = ticks(low, high)
+    write = writer(figure.unit, marks)
+    left = 16 + 6.8 * max(len(write(v)) for v in marks)
+    xs = [x for s in figure.series for x in s.x] or [0.0, 1.0]
+    x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, left + 4, width - 14)
+    y = Scale(low, high, HEIGHT - 40, top)
+    parts = [legend, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
+    parts += [text(x(t), HEIGHT - 23, f"{t:g}", "mid") for t in whole_ticks(x.low, max(xs), 7)]
+    for level in figure.levels:
+        parts.append(f'<path class="level line" d="M{left:g} {y(level.y):g}H{width - 14}"/>')
+    parts += [_curve(s, x, y) for s in figure.series]
+    if not any(v is not None for v in values):
+        parts.append(text((left + width) / 2, HEIGHT / 2, "nothing to show yet", "mid"))
+    return Paper("".join(parts), HEIGHT)
+
+
+def _look(series: Series) -> str:
+    return {"line": "line", "dashed": "line dashed", "points": "point"}[series.style]
+
+
+def _reach(series: Series) -> Sequence[float | None]:
+    """The values an axis has to have room for, the band included."""
+    if not series.spread:
+        return series.y
+    pairs = [(v, d or 0.0) for v, d in zip(series.y, series.spread, strict=True) if v is not None]
+    return [v - d for v, d in pairs] + [v + d for v, d in pairs]
+
+
+def _curve(series: Series, x: Scale, y: Scale) -> str:
+    """A line with gaps where nothing is known, or points; and the band behind it."""
+    colour = f"k{series.colour % COLOURS}"
+    known = [i for i in thinned(len(series.x), MOST_POINTS) if i < len(series.y)]
+    if series.style == "points":
+        spots = "".join(f"M{x(series.x[i]):g} {y(v):g}h0" for i in known if (v := series.y[i]) is not None)
+        return f'<path class="spots {colour}" d="{spots}"/>'
+    path, pen = [], "M"
+    for i in known:
+        value = series.y[i]
+        if value is None:
+            pen = "M"
+            continue
+        path.append(f"{pen}{x(series.x[i]):g} {y(value):g}")
+        pen = "L"
+    band = _band(series, known, x, y, colour) if series.spread else ""
+    line = "".join(path)
+    if len(path) == 1:
+        line += "h.01"  # a single round is a dot, not nothing
+    return f'{band}<path class="{_look(series)} {colour}" d="{line}"/>'
+
+
+def _band(series: Series, known: Sequence[int], x: Scale, y: Scale, colour: str) -> str:
+    sure = [(series.x[i], v, series.spread[i] or 0.0) for i in known if (v := series.y[i]) is not None]
+    if not any(d for _, _, d in sure):
+        return ""
+    upper = "L".join(f"{x(a):g} {y(v + d):g}" for a, v, d in sure)
+    lower = "L".join(f"{x(a):g} {y(v - d):g}" for a, v, d in reversed(sure))
+    return f'<path class="band {colour}" d="M{upper}L{lower}Z"/>'
+
+
+def _frame(x_name: str, marks: Sequence[tuple[float, str]], left: float, width: int) -> str:
+    """Grid lines with their values, and the name of the axis below."""
+    rules = "".join(f"M{left:g} {place:g}H{width - 10}" for place, _ in marks)
+    values = "".join(text(left - 6, place + 4, label, "end") for place, label in marks)
+    names = text((left + width - 10) / 2, HEIGHT - 5, x_name, "mid faint")
+    return f'<path class="rule" d="{rules}"/>{values}{names}'
+
+
+def _bars(figure: Bars, width: int) -> Paper:
+    legend, top = _legend([(name, f"fill k{i % COLOURS}") for i, (name, _) in enumerate(figure.series)], width)
+    count = len(figure.names)
+    if figure.stacked:
+        tops = [sum(values[i] for _, values in figure.series) for i in range(count)]
+    else:
+        tops = [v for _, values in figure.series for v in values]
+    high = max(tops, default=0.0) * 1.04 or 1.0
+    marks = ticks(0.0, high)
+    write = writer(figure.unit, marks)
+    left = 16 + 6.8 * max(len(write(v)) for v in marks)
+    y = Scale(0.0, high, HEIGHT - 40, top)
+    step = (width - 14 - left) / max(count, 1)
+    parts = [legend, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
+    label = every(count, int((width - left) / (9 + 7 * max((len(n) for n in figure.names), default=1))))
+    parts += [text(left + step * (i + 0.5), HEIGHT - 23, figure.names[i], "mid") for i in range(0, count, label)]
+    base = [0.0] * count
+    wide = step * (0.72 if count < 40 else 0.86)
+    each = wide if figure.stacked else wide / max(len(figure.series), 1)
+    for n, (_, values) in enumerate(figure.series):
+        path = []
+        for i, value in enumerate(values):
+            start = left + step * i + (step - wide) / 2 + (0 if figure.stacked else n * each)
+            low = y(base[i])
+            tall = round(low - y(base[i] + value), 2)
+            if tall > 0:
+                path.append(f"M{start:.2f} {low:g}h{each:.2f}v-{tall:g}h-{each:.2f}z")
+            if figure.stacked:
+                base[i] += value
+        parts.append(f'<path class="fill k{n % COLOURS}" d="{"".join(path)}"/>')
+    return Paper("".join(parts), HEIGHT)

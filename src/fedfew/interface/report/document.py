@@ -1,0 +1,194 @@
+"""The report: one HTML file about a run or a folder of runs, that needs no network and fits into a mail."""
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedfew.core.errors import FedfewError
+from fedfew.experiment.folder import CONFIG
+from fedfew.experiment.storage import write_atomically
+from fedfew.interface.charts import Figure, Grid
+from fedfew.interface.charts.sheet import to_csv
+from fedfew.interface.charts.svg import WIDTH, chart_style, svg
+from fedfew.interface.report import words
+from fedfew.interface.report.facts import BOUNDS, Facts, bounds_of, read_all, read_facts
+from fedfew.interface.report.figures import figures_of
+from fedfew.interface.report.groups import Group, group, overlay
+
+LIMIT = 2_000_000
+WIDE = 940
+Links = Callable[[Figure], list[tuple[str, str]]]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure with its SVG, a second one for narrow screens if it is wide, and links to its data."""
+
+    figure: Figure
+    svg: Markup
+    narrow: Markup | None
+    links: list[tuple[str, str]]
+
+
+def draw(figure: Figure, links: Links, scope: str = "") -> Drawn:
+    """Grids with many columns get the whole width."""
+    if isinstance(figure, Grid) and len(figure.columns) > 32:
+        wide = Markup(svg(figure, width=WIDE, scope=scope))
+        return Drawn(figure, wide, Markup(svg(figure, width=WIDTH, scope=scope)), links(figure))
+    return Drawn(figure, Markup(svg(figure, scope=scope)), None, links(figure))
+
+
+def environment(*folders: str) -> Environment:
+    """Templates of a package's folder with the words they use; everything put into a page is escaped."""
+    loaders = [PackageLoader(f"fedfew.interface.{name}", "templates") for name in (*folders, "report")]
+    made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    made.filters |= {
+        "percent": words.percent,
+        "bytes": words.size,
+        "duration": words.duration,
+        "spread": words.spread,
+        "mean": words.mean,
+        "story": words.story,
+        "origin": words.origin,
+        "config_text": words.config_text,
+    }
+    made.globals |= {
+        "coverage": partial(words.newest, key="coverage"),
+        "correct": partial(words.newest, key="correct"),
+        "bytes_sent": words.sent,
+        "time_taken": lambda run: run.seconds,
+        "version": metadata.version("fedfew"),
+    }
+    return made
+
+
+def write_report(path: str | Path, out: str | Path | None = None) -> Path:
+    """Write the report of a run or of the runs below a folder, by default to report/index.html in it."""
+    source = Path(path)
+    target = Path(out) if out else source / "report" / "index.html"
+    if target.suffix not in (".html", ".htm"):
+        target = target / "index.html"
+    content = report(source, inline_csv).encode()
+    if len(content) > LIMIT:  # the numbers are in rounds.jsonl anyway
+        content = report(source, no_links).encode()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedfewError("E305", str(target.parent), f"{error.strerror}") from error
+    write_atomically(target, content)
+    return target
+
+
+def report(source: Path, links: Links) -> str:
+    """The report's HTML."""
+    if (source / CONFIG).is_file():
+        run = read_facts(source)
+        return run_report(run, read_all(source.resolve().parent)[0], links)
+    runs, faults = read_all(source)
+    if not runs:
+        what = "holds no run that can be read" if source.exists() else "does not exist"
+        raise faults[0] if faults else FedfewError("E302", str(source), what)
+    return folder_report(source, runs, faults, links)
+
+
+def inline_csv(figure: Figure) -> list[tuple[str, str]]:
+    """The chart's numbers within the file."""
+    return [("csv", "data:text/csv;base64," + base64.b64encode(to_csv(figure).encode()).decode())]
+
+
+def no_links(figure: Figure) -> list[tuple[str, str]]:
+    return []
+
+
+def run_report(run: Facts, others: Sequence[Facts], links: Links) -> str:
+    """One run beside its bounds."""
+    bounds = bounds_of(run, others)
+    return _page(
+        "run_report.html",
+        title=f"{run.title} on {run.dataset}",
+        run=run,
+        bounds=bounds,
+        between=words.between(run, bounds),
+        alarms=[],
+        lost=sum(len(r["rejected"]) for r in run.records),
+        skipped=sum(bool(r["skipped"]) for r in run.records),
+        sent=words.sent(run),
+        events=words.events_of(run),
+        charts=[draw(figure, links) for figure in figures_of(run, bounds)],
+        plural=False,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The runs of one scenario."""
+
+    title: str
+    groups: list[Group]
+    charts: list[Drawn]
+
+    @property
+    def best(self) -> bool:
+        return any(g.accuracy("mean_last_10") for g in self.groups)
+
+    @property
+    def single(self) -> bool:
+        return any(len(g.runs) == 1 for g in self.groups)
+
+    @property
+    def missing(self) -> list[str]:
+        present = {run.method for g in self.groups for run in g.runs}
+        return [name for name in BOUNDS if name not in present]
+
+
+def sections_of(runs: Sequence[Facts], links: Links) -> list[Section]:
+    """Only what shares a scenario stands in one table."""
+    by_scenario: dict[str, list[Facts]] = {}
+    for run in runs:
+        by_scenario.setdefault(run.scenario, []).append(run)
+    sections = []
+    for n, found in enumerate(by_scenario.values()):
+        first, groups = found[0], group(found)
+        partition = first.config.get("partition", {})
+        mu = f" μ = {partition['mu']:g}" if "mu" in partition else ""
+        title = (
+            f"{first.dataset}, {first.config.get('labels')} labels, {first.config['clients']} clients, "
+            f"{partition.get('kind', '?')}{mu}, {first.rounds} rounds"
+        )
+        sections.append(Section(title, groups, [draw(figure, links, f"s{n}-") for figure in overlay(groups)]))
+    return sections
+
+
+def folder_report(folder: Path, runs: Sequence[Facts], faults: Sequence[FedfewError], links: Links) -> str:
+    """Several runs: tables with mean ± sd over seeds, and their curves over each other."""
+    return _page(
+        "folder_report.html",
+        title=f"Runs in {folder.resolve().name}",
+        runs=runs,
+        faults=faults,
+        sections=sections_of(runs, links),
+        alarms={run.name: [] for run in runs},
+        plural=True,
+    )
+
+
+def _page(template: str, **content: Any) -> str:
+    style = (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
+    return (
+        environment()
+        .get_template(template)
+        .render(
+            **content,
+            chart_style=Markup(chart_style()),
+            style=Markup(style),
+            written=f"{datetime.now():%Y-%m-%d %H:%M}",
+        )
+    )

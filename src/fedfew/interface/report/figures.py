@@ -1,0 +1,244 @@
+"""The figures of a run: each is worked out from its records, and knows how to say in a sentence what it shows."""
+
+from collections.abc import Sequence
+
+from fedfew.core.errors import CODES
+from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.figure import Unit
+from fedfew.interface.charts.scale import amount
+from fedfew.interface.report.facts import Bound, Facts, Record
+
+MOST_COLUMNS, MOST_ROWS = 160, 120
+
+
+def figures_of(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts] = ()) -> list[Figure]:
+    """Everything there is to draw about a run; ``others`` are laid over its accuracy and loss."""
+    figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
+    records = run.records
+    if any(r["coverage"] is not None for r in records):
+        figures += [pseudo_labels(run), pseudo_classes(run)]
+    if any(r["cohort"] for r in records):
+        figures.append(participation(run))
+    if run.classes.get("clients"):
+        figures.append(partition(run))
+    figures.append(norms(run))
+    if any(u.get("cosine") is not None for r in records for u in r["updates"]):
+        figures.append(cosines(run))
+    return [*figures, traffic(run), phases(run)]
+
+
+def _rounds(records: Sequence[Record]) -> list[float]:
+    return [float(r["round"]) for r in records]
+
+
+def _course(name: str, records: Sequence[Record], key: str, unit: Unit = "percent") -> str:
+    """A curve in words."""
+    known = [(r["round"], r[key]) for r in records if r[key] is not None]
+    if not known:
+        return f"{name}: nothing known yet."
+    first, last = known[0], known[-1]
+    extreme = max(known, key=lambda p: p[1]) if unit == "percent" else min(known, key=lambda p: p[1])
+    word = "highest" if unit == "percent" else "lowest"
+    return (
+        f"{name}: {amount(first[1], unit)} in round {first[0]}, {amount(last[1], unit)} in round {last[0]}, "
+        f"{word} {amount(extreme[1], unit)} in round {extreme[0]}."
+    )
+
+
+def accuracy(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts] = ()) -> Lines:
+    """On the test set and on the validation images; the bounds as levels."""
+    records = run.records
+    series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
+    if not others and any(r["validation"] is not None for r in records):
+        series.append(Series("validation", _rounds(records), [r["validation"] for r in records], 1, "dashed"))
+    series += [
+        Series(o.name, _rounds(o.records), [r["accuracy"] for r in o.records], i + 1) for i, o in enumerate(others)
+    ]
+    levels = [Level(b.name, value) for b in bounds if (value := b.accuracy()) is not None]
+    about = _course("Accuracy on the test set", records, "accuracy")
+    about += "".join(f" {level.name} reaches {amount(level.y, 'percent')}." for level in levels)
+    about += "".join(f" {_course(o.name, o.records, 'accuracy')}" for o in others)
+    return Lines("accuracy", "Accuracy", "round", "accuracy", series, "percent", levels, about)
+
+
+def loss(run: Facts, others: Sequence[Facts] = ()) -> Lines:
+    """Cross-entropy on the test set."""
+    runs = [run, *others]
+    series = [
+        Series("loss" if not others else r.name, _rounds(r.records), [x["loss"] for x in r.records], i)
+        for i, r in enumerate(runs)
+    ]
+    about = " ".join(_course(r.name if others else "Test loss", r.records, "loss", "number") for r in runs)
+    return Lines("loss", "Loss on the test set", "round", "cross-entropy", series, about=about)
+
+
+def pseudo_labels(run: Facts) -> Lines:
+    """How many images got a confident label, and how many of these labels are right."""
+    records = run.records
+    series = [Series("coverage", _rounds(records), [r["coverage"] for r in records])]
+    about = _course("Coverage", records, "coverage")
+    if any(r["correct"] is not None for r in records):
+        series.append(Series("correct", _rounds(records), [r["correct"] for r in records], 2))
+        about += " " + _course("Correct among them", records, "correct")
+    return Lines(
+        "pseudo-labels", "Pseudo-labels: coverage and correctness", "round", "share", series, "percent", about=about
+    )
+
+
+def pseudo_classes(run: Facts) -> Bars:
+    """The newest round's pseudo-labels by class, beside what the clients that answered really hold."""
+    newest = next(r for r in reversed(run.records) if r["coverage"] is not None)
+    counts = [float(c) for c in newest["pseudo_classes"]]
+    names = [str(n) for n in run.classes.get("classes", [])] or [str(i) for i in range(len(counts))]
+    counts += [0.0] * (len(names) - len(counts))
+    series: list[tuple[str, Sequence[float]]] = [("pseudo-labels", _shares(counts))]
+    held = run.classes.get("clients") or []
+    answered = [u["client"] for u in newest["updates"] if u["client"] < len(held)]
+    if answered:
+        series.append(("images held", _shares([float(sum(held[k][c] for k in answered)) for c in range(len(names))])))
+    total, top = sum(counts), max(range(len(names)), key=lambda c: counts[c])
+    about = f"Round {newest['round']}: {amount(total, 'number')} images have a pseudo-label"
+    about += f"; most often {names[top]}, {amount(counts[top] / total, 'percent')}." if total else "."
+    title = f"Pseudo-labels by class, round {newest['round']}"
+    return Bars("pseudo-classes", title, "class", "share", names, series, "percent", about=about)
+
+
+def _shares(counts: Sequence[float]) -> list[float]:
+    return [c / sum(counts) if sum(counts) else 0.0 for c in counts]
+
+
+def participation(run: Facts) -> Grid:
+    """Client × round: the weight of each update that counted, a mark for each that did not."""
+    records = run.records
+    wide = -(-len(records) // MOST_COLUMNS)
+    asked = sorted({k for r in records for k in r["cohort"]})
+    if len(asked) > MOST_ROWS:
+        often = dict.fromkeys(asked, 0)
+        for r in records:
+            for k in r["cohort"]:
+                often[k] += 1
+        asked = sorted(sorted(asked, key=lambda k: -often[k])[:MOST_ROWS])
+    row = {k: i for i, k in enumerate(asked)}
+    cells: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    marks: dict[tuple[int, int], Mark] = {}
+    for i, r in enumerate(records):
+        for k, weight in r["weights"].items():
+            if int(k) in row:
+                cells.setdefault((i // wide, row[int(k)]), []).append((r["round"], weight or 0.0))
+        for fault in r["rejected"]:
+            if fault["client"] in row:
+                place = (i // wide, row[fault["client"]])
+                note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
+                marks[place] = Mark(*place, kind=_kind(fault["code"]), note=note)
+    points = [
+        Point(c, n, sum(w for _, w in found) / len(found), f"client {asked[n]}, round {found[0][0]}")
+        for (c, n), found in sorted(cells.items())
+    ]
+    lost = sum(len(r["rejected"]) for r in records)
+    about = f"{len(asked)} of {run.config['clients']} clients were asked in {len(records)} rounds; "
+    about += f"{lost} updates are missing."
+    if wide > 1:
+        about += f" Each column is {wide} rounds, a shade the mean weight in them."
+    if len(asked) == MOST_ROWS:
+        about += f" The {MOST_ROWS} clients asked most often are shown."
+    columns = [str(records[i]["round"]) for i in range(0, len(records), wide)]
+    return Grid(
+        "participation", "Participation and weights", "round", "client", columns, [str(k) for k in asked], points,
+        "weight", list(marks.values()), "cells", about,
+    )  # fmt: skip
+
+
+def _kind(code: str) -> str:
+    """A missing update's code with its name."""
+    return f"{code} {CODES[code].title}" if code in CODES else code
+
+
+def partition(run: Facts) -> Grid:
+    """Client × class: how many images of each class each client holds."""
+    held: list[list[int]] = run.classes["clients"]
+    shown = held[:MOST_ROWS]
+    names = [str(n) for n in run.classes["classes"]]
+    points = [
+        Point(k, c, float(count), f"client {k}, {names[c]}: {count} images")
+        for k, row in enumerate(shown)
+        for c, count in enumerate(row)
+        if count
+    ]
+    sizes = [sum(row) for row in held]
+    present = sum(sum(1 for n in row if n) for row in held) / max(len(held), 1)
+    about = f"{len(held)} clients hold {min(sizes)} to {max(sizes)} images each, "
+    about += f"on average of {present:.1f} of the {len(names)} classes."
+    if len(held) > len(shown):
+        about += f" The first {len(shown)} clients are shown."
+    return Grid(
+        "partition", "Who holds what", "client", "class", [str(k) for k in range(len(shown))], names, points,
+        "images", shape="bubbles", about=about,
+    )  # fmt: skip
+
+
+def norms(run: Facts) -> Lines:
+    """How far server and clients move in a round."""
+    records = run.records
+    xs = _rounds(records)
+    clients = [[u["norm"] for u in r["updates"] if u.get("norm") is not None] for r in records]
+    series = [
+        Series("server ‖σ − ω‖", xs, [r["norm_server"] for r in records]),
+        Series("clients ‖ψ − ω‖, mean", xs, [sum(n) / len(n) if n else None for n in clients], 1),
+        Series("model ‖ω′ − ω‖", xs, [r["norm_clients"] for r in records], 2, "dashed"),
+    ]
+    shown = [s for s in series if any(s.y)]
+    last = [f"{s.name} {amount(s.y[-1], 'number')}" for s in shown if s.y]
+    about = f"Lengths of the steps; in the last round {', '.join(last)}." if last else "No steps yet."
+    return Lines("norms", "How far each moves in a round", "round", "norm", shown, about=about)
+
+
+def cosines(run: Facts) -> Lines:
+    """Whether each client's update points where the server's does."""
+    found = [
+        (float(r["round"]), u["cosine"], f"client {u['client']}")
+        for r in run.records
+        for u in r["updates"]
+        if u.get("cosine") is not None
+    ]
+    ys = [y for _, y, _ in found]
+    series = [Series("a client", [x for x, _, _ in found], ys, 3, "points", notes=[n for _, _, n in found])]
+    about = (
+        f"{len(ys)} updates; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}." if ys else ""
+    )
+    title = "Do clients move the server's way?"
+    return Lines(
+        "cosines",
+        title,
+        "round",
+        "cosine with the server's step",
+        series,
+        levels=[Level("at right angles", 0.0)],
+        about=about,
+    )
+
+
+def traffic(run: Facts) -> Lines:
+    """Bytes sent so far."""
+    records = run.records
+    series = []
+    for i, (name, key) in enumerate((("to clients", "bytes_down"), ("from clients", "bytes_up"))):
+        total, sums = 0.0, []
+        for r in records:
+            total += r[key]
+            sums.append(total)
+        series.append(Series(name, _rounds(records), sums, i))
+    ends = ", ".join(f"{amount(s.y[-1], 'bytes')} {s.name}" for s in series if s.y)
+    return Lines("traffic", "Traffic so far", "round", "bytes", series, "bytes", about=f"In all {ends or 'nothing'}.")
+
+
+def phases(run: Facts) -> Bars:
+    """Seconds of each round by phase; with many rounds, the mean over several."""
+    records = run.records
+    wide = -(-len(records) // MOST_COLUMNS) or 1
+    groups = [records[i : i + wide] for i in range(0, len(records), wide)]
+    names = list(dict.fromkeys(phase for r in records for phase in r["seconds"]))
+    series = [(name, [sum(r["seconds"].get(name, 0.0) for r in g) / len(g) for g in groups]) for name in names]
+    totals = {name: sum(r["seconds"].get(name, 0.0) for r in records) for name in names}
+    about = "In all " + ", ".join(f"{name} {value:.1f} s" for name, value in totals.items()) + "." if totals else ""
+    labels = [str(g[0]["round"]) for g in groups]
+    return Bars("time", "Time by phase", "round", "seconds", labels, series, "seconds", stacked=True, about=about)
