@@ -1,7 +1,7 @@
 """One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, ServerSite, ServerState, nbytes
@@ -16,6 +16,19 @@ class CountsBytes(Protocol):
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
 
 
+@runtime_checkable
+class Network(Protocol):
+    """A fleet of real sites: it knows who can be reached, and what really travelled."""
+
+    def online(self) -> list[int]: ...
+
+    def traffic(self) -> dict[str, int]: ...
+
+
+UNUSED = ("E413", "E414")
+"""Answers that came too late or twice: told in the record, but they say nothing about the round they came in."""
+
+
 @dataclass(frozen=True)
 class Clients:
     """The population a run draws from, and what is let through of its answers."""
@@ -27,6 +40,8 @@ class Clients:
     gate: Gate = Gate()
     sizes: Sequence[int] | None = None
     """Images of each client where the server knows them; a claim of more is refused."""
+    min_updates: int = 1
+    """With fewer usable updates the round is skipped."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +54,9 @@ class Answers:
     payloads: dict[int, Payload]
     bytes_down: int
     bytes_up: int
+    unused: list[Missing] = field(default_factory=list)
+    wire: dict[str, int] = field(default_factory=dict)
+    """Bytes that really travelled, where the fleet is a network."""
 
 
 def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
@@ -46,7 +64,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     if not algorithm.asks_clients:
         return Answers([], [], [], {}, 0, 0)
     t = state.round
-    cohort = draw_cohort(clients.seed, t, clients.count, clients.cohort, clients.availability)
+    cohort = _draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = sum(
@@ -56,11 +74,18 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     schema = algorithm.reply_schema(site.network.layout)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
+    unused: list[Missing] = []
     up = 0
     for answer in fleet.train(t, {k: payload for k, payload in payloads.items() if k not in gone}):
         k = answer.client
+        if isinstance(answer, Missing) and answer.code in UNUSED:
+            unused.append(answer)
+            continue
         if k not in payloads or k in updates or k in missing:
-            continue  # nobody asked, or it has answered already
+            unused.append(
+                Missing(k, "E414", "answered again") if k in payloads else Missing(k, "E415", "was not asked")
+            )
+            continue
         if isinstance(answer, Missing):
             missing[k] = answer
             continue
@@ -71,5 +96,17 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
             updates[k] = answer
         else:
             missing[k] = fault
-    by_client = sorted(updates)
-    return Answers(cohort, [updates[k] for k in by_client], [missing[k] for k in sorted(missing)], payloads, down, up)
+    if 0 < len(updates) < clients.min_updates:
+        what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
+        missing |= {k: Missing(k, "E418", what) for k in updates}
+        updates = {}
+    usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
+    wire = fleet.traffic() if isinstance(fleet, Network) else {}
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
+
+
+def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
+    """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
+    online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
+    size = min(clients.cohort, len(online))
+    return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]

@@ -30,6 +30,8 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
         "bytes_up": answers.bytes_up,
         "bytes_down": answers.bytes_down,
         "rejected": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.missing],
+        "unused": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.unused],
+        "wire": answers.wire or None,
         "skipped": bool(answers.cohort) and not answers.updates,
         "norm_server": _short(float(server_step.norm())),
         "norm_clients": _short(float((state.omega - trained.omega).norm())),
@@ -46,7 +48,7 @@ def pseudo_labels(answers: Answers) -> tuple[float | None, float | None, list[in
     known = all("right" in u.metrics for u in voted)
     correct = _short(sum(u.metrics["right"] for u in voted) / kept) if known and kept else None
     width = sum(name.startswith("class/") for name in voted[0].metrics)
-    classes = [int(sum(u.metrics[f"class/{c}"] for u in voted)) for c in range(width)]
+    classes = [int(sum(u.metrics.get(f"class/{c}", 0.0) for u in voted)) for c in range(width)]
     return _short(kept / images), correct, classes
 
 
