@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar, Literal
 import torch
 
 from fedfew.algorithms.exchange import contributions, model_reply, scalar
-from fedfew.algorithms.local import LocalSGD, Supervised, train_supervised
+from fedfew.algorithms.fedavg import NO_WAY_TO_TRUST
+from fedfew.algorithms.local import LocalSGD, Supervised, train_server, train_supervised
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, NonNegative
@@ -36,7 +37,7 @@ class AllLabels:
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
-    unfit: ClassVar[Mapping[str, str]] = {}
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "fedavg"
 
@@ -45,10 +46,7 @@ class AllLabels:
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """The server trains on its labels first, and the clients start from its model."""
-        lr = self.server.sgd.rate(state.round, state.validation)
-        sigma, _ = train_supervised(
-            site.network, state.omega, site.labeled, self.server, lr, rng, scale=self.lambda_s, flips=site.flips
-        )
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:

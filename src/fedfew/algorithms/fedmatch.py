@@ -22,7 +22,8 @@ from torch.nn.functional import cross_entropy, kl_div, one_hot
 
 from fedfew.algorithms.exchange import scalar
 from fedfew.algorithms.helpers import Library, changed_bytes, restamp
-from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_supervised
+from fedfew.algorithms.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
+from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server
 from fedfew.algorithms.randaugment import POOL, rand_augment
 from fedfew.algorithms.vote import Ballot
 from fedfew.core.layout import Layout, Vector
@@ -66,9 +67,14 @@ class FedMatch:
     helpers: Annotated[Natural, Doc("H: models of similar clients sent along; 0 is fedmatch-lite")] = 2
     interval: Annotated[Count, Doc("helpers are sent every this many rounds")] = 10
     delta: Annotated[NonNegative, Doc("entries changed by no more than this do not travel")] = 1e-5
+    vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {
+        "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
+        "each other",
+        "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client went",
         "median": "only entries changed by more than `delta` travel, so most entries of a coordinate-wise median "
-        "would be the old value and the clients' work would be lost"
+        "would be the old value and the clients' work would be lost",
+        "trimmed-mean": "as for the median: the old value of the many would win over the work of the few",
     }
     asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "uniform"
@@ -83,12 +89,10 @@ class FedMatch:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """σ trained on D_s with ψ held fixed; then what the clients know of both is brought up to date."""
         psi = state.extra["psi"]
-        lr = self.server.sgd.rate(state.round, state.validation)
-        theta, _ = train_supervised(
-            site.network, state.sigma + psi, site.labeled, self.server, lr, rng, scale=self.lambda_s, flips=site.flips
-        )
+        theta = train_server(self.server, state.sigma + psi, state, site, rng, self.lambda_s)
         state = replace(state, sigma=theta - psi)
-        return replace(state, extra=restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta))
+        extra = restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta) | self.vote.learn(site)
+        return replace(state, extra=extra)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ and ψ as the wire has them, and every ``interval`` rounds the helpers' models for a client seen before."""
@@ -97,7 +101,7 @@ class FedMatch:
         if self.helpers and state.round % self.interval == 0:
             for i, vector in enumerate(Library.of(state).nearest(client, self.helpers)):
                 payload[f"helper{i}"] = vector
-        return payload
+        return payload | self.vote.message(state)
 
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int:
         """Bytes that must travel: the entries changed since the client was last here, with indices; helpers whole."""
@@ -111,10 +115,11 @@ class FedMatch:
         votes_of_helpers = self._helper_probabilities(payload, site)
         start = sigma + psi
         network.load(start)
+        adjust = self.vote.adjust(payload, site, rng)
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
-            loss, labels, keep = self.loss(network, site.images[indices], helped, rng)
+            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -140,15 +145,20 @@ class FedMatch:
         return torch.stack(outputs) if outputs else None
 
     def loss(
-        self, network: Network, images: Tensor, helped: Tensor | None, rng: torch.Generator
+        self,
+        network: Network,
+        images: Tensor,
+        helped: Tensor | None,
+        rng: torch.Generator,
+        adjust: Adjust = unadjusted,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
         with torch.no_grad():
-            own = network(images).softmax(1)
+            own = adjust(network(images).softmax(1))
         keep = own.max(1).values >= self.threshold
         ballots = one_hot(own.argmax(1), own.shape[1])
         if helped is not None:
-            ballots = ballots + one_hot(helped.argmax(2), own.shape[1]).sum(0).to(ballots.device)
+            ballots = ballots + one_hot(adjust(helped).argmax(2), own.shape[1]).sum(0).to(ballots.device)
         # a tie goes to the client's own label: half a vote more than the helpers'
         labels = (2 * ballots + one_hot(own.argmax(1), own.shape[1])).argmax(1)
         if not keep.any():
@@ -198,8 +208,9 @@ def fedmatch_lite(
     lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0,
     lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5,
     threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.75,
+    vote: Voting = PLAIN_VOTE,
 ) -> FedMatch:
     """FedMatch without helpers, the paper's "naive ω = ψ + σ"."""
     return FedMatch(
-        server, client, aggregator, lambda_s, 0.0, lambda_a, lambda_l2, lambda_l1, threshold, helpers=0
+        server, client, aggregator, lambda_s, 0.0, lambda_a, lambda_l2, lambda_l1, threshold, helpers=0, vote=vote
     )  # fmt: skip

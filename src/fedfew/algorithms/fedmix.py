@@ -8,8 +8,9 @@ Algorithm and System Design. 2021. Algorithm 1:
     ω_{t+1}   = α Σ_k w_k ψ^k_{t+1} + β σ_{t+1} + γ ω_t                                    w_k by FedFreq
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import torch
@@ -19,7 +20,8 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.algorithms.augment import views
 from fedfew.algorithms.exchange import contributions, model_reply, scalar
-from fedfew.algorithms.local import LocalSGD, Pull, Supervised, descend, train_supervised
+from fedfew.algorithms.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
+from fedfew.algorithms.local import LocalSGD, Pull, Supervised, descend, train_server
 from fedfew.algorithms.mixing import check_mix, mix
 from fedfew.algorithms.vote import Ballot, vote
 from fedfew.core.layout import Layout, Vector
@@ -54,6 +56,7 @@ class FedMix:
     ce_over: Annotated[
         Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
     ] = "confident"
+    vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "fedfreq"
@@ -67,27 +70,25 @@ class FedMix:
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """σ ← ω_t, trained on D_s."""
-        lr = self.server.sgd.rate(state.round, state.validation)
-        sigma, _ = train_supervised(
-            site.network, state.omega, site.labeled, self.server, lr, rng, scale=self.lambda_s, flips=site.flips
-        )
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         extra = {"previous": state.sigma} if self.anchor == "previous" else {}
-        return replace(state, sigma=sigma, extra=extra)
+        return replace(state, sigma=sigma, extra=extra | self.vote.learn(site))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """ω_t, this round's step size, and the anchor if it is another vector."""
         payload = {"omega": state.omega, "lr": scalar(self.client.rate(state.round, state.validation))}
         if self.lambda_anchor and self.anchor != "omega":
             payload["sigma"] = state.sigma if self.anchor == "trained" else state.extra["previous"]
-        return payload
+        return payload | self.vote.message(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """ψ^k ← ω_t, trained on the client's images."""
         network, ballot = site.network, Ballot(len(site))
         network.load(payload["omega"])
+        adjust = self.vote.adjust(payload, site, rng)
 
         def loss_of(indices: Tensor) -> Tensor:
-            loss, labels, keep = self.loss(network, site.images[indices], rng, site.flips)
+            loss, labels, keep = self.loss(network, site.images[indices], rng, site.flips, adjust)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -97,7 +98,7 @@ class FedMix:
         return Trained({"psi": network.snapshot()}, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
 
     def loss(
-        self, network: Network, images: Tensor, rng: torch.Generator, flips: bool
+        self, network: Network, images: Tensor, rng: torch.Generator, flips: bool, adjust: Adjust = unadjusted
     ) -> tuple[Tensor, Tensor, Tensor]:
         """λ_2 ‖p_1 − p_2‖² + λ_1 CE(ŷ, f(u)), the labels ŷ and the mask of the confident ones.
 
@@ -112,7 +113,7 @@ class FedMix:
             with torch.no_grad():
                 others = network(family[2:].flatten(0, 1)).softmax(1).unflatten(0, (self.views - 2, -1))
             ballots = torch.cat([ballots, others])
-        labels, keep = vote(ballots, self.threshold, self.mask_on)
+        labels, keep = vote(ballots, self.threshold, self.mask_on, adjust)
         loss = self.lambda_consistency * consistency
         confident = int(keep.sum())
         if confident and self.lambda_ce:
@@ -124,9 +125,14 @@ class FedMix:
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
-        psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
+        psi = self.aggregator(contributions(state, updates, work=self._work(state)), state.omega, state.sigma)
         omega = mix(psi.vector, state.sigma, state.omega, self.alpha, self.beta, self.gamma)
         return replace(state, omega=omega, weights=psi.weights)
+
+    def _work(self, state: ServerState) -> Callable[[float], float]:
+        """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""
+        lr = self.client.rate(state.round, state.validation)
+        return partial(self.client.work, lr=lr, prox=2 * self.lambda_anchor)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"psi"}"""

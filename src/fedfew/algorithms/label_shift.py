@@ -103,3 +103,7 @@ class Voting:
             return shifted(q, prior.double().to(q.device), start.to(q.device)).to(probabilities.dtype)
 
         return adjusted
+
+
+PLAIN_VOTE = Voting()
+"""Pseudo-labels as published: no prior of the client's own."""

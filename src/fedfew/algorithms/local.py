@@ -13,7 +13,7 @@ from fedfew.algorithms.augment import strong, weak
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import LabeledSet
+from fedfew.core.types import LabeledSet, ServerSite, ServerState
 
 MOST_STEPS = 100_000  # what a client may claim to have done in one round
 
@@ -80,6 +80,20 @@ class Supervised:
 
     sgd: LocalSGD = LocalSGD()
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
+    annealing: Annotated[
+        Literal["none", "log", "linear", "exp"],
+        Doc("training signal annealing (UDA): how the probability up to which a label still trains rises over the run"),
+    ] = "none"
+
+    def signal_bound(self, progress: float, classes: int) -> float:
+        """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.
+
+        log: 1 − exp(−5t/T), linear: t/T, exp: exp(5(t/T − 1)), stretched over [1/C, 1].
+        """
+        if self.annealing == "none":
+            return 1.0
+        share = {"log": 1 - math.exp(-5 * progress), "linear": progress, "exp": math.exp(5 * (progress - 1))}
+        return share[self.annealing] * (1 - 1 / classes) + 1 / classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,17 +181,43 @@ def train_supervised(
     scale: float = 1.0,
     flips: bool = True,
     penalty: Callable[[Network], None] | None = None,
+    progress: float = 1.0,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
 
-    def loss_of(indices: Tensor) -> Tensor:
+    def loss_of(indices: Tensor) -> Tensor | None:
         images = labeled.images[indices]
         if how.augment == "weak":
             images = weak(images, rng, flips=flips)
         elif how.augment == "strong":
             images = strong(images, rng, flips=flips)
-        return scale * cross_entropy(network(images), labeled.labels[indices].to(network.device))
+        logits, truth = network(images), labeled.labels[indices].to(network.device)
+        if how.annealing != "none":
+            sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)
+            unlearnt = sure <= how.signal_bound(progress, logits.shape[1])
+            if not unlearnt.any():
+                return None
+            logits, truth = logits[unlearnt], truth[unlearnt]
+        return scale * cross_entropy(logits, truth)
 
     steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty)
     return network.snapshot(), steps
+
+
+def train_server(
+    how: Supervised, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, scale: float = 1.0
+) -> Vector:
+    """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round."""
+    sigma, _ = train_supervised(
+        site.network,
+        start,
+        site.labeled,
+        how,
+        how.sgd.rate(state.round, state.validation),
+        rng,
+        scale=scale,
+        flips=site.flips,
+        progress=state.round / max(how.sgd.rounds, 1),
+    )
+    return sigma

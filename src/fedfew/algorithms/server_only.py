@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 
 import torch
 
-from fedfew.algorithms.local import LocalSGD, Supervised, train_supervised
+from fedfew.algorithms.local import LocalSGD, Supervised, train_server
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, NonNegative
@@ -32,10 +32,7 @@ class ServerOnly:
         return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        lr = self.server.sgd.rate(state.round, state.validation)
-        sigma, _ = train_supervised(
-            site.network, state.omega, site.labeled, self.server, lr, rng, scale=self.lambda_s, flips=site.flips
-        )
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:

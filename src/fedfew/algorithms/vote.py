@@ -3,17 +3,22 @@
 import torch
 from torch import Tensor
 
+from fedfew.algorithms.label_shift import Adjust, unadjusted
 
-def vote(probabilities: Tensor, threshold: float, mask_on: str = "mean") -> tuple[Tensor, Tensor]:
+
+def vote(
+    probabilities: Tensor, threshold: float, mask_on: str = "mean", adjust: Adjust = unadjusted
+) -> tuple[Tensor, Tensor]:
     """Labels and the mask of confident ones from softmax outputs A×B×C (Eq. 8, read as in METHODS: a mean, τ on it).
 
     The label is the argmax of the mean over the A views; it is kept where that mean is at least ``threshold``
-    (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class).
+    (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class). ``adjust`` is
+    how a client that knows its own class mix reads probabilities.
     """
-    mean = probabilities.mean(0)
+    mean = adjust(probabilities.mean(0))
     confidence, labels = mean.max(1)
     if mask_on == "first":
-        confidence = probabilities[0].max(1).values
+        confidence = adjust(probabilities[0]).max(1).values
     return labels, confidence >= threshold
 
 

@@ -6,7 +6,9 @@ from functools import partial
 from typing import Any
 
 from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
+from fedfew.core.settings import settings_of
 from fedfew.core.types import Algorithm
 
 
@@ -14,13 +16,17 @@ def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
     """The method of a resolved config; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
     factory = ALGORITHMS[method.pop("name")]
-    augment = server.pop("augment")
+    supervised = {key: server.pop(key) for key in settings_of(Supervised)}
+    rounds = document["rounds"]
     parts: dict[str, Any] = {
-        "server": Supervised(LocalSGD(**server, rounds=document["rounds"]), augment),
-        "client": LocalSGD(**document["client"], rounds=document["rounds"]),
+        "server": Supervised(LocalSGD(**server, rounds=rounds), **supervised),
+        "client": LocalSGD(**document["client"], rounds=rounds),
         "aggregator": partial(AGGREGATORS[aggregator.pop("name")], **aggregator),
     }
-    if "objective" in inspect.signature(factory).parameters:
+    wanted = inspect.signature(factory).parameters
+    if "vote" in wanted:
+        parts["vote"] = Voting(**document["vote"], rounds=rounds)
+    if "objective" in wanted:
         objective = dict(document["objective"])
         parts["objective"] = OBJECTIVES[objective.pop("name")](**objective)
     return factory(**parts, **method)
