@@ -18,7 +18,7 @@ from fedfew.models import MODELS
 from fedfew.models.build import build_model
 from fedfew.runtime.ask import Clients
 from fedfew.runtime.cohort import Availability, cohort_size
-from fedfew.runtime.gate import Gate
+from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
 
@@ -129,6 +129,13 @@ def fleet_of(parts: Parts) -> Fleet:
         "mean": federation.pixels.mean,
         "std": federation.pixels.std,
     }
-    workers = parts.config["fleet.workers"] or os.cpu_count() or 1
-    workers = min(workers, parts.clients.cohort)
-    return PoolFleet(workers, hello, data, federation.partition.sizes, sites.score, parts.config["fleet.timeout"])
+    workers = min(parts.config["fleet.workers"] or cores(), parts.clients.cohort)
+    limit = reply_limit(parts.algorithm.reply_schema(parts.network.layout))
+    return PoolFleet(
+        workers, hello, data, federation.partition.sizes, sites.score, parts.config["fleet.timeout"], limit
+    )  # fmt: skip
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

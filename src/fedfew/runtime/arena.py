@@ -8,7 +8,6 @@ import os
 import tempfile
 from collections.abc import Mapping
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,14 +17,34 @@ Index = dict[str, list[Any]]
 """Where each tensor lies: name → [offset, shape, dtype]."""
 
 _ALIGN = 64
+_KINDS = (
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 
 
 def shared_file() -> int:
-    """The descriptor of a new nameless file, in memory where the system offers that."""
-    folder = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    descriptor, name = tempfile.mkstemp(prefix="fedfew-", dir=folder)
-    Path(name).unlink()
-    return descriptor
+    """The descriptor of a new nameless file.
+
+    It is plain memory where the system offers that: /dev/shm has 64 MB in many containers, and writing beyond that
+    kills the process without a word.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("fedfew")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def index_bytes(index: Index) -> int:
+    """How many bytes the tensors of an index have; raises ValueError for an index that describes none."""
+    total = 0
+    for entry in index.values():
+        offset, shape, dtype = entry
+        if dtype not in _DTYPES or any(not isinstance(d, int) or d < 0 for d in (offset, *shape)):
+            raise ValueError(f"{entry} is no place of a tensor")
+        total += prod(shape) * _DTYPES[dtype].itemsize
+    return total
 
 
 class Arena:
@@ -37,20 +56,22 @@ class Arena:
 
     def write(self, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Index]:
         """Write named groups of tensors; a tensor that stands in several groups is written once."""
-        places: dict[tuple[int, tuple[int, ...]], int] = {}
+        places: dict[tuple[Any, ...], int] = {}
         plan: list[tuple[int, Tensor]] = []
         index: dict[str, Index] = {}
         offset = 0
         for group, tensors in groups.items():
             index[group] = {}
             for name, tensor in tensors.items():
-                key = (tensor.data_ptr(), tuple(tensor.shape))
+                key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
                 if key not in places or not tensor.numel():
                     places[key] = offset
                     plan.append((offset, tensor))
                     offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
                 index[group][name] = [places[key], list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
-        self._grow(offset)
+        if offset > os.fstat(self.descriptor).st_size:
+            os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._reach(offset)
         for place, tensor in plan:
             self._view(place, tuple(tensor.shape), tensor.dtype).copy_(tensor)
         return index
@@ -59,20 +80,18 @@ class Arena:
         """The tensors of an index; without ``copy`` they share the file's memory and change when it does."""
         views = {}
         for name, (offset, shape, dtype) in index.items():
-            kind = getattr(torch, dtype)
-            self._grow(offset + prod(shape) * kind.itemsize)
-            view = self._view(offset, tuple(shape), kind)
+            self._reach(offset + index_bytes({name: [offset, shape, dtype]}))
+            view = self._view(offset, tuple(shape), _DTYPES[dtype])
             views[name] = view.clone() if copy else view
         return views
 
-    def _grow(self, size: int) -> None:
-        """Make the file at least this long, and map all of it."""
+    def _reach(self, size: int) -> None:
+        """Map at least this much of the file; what it does not have cannot be read."""
         if self._map is not None and len(self._map) >= size:
             return
         length = os.fstat(self.descriptor).st_size
         if length < size:
-            length = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-            os.ftruncate(self.descriptor, length)
+            raise ValueError(f"the shared file has {length} bytes, {size} are wanted")
         self._map = mmap.mmap(self.descriptor, length) if length else None
 
     def _view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -83,4 +102,6 @@ class Arena:
     def close(self) -> None:
         """Give the file up; the memory is freed when no process maps it any more."""
         self._map = None
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1

@@ -1,8 +1,12 @@
 """One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, ServerSite, ServerState, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
@@ -36,9 +40,9 @@ class Clients:
     seed: int
     count: int
     cohort: int
-    availability: Availability = Availability()
-    gate: Gate = Gate()
-    sizes: Sequence[int] | None = None
+    availability: Availability = field(default_factory=Availability)
+    gate: Gate = field(default_factory=Gate)
+    sizes: Sequence[int] | NDArray[np.int64] | None = None
     """Images of each client where the server knows them; a claim of more is refused."""
     min_updates: int = 1
     """With fewer usable updates the round is skipped."""
@@ -89,13 +93,14 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
         if isinstance(answer, Missing):
             missing[k] = answer
             continue
-        up += nbytes(answer.reply)
+        up += received_bytes(answer.reply)
         size = None if clients.sizes is None else int(clients.sizes[k])
         fault = clients.gate.check(answer, payloads[k], schema, size)
         if fault is None:
             updates[k] = answer
         else:
             missing[k] = fault
+    missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
         missing |= {k: Missing(k, "E418", what) for k in updates}
@@ -103,6 +108,13 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
     wire = fleet.traffic() if isinstance(fleet, Network) else {}
     return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
+
+
+def received_bytes(reply: Mapping[str, object]) -> int:
+    """Bytes that came, of a reply that may hold anything."""
+    if not isinstance(reply, Mapping):
+        return 0
+    return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
 def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:

@@ -4,6 +4,8 @@ import json
 import socket
 from typing import Any
 
+LONGEST = 1 << 26  # bytes of a message: far above any honest one, far below what would hurt
+
 
 class Channel:
     """One end of a socket pair."""
@@ -17,15 +19,18 @@ class Channel:
         self.end.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, or None when the other side is gone."""
+        """The next message, or None when the other side is gone or talks nonsense."""
         while b"\n" not in self._pending:
             try:
                 part = self.end.recv(1 << 16)
             except OSError:
                 return None
-            if not part:
+            if not part or len(self._pending) > LONGEST:
                 return None
             self._pending += part
         line, _, self._pending = self._pending.partition(b"\n")
-        message: dict[str, Any] = json.loads(line)
-        return message
+        try:
+            message = json.loads(line)
+        except ValueError:
+            return None
+        return message if isinstance(message, dict) else None

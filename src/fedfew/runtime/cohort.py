@@ -15,9 +15,9 @@ from fedfew.core.streams import numpy_stream
 class Availability:
     """How likely each client is to be drawn, and how often one that was drawn never answers."""
 
-    kind: Annotated[Literal["uniform", "zipf"], Doc("every client alike, or client of rank r with share ∝ 1/r^exponent")] = (
-        "uniform"
-    )
+    kind: Annotated[
+        Literal["uniform", "zipf"], Doc("every client alike, or client of rank r with share ∝ 1/r^exponent")
+    ] = "uniform"
     exponent: Annotated[NonNegative, Doc("zipf: how steeply availability falls with the rank")] = 1.0
     dropout: Annotated[Fraction, Doc("simulated share of drawn clients that never answer")] = 0.0
 
@@ -28,7 +28,7 @@ def cohort_size(participation: float, clients: int) -> int:
 
 
 def draw_cohort(seed: int, round: int, clients: int, size: int, how: Availability) -> list[int]:
-    """S_t: ``size`` different clients from the stream of this round, sorted. Costs the same for any number of clients."""
+    """S_t: ``size`` different clients from the round's own stream, sorted; costs the same for any number of clients."""
     rng = numpy_stream(seed, "cohort", round)
     if how.kind == "uniform":
         return sorted(int(k) for k in rng.choice(clients, size, replace=False))

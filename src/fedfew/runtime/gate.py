@@ -11,6 +11,9 @@ from torch import Tensor
 from fedfew.core.settings import Count, Doc, NonNegative
 from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
 
+MOST_METRICS = 10_000
+LARGEST_METRIC = 1e15
+
 
 @dataclass(frozen=True)
 class Gate:
@@ -18,12 +21,15 @@ class Gate:
 
     max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
     max_growth: Annotated[NonNegative, Doc("bound on ‖reply‖ / ‖what was sent‖; 0: no bound")] = 1000.0
-    max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = 10_000_000
+    max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
+        10_000_000
+    )
 
     def check(self, update: ClientUpdate, payload: Payload, schema: Schema, size: int | None = None) -> Missing | None:
-        """None if the update may pass, else the reason it may not. ``size`` is the client's number of images, if known."""
+        """None if the update may pass, else why not. ``size`` is the client's number of images, if known."""
         fault = (
             _count_fault(update.examples, self.max_examples if size is None else size)
+            or _kind_fault(update.reply)
             or _name_fault(update.reply, schema)
             or _size_fault(update.reply, schema)
             or _form_fault(update.reply, schema)
@@ -53,7 +59,9 @@ class Gate:
             change, grown, base = float((tensor - sent).norm()), float(tensor.norm()), float(sent.norm())
         elif expected.delta:
             change = grown = float(tensor.norm())
-            base = max((float(t.norm()) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0)
+            base = max(
+                (float(t.norm()) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0
+            )
         else:
             return None
         if not math.isfinite(change):
@@ -67,7 +75,19 @@ class Gate:
 
 def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:
     if not isinstance(examples, int) or isinstance(examples, bool) or not 0 <= examples <= limit:
-        return "E407", f"claims {examples!r} examples, possible are 0 to {limit}"
+        return "E407", f"claims {str(examples)[:40]} examples, possible are 0 to {limit}"
+    return None
+
+
+def _kind_fault(reply: object) -> tuple[str, str] | None:
+    """Plain tensors only: whatever else a client's code hands over could fail in the midst of the aggregation."""
+    if not isinstance(reply, Mapping) or not all(isinstance(name, str) for name in reply):
+        return "E401", f"is no dict of named tensors but {type(reply).__name__}"
+    for name, tensor in reply.items():
+        if not isinstance(tensor, Tensor):
+            return "E403", f"{name} is no tensor but {type(tensor).__name__}"
+        if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.requires_grad:
+            return "E403", f"{name} is no plain tensor of numbers"
     return None
 
 
@@ -88,6 +108,13 @@ def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] 
     return None
 
 
+def reply_limit(schema: Schema) -> int:
+    """Bytes above which a reply is not even read: twice what is possible, so that smaller faults keep their names."""
+    entries = (math.prod(expected.limit if d is None else d for d in expected.shape) * expected.dtype.itemsize
+               for expected in schema.values())  # fmt: skip
+    return 2 * sum(entries) + (1 << 16)
+
+
 def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
     for name, expected in schema.items():
         tensor = reply[name]
@@ -96,16 +123,21 @@ def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] 
             want is None or have == want for have, want in zip(shape, expected.shape, strict=True)
         )
         if not same:
-            return "E402", f"{name} has shape {shape}, expected {tuple('any' if d is None else d for d in expected.shape)}"
+            return (
+                "E402",
+                f"{name} has shape {shape}, expected {tuple('any' if d is None else d for d in expected.shape)}",
+            )
         if tensor.dtype != expected.dtype:
             return "E403", f"{name} is {tensor.dtype}, expected {expected.dtype}"
     return None
 
 
 def _metric_fault(metrics: Mapping[str, float]) -> tuple[str, str] | None:
+    if not isinstance(metrics, Mapping) or len(metrics) > MOST_METRICS:
+        return "E405", f"metrics are no dict of at most {MOST_METRICS} numbers"
     for name, value in metrics.items():
-        if not isinstance(value, float | int) or not math.isfinite(value):
-            return "E404", f"metric {name} is {value!r}"
+        if not isinstance(value, float | int) or not -LARGEST_METRIC <= value <= LARGEST_METRIC:
+            return "E404", f"metric {name} is {str(value)[:40]}"
     return None
 
 

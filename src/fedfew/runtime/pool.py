@@ -4,6 +4,7 @@ A worker that dies costs the update it was working on; it is started again, and 
 """
 
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -12,16 +13,21 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
-from fedfew.runtime.arena import Arena, shared_file
+from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel
+
+STARTUP = 300.0  # seconds a worker has to import torch and build its network, even on a crowded machine
 
 
 @dataclass(eq=False)
@@ -36,37 +42,45 @@ class Worker:
     """The file its error output goes to."""
     job: dict[str, Any] | None = None
     since: float = field(default_factory=monotonic)
+    """When it was started or given its job."""
+    ready: bool = False
+    """Whether it has built its network; until then it is given more time."""
 
     def last_words(self) -> str:
         """The end of what the process wrote before it died."""
-        self.words.seek(0)
+        self.words.seek(max(os.fstat(self.words.fileno()).st_size - 400, 0))
         text: str = self.words.read().decode(errors="replace").strip()
-        return text[-400:]
+        return text
 
-    def end(self) -> None:
-        """Kill the process and free what belongs to it."""
+    def end(self) -> str:
+        """Kill the process if it still runs, free what belongs to it, and say how it ended."""
         self.process.kill()
-        self.process.wait()
+        status = self.process.wait()
         self.channel.end.close()
         self.answers.close()
         os.close(self.lifeline)
         self.words.close()
+        return f"signal {-status}" if status < 0 else f"status {status}"
 
 
 class PoolFleet:
-    """Trains clients on ``workers`` processes, each started by ``command`` and greeted with ``hello``."""
+    """Trains clients on ``workers`` processes that run ``module`` and are greeted with ``hello``.
+
+    A client has ``timeout`` seconds (0: no limit); a reply of more than ``limit`` bytes is not even read.
+    """
 
     def __init__(
         self,
         workers: int,
         hello: dict[str, Any],
         data: Mapping[str, Tensor],
-        sizes: Sequence[int],
+        sizes: Sequence[int] | NDArray[np.int64],
         score_here: Callable[[Vector], Scores],
         timeout: float = 0.0,
+        limit: int = 1 << 40,
         module: str = "fedfew.experiment.worker",
     ) -> None:
-        self._sizes, self._timeout, self._module = sizes, timeout, module
+        self._sizes, self._timeout, self._limit, self._module = sizes, timeout, limit, module
         self._score_here = score_here
         self._images, self._payloads, self._scoring = Arena(shared_file()), Arena(shared_file()), Arena(shared_file())
         self._hello = hello | {"kind": "hello", "tensors": self._images.write({"data": data})["data"]}
@@ -87,29 +101,38 @@ class PoolFleet:
         """Process ids of the workers."""
         return [worker.process.pid for worker in self._workers]
 
-    def _start(self) -> Worker:
-        ours, theirs = socket.socketpair()
-        watched, lifeline = os.pipe()
-        answers, words = Arena(shared_file()), tempfile.TemporaryFile()  # noqa: SIM115 - closed by Worker.end
-        files = [theirs.fileno(), self._images.descriptor, self._payloads.descriptor, self._scoring.descriptor]
-        files += [answers.descriptor, watched]
-        process = subprocess.Popen(
-            [sys.executable, "-m", self._module, *map(str, files)],
-            pass_fds=files,
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
-            start_new_session=True,  # Ctrl-C reaches this process only, which then ends the workers
-            env=os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
-        )
+    def _start(self) -> None:
+        with contextlib.ExitStack() as undo:  # whatever fails on the way is given back
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            undo.callback(theirs.close)
+            watched, lifeline = os.pipe()
+            undo.callback(os.close, lifeline)
+            undo.callback(os.close, watched)
+            answers = Arena(shared_file())
+            undo.callback(answers.close)
+            words = undo.enter_context(tempfile.TemporaryFile())
+            files = [theirs.fileno(), self._images.descriptor, self._payloads.descriptor, self._scoring.descriptor]
+            files += [answers.descriptor, watched]
+            try:
+                process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", self._module, *map(str, files)],
+                    pass_fds=files,
+                    stdin=subprocess.DEVNULL,
+                    stdout=words,
+                    stderr=words,
+                    start_new_session=True,  # Ctrl-C reaches this process only, which then ends the workers
+                    env=_surroundings(),
+                )
+            except OSError as error:
+                raise FedfewError("E502", "fleet", f"no worker process can be started: {error}") from error
+            self._workers.append(worker := Worker(process, Channel(ours), answers, lifeline, words))
+            undo.pop_all()
         theirs.close()
         os.close(watched)
-        worker = Worker(process, Channel(ours), answers, lifeline, words)
-        self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         with contextlib.suppress(OSError):  # it died at once: noticed when its channel is read
             worker.channel.send(self._hello)
-        return worker
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         """Answers as they come in; which worker does which client does not matter for the result."""
@@ -119,14 +142,22 @@ class PoolFleet:
         waiting = sorted(payloads, key=lambda k: (self._sizes[k], -k))  # the longest is taken from the end
         open_jobs = len(waiting)
         while open_jobs:
-            for worker in [w for w in self._workers if w.job is None]:
-                if waiting:
+            for worker in list(self._workers):
+                if worker.job is None and waiting and self._alive(worker):
                     k = waiting.pop()
                     tensors = {"payload": index[f"payload/{k}"], "memory": index[f"memory/{k}"]}
                     self._give(worker, {"kind": "train", "round": round, "client": k, "tensors": tensors})
             for answer in self._answers():
                 open_jobs -= 1
                 yield answer
+
+    def _alive(self, worker: Worker) -> bool:
+        """False for a worker that ended while it had nothing to do: it is replaced, and no client pays for it."""
+        if worker.process.poll() is None:
+            return True
+        for _ in self._bury(worker, "E409", ""):
+            pass
+        return False
 
     def _give(self, worker: Worker, job: dict[str, Any]) -> None:
         worker.job, worker.since = job, monotonic()
@@ -135,47 +166,70 @@ class PoolFleet:
 
     def _answers(self) -> Iterator[ClientUpdate | Missing]:
         """What the workers have to say next; deaths and deadlines are answers too. Scores are put aside."""
-        patience = 1.0 if self._timeout else None
-        for key, _ in self._selector.select(patience):
+        for key, _ in self._selector.select(self._patience()):
             worker: Worker = key.data
-            job, message = worker.job, worker.channel.receive()
+            message = worker.channel.receive()
             if message is None:
                 yield from self._bury(worker, "E409", "its worker process ended")
-                continue
-            worker.job, self._deaths = None, 0
-            if message["kind"] == "score":
-                self._scores = Scores(**message["scores"])
-            elif message["kind"] == "missing":
-                yield Missing(message["client"], message["code"], message["reason"])
-            elif job is not None:
-                yield self._update(worker, message)
-        if self._timeout:
-            for worker in list(self._workers):
-                if worker.job is not None and monotonic() - worker.since > self._timeout:
-                    yield from self._bury(worker, "E410", f"no answer within {self._timeout:g} s")
+            elif message["kind"] == "ready":
+                worker.ready, worker.since = True, monotonic()
+            else:
+                worker.job, self._deaths = None, 0
+                if message["kind"] == "score":
+                    self._scores = Scores(**message["scores"])
+                elif message["kind"] == "missing":
+                    yield Missing(message["client"], message["code"], message["reason"])
+                else:
+                    yield self._update(worker, message)
+        for worker in list(self._workers):
+            if self._left(worker) <= 0 and worker.ready:
+                yield from self._bury(worker, "E410", f"no answer within {self._timeout:g} s")
+            elif self._left(worker) <= 0:
+                yield from self._bury(worker, "E409", f"its worker process was not ready within {STARTUP:g} s")
 
-    def _update(self, worker: Worker, message: dict[str, Any]) -> ClientUpdate:
-        client = message["client"]
-        memory = worker.answers.read(message["tensors"]["memory"], copy=True)
+    def _left(self, worker: Worker) -> float:
+        """Seconds until a worker has taken too long."""
+        if not worker.ready:
+            return worker.since + STARTUP - monotonic()
+        if not self._timeout or worker.job is None or worker.job["kind"] != "train":
+            return math.inf
+        return worker.since + self._timeout - monotonic()
+
+    def _patience(self) -> float | None:
+        """How long there is nothing to do but listen."""
+        left = min(self._left(worker) for worker in self._workers)
+        return None if left == math.inf else max(left, 0.0)
+
+    def _update(self, worker: Worker, message: dict[str, Any]) -> ClientUpdate | Missing:
+        client, tensors = message["client"], message["tensors"]
+        try:
+            size = index_bytes(tensors["reply"])
+            if size > self._limit:
+                return Missing(
+                    client, "E405", f"the reply has {size:,} bytes, at most {self._limit // 2:,} are possible"
+                )
+            reply = worker.answers.read(tensors["reply"], copy=True)
+            memory = worker.answers.read(tensors["memory"], copy=True)
+        except ValueError as error:
+            return Missing(client, "E402", f"the reply cannot be read: {error}")
+        self._memory.pop(client, None)
         if memory:
             self._memory[client] = memory
-        reply = worker.answers.read(message["tensors"]["reply"], copy=True)
         return ClientUpdate(client, reply, message["examples"], message["metrics"])
 
     def _bury(self, worker: Worker, code: str, reason: str) -> Iterator[Missing]:
-        """Replace a dead worker; the client it worked on is missing."""
+        """Replace a worker that ended or was too slow; the client it worked on is missing."""
         job, words = worker.job, worker.last_words()
         self._selector.unregister(worker.channel.end)
         self._workers.remove(worker)
-        status = worker.process.poll()
-        worker.end()
-        self._deaths += 1
+        status = worker.end()
+        self._deaths += code == "E409"  # a slow client is no dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {words}")
         self._start()
         if job is not None and job["kind"] == "train":
-            tail = words.splitlines()[-1:] if words else []
-            yield Missing(job["client"], code, " ".join([reason, *tail]))
+            tail = words.splitlines()[-1:] if code == "E409" else []
+            yield Missing(job["client"], code, " ".join([f"{reason} ({status})" if code == "E409" else reason, *tail]))
 
     def score(self, omega: Vector) -> "PoolScoring":
         """Start scoring in a free worker, if there is one."""
@@ -202,13 +256,19 @@ class PoolFleet:
         self._memory = dict(memory)
 
     def close(self) -> None:
-        """End every worker; nothing is left running."""
+        """End every worker; nothing is left running. May be called twice."""
         for worker in self._workers:
             worker.end()
         self._workers.clear()
         self._selector.close()
         for arena in (self._images, self._payloads, self._scoring):
             arena.close()
+
+
+def _surroundings() -> dict[str, str]:
+    """One thread each, and the same places to import from as this process has: a user's own model may be anywhere."""
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
+    return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @dataclass(frozen=True, eq=False)

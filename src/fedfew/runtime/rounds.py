@@ -20,7 +20,7 @@ def run_rounds(
     rounds: int,
     max_skipped: int = 10,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds from ``state`` up to ``rounds``, one by one; each state that is yielded is complete and can be stored."""
+    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored."""
     clock, skipped = Clock(), 0
 
     def train_server(now: ServerState) -> ServerState:

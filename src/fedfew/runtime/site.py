@@ -52,13 +52,13 @@ class Sites:
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
         """One client's round. Whatever goes wrong in it costs this client's update, not the run."""
-        index = torch.from_numpy(self.shares.of(client))
         rng = stream(self.seed, "client", round, client)
         try:
+            index = torch.from_numpy(self.shares.of(client))
             trained = self._train(client, payload, index, rng)
+            metrics = trained.metrics | _audit(trained.votes, self.truth[index], self.classes)
         except Exception as error:
-            return Missing(client, "E408", f"{type(error).__name__}: {error}")
-        metrics = trained.metrics | _audit(trained.votes, self.truth[index], self.classes)
+            return Missing(client, "E408", f"{type(error).__name__}: {error}"[:400])
         return ClientUpdate(client, trained.reply, len(index), metrics)
 
     def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
@@ -67,12 +67,13 @@ class Sites:
             labeled = LabeledSet(images, self.truth[index])
             site = OracleSite(client, self.network, labeled, self.classes, self.flips)
             return self.algorithm.train_with_labels(payload, site, rng)
-        memory = self.memory.setdefault(client, {})
+        memory = dict(self.memory.get(client, {}))
         trained = self.algorithm.train_client(
             payload, ClientSite(client, self.network, images, self.classes, self.flips, memory), rng
         )
-        if not memory:
-            del self.memory[client]
+        self.memory.pop(client, None)  # a client whose training fails keeps what it had
+        if memory:
+            self.memory[client] = memory
         return trained
 
     def score(self, omega: Vector) -> Scores:

@@ -1,13 +1,15 @@
 """The inside of a worker process: reads jobs from its channel, trains or scores, and writes the answer to its arena."""
 
+import json
 import os
 import threading
 from dataclasses import asdict
 from typing import Any
 
-from fedfew.core.types import ClientUpdate
+from fedfew.core.types import ClientUpdate, nbytes
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
+from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.site import Sites
 
 
@@ -24,6 +26,7 @@ def end_with_parent(lifeline: int) -> None:
 
 def serve(sites: Sites, channel: Channel, payloads: Arena, scoring: Arena, answers: Arena) -> None:
     """Answer jobs until the channel closes."""
+    channel.send({"kind": "ready"})
     while (job := channel.receive()) is not None:
         channel.send(_score(sites, job, scoring) if job["kind"] == "score" else _train(sites, job, payloads, answers))
 
@@ -41,12 +44,20 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
         sites.memory[client] = memory
     answer = sites.train(job["round"], client, payloads.read(job["tensors"]["payload"], copy=False))
     if not isinstance(answer, ClientUpdate):
-        return {"kind": "missing", "client": client, "code": answer.code, "reason": answer.reason}
-    tensors = answers.write({"reply": answer.reply, "memory": sites.memory.get(client, {})})
-    return {
-        "kind": "update",
-        "client": client,
-        "tensors": tensors,
-        "examples": answer.examples,
-        "metrics": answer.metrics,
-    }
+        return _missing(client, answer.code, answer.reason)
+    limit = reply_limit(sites.algorithm.reply_schema(sites.network.layout))
+    try:
+        size = nbytes(answer.reply)
+        if size > limit:
+            return _missing(client, "E405", f"the reply has {size:,} bytes, at most {limit // 2:,} are possible")
+        tensors = answers.write({"reply": answer.reply, "memory": sites.memory.get(client, {})})
+        message = {"kind": "update", "client": client, "tensors": tensors}
+        message |= {"examples": answer.examples, "metrics": answer.metrics}
+        json.dumps(message)
+    except Exception as error:  # the method gave something that cannot travel
+        return _missing(client, "E408", f"{type(error).__name__}: {error}")
+    return message
+
+
+def _missing(client: int, code: str, reason: str) -> dict[str, Any]:
+    return {"kind": "missing", "client": client, "code": code, "reason": reason[:400]}
