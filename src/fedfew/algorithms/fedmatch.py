@@ -89,8 +89,9 @@ class FedMatch:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """σ trained on D_s with ψ held fixed; then what the clients know of both is brought up to date."""
         psi = state.extra["psi"]
-        theta = train_server(self.server, state.sigma + psi, state, site, rng, self.lambda_s)
-        state = replace(state, sigma=theta - psi)
+        start = state.sigma + psi
+        theta = train_server(self.server, start, state, site, rng, self.lambda_s)
+        state = replace(state, sigma=state.sigma + (theta - start))  # an entry left alone keeps its last bit
         extra = restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta) | self.vote.learn(site)
         return replace(state, extra=extra)
 
