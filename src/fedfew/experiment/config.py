@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -114,6 +115,11 @@ def _settings(section: str, name: str) -> dict[str, Setting]:
     return found
 
 
+def _fits_toml(value: Any) -> bool:
+    """Whether a default can stand in run.toml; None, say, cannot, and is left to the function that has it."""
+    return all(map(_fits_toml, value)) if isinstance(value, list | tuple) else isinstance(value, int | float | str)
+
+
 @dataclass(frozen=True)
 class Config:
     """A checked config: every key has its value, defaults included; ``document`` is what run.toml holds."""
@@ -163,6 +169,8 @@ def read(source: str | Path) -> tuple[Table, str]:
         return tomllib.loads(text), place
     except tomllib.TOMLDecodeError as error:
         raise FedfewError("E102", place, str(error)) from None
+    except RecursionError:
+        raise FedfewError("E102", place, "lists are nested too deeply") from None
 
 
 def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
@@ -199,7 +207,8 @@ def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
         names = NAMED.get(section)
         if names and key == names[0] and target.get(key, names[2]) != value and _is_known(section, value):
             known = settings_for(section, value) if value != "auto" else {}
-            for old in set(target) - set(known) - {f.partition(".")[2] for f in overrides}:
+            asked = {name.rpartition(".")[2] for name in overrides if name.rpartition(".")[0] == section}
+            for old in set(target) - set(known) - asked:
                 del target[old]
         target[key] = value
     return merged
@@ -287,10 +296,13 @@ def _section(
     values = {}
     for key, setting in settings.items():
         if key not in given:
-            values[key] = setting.default
+            values |= {key: setting.default} if _fits_toml(setting.default) else {}
             continue
         try:
             values[key] = TypeAdapter(setting.annotation).validate_python(given[key], strict=True)
+            if isinstance(values[key], float) and not math.isfinite(values[key]):
+                what = f"{prefix}{key} = {given[key]!r} should be a finite number"
+                faults.append(FedfewError("E103", place, what, f"It means: {setting.doc}"))
         except ValidationError as error:
             problem = error.errors()[0]["msg"].replace("Input should", "should")
             faults.append(
