@@ -5,6 +5,7 @@ from collections.abc import Callable
 from fedfew.algorithms.aggregators import AGGREGATORS
 from fedfew.algorithms.all_labels import AllLabels
 from fedfew.algorithms.fedavg import FedAvg, fedprox
+from fedfew.algorithms.fedfew import FedFew
 from fedfew.algorithms.fedmatch import FedMatch, fedmatch_lite
 from fedfew.algorithms.fedmix import FedMix
 from fedfew.algorithms.objectives import OBJECTIVES
@@ -12,6 +13,7 @@ from fedfew.algorithms.server_only import ServerOnly
 from fedfew.core.types import Algorithm
 
 ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
+    "fedfew": FedFew,
     "fedmix": FedMix,
     "fedmatch": FedMatch,
     "fedmatch-lite": fedmatch_lite,

@@ -32,14 +32,30 @@ def ls(json: Json = False) -> None:
     """List the datasets, fetched or not."""
     from rich.table import Table
 
-    from fedfew.data.sources import inventory
+    from fedfew.data.datasets import inventory
     from fedfew.interface.console import out, print_json
 
     entries = inventory()
     if json:
-        print_json({"datasets": entries})
+        print_json(
+            {
+                "datasets": [
+                    {
+                        "name": entry.name,
+                        "fetched": entry.fetched,
+                        "images": entry.images,
+                        "shape": list(entry.shape),
+                        "classes": len(entry.classes),
+                        "path": str(entry.path),
+                    }
+                    for entry in entries
+                ]
+            }
+        )
         return
     table = Table("dataset", "here", "images", "shape", "classes", "where")
     for entry in entries:
-        table.add_row(*(str(value) for value in entry.values()))
+        shape = "×".join(map(str, entry.shape))
+        here = "yes" if entry.fetched else f"fedfew data fetch {entry.name}"
+        table.add_row(entry.name, here, f"{entry.images:,}", shape, str(len(entry.classes)), str(entry.path))
     out.print(table)

@@ -1,0 +1,80 @@
+"""fedfew partition: share a dataset out among clients, measure how non-IID that is, and draw it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedfew.interface import options
+from fedfew.interface.options import Json, Set
+
+
+def register(app: typer.Typer) -> None:
+    app.command("partition")(partition)
+
+
+def partition(
+    dataset: Annotated[str, typer.Option(help="Dataset to share out.")] = "cifar10",
+    mu: Annotated[str, typer.Option(help="μ of the Dirichlet kinds; several separated by commas.")] = "0.1,1,10",
+    kind: Annotated[str, typer.Option(help="iid, dirichlet, dirichlet-by-class or shards.")] = "dirichlet",
+    clients: Annotated[int, typer.Option(help="K, the number of clients.")] = 100,
+    skew: Annotated[float, typer.Option(help="σ of log-normal client sizes; 0: equal sizes.")] = 0.0,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the figure goes.")] = Path("figures"),
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
+    from fedfew.core.errors import FedfewError
+    from fedfew.data import heterogeneity
+    from fedfew.experiment.build import federation_of
+    from fedfew.experiment.config import load
+    from fedfew.interface.console import print_json
+    from fedfew.interface.plots import bubbles, save
+
+    try:
+        levels = [float(part) for part in mu.split(",")] if kind.startswith("dirichlet") else [None]
+    except ValueError:
+        raise FedfewError("E103", "--mu", f"{mu!r} is not a list of numbers", "Write e.g. --mu 0.1,1,10") from None
+    table: dict[str, Any] = {"clients": clients, "dataset": {"name": dataset}, "partition": {"kind": kind, "skew": skew}}
+    if dataset == "cifar10":
+        table["dataset"] |= {"split": "paper", "validation": 2000, "unlabeled": 55_000}
+    else:
+        table |= {"labels": 100}
+        table["dataset"]["validation"] = 500
+    found, histograms, classes = {}, {}, ()
+    for level in levels:
+        chosen = {} if level is None else {"partition.mu": level}
+        federation = federation_of(load(table, chosen | options.overrides(set_)))
+        histogram = federation.partition.histogram(federation.truth.numpy(), len(federation.classes))
+        name = kind if level is None else f"{level:g}"
+        found[name] = {
+            "clients": federation.partition.clients,
+            "sizes": federation.partition.sizes.tolist(),
+            "R": round(heterogeneity(histogram), 4),
+            "hash": federation.partition.hash,
+        }
+        histograms[name if level is None else f"μ = {name}"], classes = histogram, federation.classes
+    paths = save(bubbles(histograms, classes), out / f"partition-{dataset}-{kind}")
+    if json:
+        several = {key: {name: entry[key] for name, entry in found.items()} for key in ("sizes", "R", "hash")}
+        print_json(next(iter(found.values())) if len(found) == 1 else {"clients": clients} | several)
+        return
+    _show(found, dataset, kind, paths)
+
+
+def _show(found: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:
+    from rich.table import Table
+
+    from fedfew.interface.console import out
+
+    table = Table(title=f"{dataset}, {kind}")
+    for column in ("μ", "R", "clients", "smallest", "median", "largest", "hash"):
+        table.add_column(column, justify="right")
+    for name, entry in found.items():
+        sizes = sorted(entry["sizes"])
+        table.add_row(
+            name, f"{entry['R']:.3f}", str(entry["clients"]), str(sizes[0]), str(sizes[len(sizes) // 2]),
+            str(sizes[-1]), entry["hash"][:12],
+        )  # fmt: skip
+    out.print(table)
+    out.print("figure: " + ", ".join(map(str, paths)), soft_wrap=True)
