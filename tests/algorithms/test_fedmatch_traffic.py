@@ -11,7 +11,9 @@ from tests.algorithms.test_fedmatch import SIZE, fedmatch
 from tests.algorithms.tiny import CLASSES, client_site, generator, linear_logits, random_theta, server_site
 from torch import Tensor
 
+from fedfew.algorithms.fedmatch import FedMatch
 from fedfew.algorithms.helpers import Library
+from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, ServerState, nbytes
 from fedfew.runtime.rounds import count
 
@@ -36,14 +38,14 @@ def test_the_nearest_models_are_those_of_brute_force(known: int, wanted: int, se
     assert library.nearest(2, wanted) == [], "a stranger has nobody alike"
 
 
-def run_round(method: object, state: ServerState, cohort: list[int]) -> ServerState:
+def run_round(method: FedMatch, state: ServerState, cohort: list[int]) -> ServerState:
     """One round from the state after ``before_clients``."""
     updates = []
     for k in cohort:
-        trained = method.train_client(method.broadcast(state, k), client_site(k), generator(k))  # type: ignore[attr-defined]
+        trained = method.train_client(method.broadcast(state, k), client_site(k), generator(k))
         updates.append(ClientUpdate(k, trained.reply, 12, trained.metrics))
     counted = replace(state, participation=count(state, updates))
-    done = method.after_clients(counted, updates, server_site(), generator(0))  # type: ignore[attr-defined]
+    done = method.after_clients(counted, updates, server_site(), generator(0))
     return replace(done, round=state.round + 1)
 
 
@@ -54,17 +56,11 @@ def test_clients_are_known_by_what_they_say_to_one_noise_image() -> None:
 
     library = Library.of(done)
     assert set(library.models) == set(library.embeddings) == {2, 5} and library.seen == {2: 0, 5: 0}
-    noise = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8, generator=noise_stream())
+    noise = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8, generator=stream(0, "fedmatch", "noise"))
     for k in (2, 5):
         expected = linear_logits(state.sigma + library.models[k], noise).softmax(1)[0]
         torch.testing.assert_close(library.embeddings[k], expected)
     assert not torch.equal(library.models[2], library.models[5])
-
-
-def noise_stream() -> torch.Generator:
-    from fedfew.core.streams import stream
-
-    return stream(0, "fedmatch", "noise")
 
 
 def test_helpers_go_every_interval_rounds_to_clients_seen_before() -> None:
