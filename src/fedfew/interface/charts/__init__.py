@@ -1,5 +1,5 @@
 """Charts: what a figure shows is said once, and drawn as SVG, written as CSV or handed to the browser's script."""
 
-from fedfew.interface.charts.figure import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Level, Lines, Mark, Point, Series
 
-__all__ = ["Bars", "Figure", "Grid", "Level", "Lines", "Mark", "Point", "Series"]
+__all__ = ["COLOURS", "Bars", "Figure", "Grid", "Level", "Lines", "Mark", "Point", "Series"]

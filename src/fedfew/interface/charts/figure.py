@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Unit = Literal["percent", "number", "bytes", "seconds"]
+COLOURS = 8
+"""Places in the palette; the next series begins again at the first."""
 
 
 @dataclass(frozen=True)

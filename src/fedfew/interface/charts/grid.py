@@ -4,7 +4,7 @@ from html import escape
 
 from fedfew.interface.charts.figure import Grid
 from fedfew.interface.charts.paper import Paper, text
-from fedfew.interface.charts.scale import amount, every
+from fedfew.interface.charts.scale import amount, labelled
 
 SHADES = 6
 MOST_NOTES = 1500
@@ -20,10 +20,10 @@ def draw_grid(figure: Grid, width: int) -> Paper:
     bottom = top + tall * rows
     height = int(bottom + 38)
     parts = [legend, f'<path class="rule" d="M{left:g} {top:g}V{bottom:g}H{width - 10}"/>']
-    named = range(0, len(figure.rows), every(rows, int(tall * rows / 13)))
+    named = labelled(figure.rows, int(tall * rows / 13))
     parts += [text(left - 6, top + tall * (i + 0.5) + 4, figure.rows[i], "end") for i in named]
     room = int((width - left) / (10 + 7 * max((len(c) for c in figure.columns), default=1)))
-    named = range(0, len(figure.columns), every(columns, room))
+    named = labelled(figure.columns, room)
     parts += [text(left + step * (i + 0.5), bottom + 16, figure.columns[i], "mid") for i in named]
     parts.append(text((left + width - 10) / 2, height - 5, f"{figure.x} →   ↓ {figure.y}", "mid faint"))
     draw = _cells if figure.shape == "cells" else _bubbles
@@ -71,7 +71,7 @@ def _cells(figure: Grid, left: float, top: float, step: float, tall: float) -> l
 
 def _bubbles(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
     most = max((p.value for p in figure.points), default=0.0) or 1.0
-    largest = min(max(step, 8.0), max(tall, 8.0), 26.0) * 0.54
+    largest = min(max(1.5 * step, 8.0), max(tall, 8.0), 26.0) * 0.54
     return [
         f'<circle class="bubble k0" cx="{left + step * (p.column + 0.5):.1f}" cy="{top + tall * (p.row + 0.5):.1f}" '
         f'r="{largest * (p.value / most) ** 0.5:.1f}"/>'

@@ -100,6 +100,16 @@ def every(count: int, room: int) -> int:
     return int(next(power * m for m in (1, 2, 5, 10) if power * m >= rough))
 
 
+def labelled(labels: Sequence[str], room: int) -> list[int]:
+    """Which of the labels to write when there is room for ``room``; of numbers the round ones."""
+    step = every(len(labels), room)
+    if step > 1 and all(label.isdecimal() for label in labels):
+        places = [i for i, label in enumerate(labels) if int(label) % step == 0]
+        if 1 < len(places) <= room + 1:
+            return places
+    return list(range(0, len(labels), step))
+
+
 def thinned(count: int, most: int) -> list[int]:
     """At most ``most`` of ``count`` places, evenly spaced, first and last among them."""
     if count <= most:

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Series
+from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series
 from fedfew.interface.charts.grid import draw_grid
 from fedfew.interface.charts.paper import Paper, text
-from fedfew.interface.charts.scale import Scale, every, extent, thinned, ticks, whole_ticks, writer
+from fedfew.interface.charts.scale import Scale, extent, labelled, thinned, ticks, whole_ticks, writer
 
 WIDTH, HEIGHT = 460, 270
 MOST_POINTS = 600
-COLOURS = 8
 
 
-def svg(figure: Figure, *, width: int = WIDTH, scope: str = "", alone: bool = False) -> str:
+def svg(figure: Figure, *, width: int = WIDTH, alone: bool = False) -> str:
     """The figure as an SVG element; ``alone`` makes it a file of its own that brings its title and colours along."""
     match figure:
         case Lines():
@@ -23,7 +22,7 @@ def svg(figure: Figure, *, width: int = WIDTH, scope: str = "", alone: bool = Fa
             paper = _bars(figure, width)
         case Grid():
             paper = draw_grid(figure, width)
-    name = f"{scope}{figure.key}{width}"
+    name = f"{figure.key}{width}"
     head = 26 if alone else 0
     size = f'viewBox="0 {-head} {width} {paper.height + head}"'
     outside = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{paper.height + head}"' if alone else ""
@@ -63,7 +62,7 @@ def _legend(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
 
 def _lines(figure: Lines, width: int) -> Paper:
     names = [(s.name, f"{_look(s)} k{s.colour % COLOURS}") for s in figure.series]
-    legend, top = _legend([*names, *[(level.name, "level line") for level in figure.levels]], width)
+    legend, top = _legend(names, width)
     values = [v for s in figure.series for v in _reach(s)] + [level.y for level in figure.levels]
     low, high = extent(values, figure.unit)
     marks = ticks(low, high)
@@ -71,15 +70,27 @@ def _lines(figure: Lines, width: int) -> Paper:
     left = 16 + 6.8 * max(len(write(v)) for v in marks)
     xs = [x for s in figure.series for x in s.x] or [0.0, 1.0]
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, left + 4, width - 14)
-    y = Scale(low, high, HEIGHT - 40, top)
+    y = Scale(low, high, HEIGHT - 40, top + (8 if figure.levels else 0))
     parts = [legend, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
     parts += [text(x(t), HEIGHT - 23, f"{t:g}", "mid") for t in whole_ticks(x.low, max(xs), 7)]
-    for level in figure.levels:
-        parts.append(f'<path class="level line" d="M{left:g} {y(level.y):g}H{width - 14}"/>')
     parts += [_curve(s, x, y) for s in figure.series]
+    parts += _levels(figure, left, width, y)
     if not any(v is not None for v in values):
         parts.append(text((left + width) / 2, HEIGHT / 2, "nothing to show yet", "mid"))
     return Paper("".join(parts), HEIGHT)
+
+
+def _levels(figure: Lines, left: float, width: int, y: Scale) -> list[str]:
+    """Lines to compare with, each with its name at its right end: above it, or below where another is close above."""
+    parts: list[str] = []
+    above = -99.0
+    for level in sorted(figure.levels, key=lambda level: -level.y):
+        place = y(level.y)
+        words = place + 13 if place - above < 16 else place - 4
+        parts.append(f'<path class="level line" d="M{left:g} {place:g}H{width - 14}"/>')
+        parts.append(text(width - 14, words, level.name, "end over"))
+        above = place
+    return parts
 
 
 def _look(series: Series) -> str:
@@ -144,14 +155,35 @@ def _bars(figure: Bars, width: int) -> Paper:
     marks = ticks(0.0, high)
     write = writer(figure.unit, marks)
     left = 16 + 6.8 * max(len(write(v)) for v in marks)
-    y = Scale(0.0, high, HEIGHT - 40, top)
     step = (width - 14 - left) / max(count, 1)
-    parts = [legend, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
-    label = every(count, int((width - left) / (9 + 7 * max((len(n) for n in figure.names), default=1))))
-    parts += [text(left + step * (i + 0.5), HEIGHT - 23, figure.names[i], "mid") for i in range(0, count, label)]
+    names, bottom = _names(figure.names, left, step)
+    y = Scale(0.0, high, HEIGHT - bottom, top)
+    frame = _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)
+    return Paper("".join([legend, frame, names, *_columns(figure, left, step, y)]), HEIGHT)
+
+
+def _names(names: Sequence[str], left: float, step: float) -> tuple[str, float]:
+    """The bars' names and the room they take: aslant if they are words too long to stand upright."""
+    longest = max((len(name) for name in names), default=1)
+    places = [left + step * (i + 0.5) for i in range(len(names))]
+    if 6.8 * longest + 6 > step >= 12 and not all(name.isdecimal() for name in names):
+        short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
+        slant = "".join(
+            f'<text class="end" transform="translate({x + 3:.1f} {HEIGHT - 64}) rotate(-38)">{escape(name)}</text>'
+            for x, name in zip(places, short, strict=True)
+        )
+        return slant, 76.0
+    room = int(step * len(names) / (9 + 7 * longest))
+    return "".join(text(places[i], HEIGHT - 23, names[i], "mid") for i in labelled(names, room)), 40.0
+
+
+def _columns(figure: Bars, left: float, step: float, y: Scale) -> list[str]:
+    """The bars of a series are one path."""
+    count = len(figure.names)
     base = [0.0] * count
     wide = step * (0.72 if count < 40 else 0.86)
     each = wide if figure.stacked else wide / max(len(figure.series), 1)
+    parts = []
     for n, (_, values) in enumerate(figure.series):
         path = []
         for i, value in enumerate(values):
@@ -163,4 +195,4 @@ def _bars(figure: Bars, width: int) -> Paper:
             if figure.stacked:
                 base[i] += value
         parts.append(f'<path class="fill k{n % COLOURS}" d="{"".join(path)}"/>')
-    return Paper("".join(parts), HEIGHT)
+    return parts

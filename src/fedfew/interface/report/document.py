@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from importlib import metadata, resources
@@ -38,12 +38,12 @@ class Drawn:
     links: list[tuple[str, str]]
 
 
-def draw(figure: Figure, links: Links, scope: str = "") -> Drawn:
+def draw(figure: Figure, links: Links) -> Drawn:
     """Grids with many columns get the whole width."""
     if isinstance(figure, Grid) and len(figure.columns) > 32:
-        wide = Markup(svg(figure, width=WIDE, scope=scope))
-        return Drawn(figure, wide, Markup(svg(figure, width=WIDTH, scope=scope)), links(figure))
-    return Drawn(figure, Markup(svg(figure, scope=scope)), None, links(figure))
+        wide = Markup(svg(figure, width=WIDE))
+        return Drawn(figure, wide, Markup(svg(figure, width=WIDTH)), links(figure))
+    return Drawn(figure, Markup(svg(figure)), None, links(figure))
 
 
 def environment(*folders: str) -> Environment:
@@ -136,8 +136,10 @@ class Section:
     charts: list[Drawn]
 
     @property
-    def best(self) -> bool:
-        return any(g.accuracy("mean_last_10") for g in self.groups)
+    def best(self) -> Group | None:
+        """The best group that is not a bound, or else the best one."""
+        rated = [g for g in self.groups if g.accuracy("mean_last_10")]
+        return next((g for g in rated if g.runs[0].method not in BOUNDS), rated[0] if rated else None)
 
     @property
     def single(self) -> bool:
@@ -163,7 +165,8 @@ def sections_of(runs: Sequence[Facts], links: Links) -> list[Section]:
             f"{first.dataset}, {first.config.get('labels')} labels, {first.config['clients']} clients, "
             f"{partition.get('kind', '?')}{mu}, {first.rounds} rounds"
         )
-        sections.append(Section(title, groups, [draw(figure, links, f"s{n}-") for figure in overlay(groups)]))
+        charts = [draw(replace(figure, key=f"s{n}-{figure.key}"), links) for figure in overlay(groups)]
+        sections.append(Section(title, groups, charts))
     return sections
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any
 
-from fedfew.interface.charts import Figure, Lines, Series
+from fedfew.interface.charts import COLOURS, Figure, Lines, Series
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.report.facts import Facts
 
@@ -75,7 +75,8 @@ def _label(run: Facts, own: dict[str, Any], settings: Sequence[dict[str, Any]]) 
     label = f"{run.method} + {run.aggregator}" if several else run.method
     rivals = [s for s in alike if s["aggregator.name"] == run.aggregator]
     apart = [key for key in own if any(s.get(key) != own[key] for s in rivals)]
-    shown = [f"{key.rpartition('.')[2]} {own[key]}" for key in apart[:3]]
+    ends = [key.rpartition(".")[2] for key in own]
+    shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own[key]}" for key in apart[:3]]
     return ", ".join([label, *shown, *(["…"] if len(apart) > 3 else [])])
 
 
@@ -107,7 +108,8 @@ def _curves(
                 g.label,
                 [float(n) for n, _ in spreads],
                 [s.mean if s else None for _, s in spreads],
-                list(palette or groups).index(g),
+                place := list(palette or groups).index(g),
+                "line" if place < COLOURS else "dashed",
                 spread=[s.sd if s else None for _, s in spreads],
             )
         )
