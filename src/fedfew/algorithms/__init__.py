@@ -8,7 +8,9 @@ from fedfew.algorithms.fedavg import FedAvg, fedprox
 from fedfew.algorithms.fedfew import FedFew
 from fedfew.algorithms.fedmatch import FedMatch, fedmatch_lite
 from fedfew.algorithms.fedmix import FedMix
+from fedfew.algorithms.fl2 import FL2
 from fedfew.algorithms.objectives import OBJECTIVES
+from fedfew.algorithms.semifl import SemiFL
 from fedfew.algorithms.server_only import ServerOnly
 from fedfew.core.types import Algorithm
 
@@ -17,6 +19,8 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedmix": FedMix,
     "fedmatch": FedMatch,
     "fedmatch-lite": fedmatch_lite,
+    "semifl": SemiFL,
+    "fl2": FL2,
     "fedavg": FedAvg,
     "fedprox": fedprox,
     "server-only": ServerOnly,
