@@ -10,14 +10,15 @@ Norm = Literal["none", "group", "batch"]
 
 
 def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) -> nn.Sequential:
-    """3×3 convolution → normalisation → 2×2 max pool if wanted → ReLU.
+    """3×3 convolution → 2×2 max pool if wanted → normalisation → ReLU.
 
-    The paper pools after the ReLU. Both are increasing, so the order changes no value and no gradient, and this one
-    lets the ReLU work on a quarter of the pixels.
+    The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
+    gradient; pooling first lets what follows work on a quarter of the pixels.
     """
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), *normalisation(outputs, norm)]
+    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)]
     if pool:
         layers.append(nn.MaxPool2d(2))
+    layers += normalisation(outputs, norm)
     return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
