@@ -58,13 +58,13 @@ def need_pydicom() -> Any:
 
 def _picture(file: Any, samples: int) -> NDArray[np.uint8]:
     pixels = need_pydicom().pixels
-    values = pixels.pixel_array(file, index=0)
+    values: NDArray[Any] = pixels.pixel_array(file, index=0)
     if samples == 3:
         return np.ascontiguousarray(values[..., :3]).astype(np.uint8)
-    rescaled = pixels.apply_modality_lut(values, file).astype(np.float32)
+    rescaled: NDArray[np.float32] = pixels.apply_modality_lut(values, file).astype(np.float32)
     low, high = _window(file) or (float(rescaled.min()), float(rescaled.max()))
     scale = 255 / (high - low) if high > low else 0.0
-    grey = np.rint((rescaled - low) * scale).clip(0, 255).astype(np.uint8)
+    grey: NDArray[np.uint8] = np.rint((rescaled - low) * scale).clip(0, 255).astype(np.uint8)
     return 255 - grey if file.get("PhotometricInterpretation") == "MONOCHROME1" else grey
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from fedfew.data.dicom import decode_dicom, is_dicom
 from fedfew.data.unreadable import Unreadable
@@ -223,7 +223,8 @@ def to_eight_bits(values: NDArray[Any]) -> Pixels8:
     elif values.dtype.kind == "f" and low >= 0 and high <= 1:
         low, high = 0.0, 1.0
     scale = 255 / (high - low) if high > low else 0.0
-    return np.rint((values.astype(np.float32) - np.float32(low)) * np.float32(scale)).clip(0, 255).astype(np.uint8)
+    scaled: Pixels8 = np.rint((values.astype(np.float32) - low) * scale).clip(0, 255).astype(np.uint8)
+    return scaled
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:
@@ -241,10 +242,12 @@ def _fit(image: Image.Image, size: int) -> Image.Image:
 
 
 def _planes(image: Image.Image, channels: int) -> Pixels8:
-    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()
 
 
 def _short(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "its header makes no sense"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 100 else f"{text[:99]}…"

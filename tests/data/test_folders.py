@@ -1,0 +1,194 @@
+"""Own images in folders: what is found, what is refused, the cache, and a federation whose clients are the sites."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from tests.data.digit_folders import put, write_digits
+from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
+
+from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.data import federate
+from fedfew.data.datasets import mini_mnist
+from fedfew.data.folder_check import find_copies, findings
+from fedfew.data.folders import look_through, read_folder, read_images
+from fedfew.data.own_images import folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test has its own cache."""
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    return write_digits(tmp_path / "digits", server=40, clients=60, test=30)
+
+
+def codes(root: Path, batch: int = 1, *, allow_overlap: bool = False) -> list[tuple[str, bool]]:
+    found = findings(read_folder(root, 28, 1), batch, allow_overlap=allow_overlap)
+    return [(finding.fault.code, finding.serious) for finding in found]
+
+
+def test_a_folder_becomes_a_dataset_with_its_sites(digits: Path) -> None:
+    dataset = folder(path=str(digits), size=28, channels=1, flips=False)
+    original = mini_mnist()
+    assert dataset.classes == tuple(f"digit {d}" for d in range(10))
+    assert dataset.sites is not None
+    assert dataset.sites.names == tuple(f"hospital-{k}" for k in range(4))
+    by_class = torch.sort(original.train.labels[:40], stable=True)
+    assert torch.equal(dataset.train.labels, by_class.values)
+    assert torch.equal(dataset.train.images, original.train.images[:40][by_class.indices])
+    owner = original.train.labels[40:100] * 4 // 10
+    for k in range(4):
+        held = dataset.sites.images[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]]
+        assert torch.equal(held, original.train.images[40:100][owner == k])
+
+
+def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) -> None:
+    dataset = folder(path=str(digits), size=28, channels=1)
+    federation = federate(dataset, labels=1000, clients=100, validation=1000, seed=3)
+    assert federation.partition.clients == 4
+    assert federation.sites == tuple(f"hospital-{k}" for k in range(4))
+    assert (federation.truth == -1).all()
+    assert len(federation.server) == 40
+    assert (len(federation.validation), len(federation.test)) == (7, 23)  # a quarter of 30 is held out, not 1000
+    seen = {tuple(image.flatten().tolist()) for image in (*federation.validation.images, *federation.test.images)}
+    assert seen == {tuple(image.flatten().tolist()) for image in dataset.test.images}
+    assert dataset.sites is not None
+    for k in range(4):
+        mine = federation.images[torch.from_numpy(federation.partition.of(k))]
+        assert torch.equal(mine, dataset.sites.images[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]])
+
+
+def test_validation_can_come_from_the_server_and_labels_be_fewer(digits: Path) -> None:
+    dataset = folder(path=str(digits), size=28, channels=1)
+    federation = federate(dataset, labels=20, clients=4, validation=8, validation_from="server", test=12)
+    assert (len(federation.server), len(federation.validation), len(federation.test)) == (20, 8, 12)
+    with pytest.raises(FedfewError, match="E113"):
+        federate(dataset, labels=20, clients=4, split="paper")
+    with pytest.raises(FedfewError, match="E109"):
+        federate(dataset, labels=20, clients=4, test=31)
+
+
+def test_the_zoo_is_named_file_by_file(digits: Path) -> None:
+    animals = zoo()
+    for name, content, _ in animals:
+        (digits / "clients" / "hospital-1" / name).write_bytes(content)
+    os.mkfifo(digits / "clients" / "hospital-1" / "pipe.png")
+    (digits / "clients" / "hospital-1" / "link.png").symlink_to(digits / "nowhere.png")
+    strange = os.fsdecode(os.fsencode(digits / "clients" / "hospital-1") + b"/\xff\xfe.png")
+    Path(strange).write_bytes(b"no image")
+    (digits / "server" / "loose.png").write_bytes(b"")
+    contents = read_folder(digits, 16, 1)
+    fates = {Path(problem.path).name: problem.skipped for problem in contents.problems}
+    expected = {name: fate == SKIPPED for name, _, fate in animals if fate != READ}
+    assert fates == expected | {"pipe.png": True, "link.png": True, "\\xff\\xfe.png": True, "loose.png": True}
+    assert len(contents.rows("clients")) == 60 + sum(fate in (READ, REMARKED) for _, _, fate in animals)
+    assert len(folder(path=str(digits), size=16, channels=1).train) == 40
+
+
+def test_files_are_read_once_and_again_when_they_change(digits: Path, cache: Path) -> None:
+    calls: list[int] = []
+    first, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
+    assert calls == list(range(1, 61))
+    again, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
+    assert len(calls) == 60
+    assert torch.equal(first, again)
+    put(digits / "clients" / "hospital-0" / "new.png", torch.full((28, 28), 7, dtype=torch.uint8))
+    more, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
+    assert len(more) == 61
+    assert len(calls) == 121
+    stored = next(cache.glob("folders/*/images.npy"))
+    stored.write_bytes(stored.read_bytes()[:-1] + b"\x07")
+    mended, _ = read_images(digits / "clients", 20, 3)
+    assert torch.equal(mended, more)
+
+
+def test_a_cache_that_cannot_be_used_costs_only_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDFEW_DATA", str(digits / "server" / "digit 1" / "a file" / "x"))
+    (digits / "server" / "digit 1" / "a file").write_bytes(b"")
+    images, problems = read_images(digits / "clients", 20, 1)
+    assert (images.shape, problems) == ((60, 1, 20, 20), [])
+
+
+@pytest.mark.parametrize(("missing", "said"), [("server", "0 class folders"), ("clients", "no site folders")])
+def test_a_missing_part_is_refused(digits: Path, missing: str, said: str) -> None:
+    shutil.rmtree(digits / missing)
+    with pytest.raises(FedfewError, match=f"E206.*{said}"):
+        folder(path=str(digits), size=28, channels=1)
+
+
+def test_no_test_folder_is_only_remarked(digits: Path) -> None:
+    shutil.rmtree(digits / "test")
+    assert codes(digits) == [("E206", False)]
+    dataset = folder(path=str(digits), size=28, channels=1)
+    assert len(federate(dataset, labels=40, clients=4, validation=50).test) == 0
+
+
+def test_paths_that_are_no_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    for path, said in (("", "missing"), (tmp_path / "gone", "does not exist"), (tmp_path / "file", "is a file")):
+        with pytest.raises(FedfewError, match=f"E206.*{said}"):
+            look_through(path)
+
+
+def test_the_same_image_at_server_and_in_test_is_refused_unless_allowed(digits: Path) -> None:
+    image = next((digits / "server" / "digit 3").iterdir())
+    (digits / "test" / "digit 3" / "again.bmp").write_bytes(b"")
+    Image.open(image).save(digits / "test" / "digit 3" / "again.bmp")  # other bytes, same pixels
+    with pytest.raises(ConfigErrors, match="E207"):
+        folder(path=str(digits), size=28, channels=1)
+    assert ("E207", False) in codes(digits, allow_overlap=True)
+    assert len(folder(path=str(digits), size=28, channels=1, allow_overlap=True).test) == 31
+    [copy] = find_copies(read_folder(digits, 28, 1))
+    assert (copy.path, copy.across, copy.torn) == ("test/digit 3/again.bmp", True, False)
+
+
+def test_copies_at_sites_and_in_two_classes_are_told(digits: Path) -> None:
+    image = next((digits / "server" / "digit 3").iterdir())
+    shutil.copy(image, digits / "server" / "digit 5" / "torn.png")
+    shutil.copy(image, digits / "clients" / "hospital-1" / "copy.png")
+    assert codes(digits) == [("E210", False), ("E210", False)]
+    copies = {copy.path: copy.torn for copy in find_copies(read_folder(digits, 28, 1))}
+    assert copies == {"server/digit 5/torn.png": True, "clients/hospital-1/copy.png": False}
+
+
+def test_class_names_that_do_not_fit_are_told(digits: Path) -> None:
+    (digits / "test" / "digit 3").rename(digits / "test" / "Digit 3")
+    assert codes(digits)[0] == ("E208", True)
+    (digits / "test" / "Digit 3").rename(digits / "test" / "three")
+    assert codes(digits) == [("E208", True), ("E208", False)]
+    shutil.rmtree(digits / "test" / "three")
+    assert codes(digits) == [("E208", False)]
+
+
+def test_small_sites_empty_classes_and_unused_folders_are_told(digits: Path) -> None:
+    (digits / "clients" / "empty").mkdir()
+    (digits / "client").mkdir()
+    assert codes(digits, batch=1) == [("E206", False), ("E211", False)]
+    assert folder(path=str(digits), size=28, channels=1).sites is not None
+    (digits / "server" / "digit x").mkdir()
+    assert codes(digits)[0] == ("E206", True)
+
+
+def test_linked_classes_are_read_and_circles_are_not(digits: Path, tmp_path: Path) -> None:
+    (digits / "clients" / "hospital-0").rename(tmp_path / "elsewhere")
+    (digits / "clients" / "hospital-0").symlink_to(tmp_path / "elsewhere")
+    (digits / "clients" / "hospital-1" / "circle").symlink_to(digits)
+    contents = read_folder(digits, 28, 1)
+    assert len(contents.rows("clients")) == 60
+    assert [problem.path for problem in contents.problems] == ["clients/hospital-1/circle"]
+
+
+def test_order_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
+    for name in ("b/2.png", "a/1.png", "B/0.png", "a/sub/3.png"):
+        put(tmp_path / "x" / name, torch.full((9, 9), len(name), dtype=torch.uint8))
+    images, _ = read_images(tmp_path / "x", 9, 1)
+    np.testing.assert_array_equal(images[:, 0, 0, 0].numpy(), [7, 7, 11, 7])
