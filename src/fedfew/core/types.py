@@ -36,6 +36,8 @@ class ServerSite:
     classes: int
     flips: bool = True
     """Whether a mirrored image keeps its class (not so for digits)."""
+    open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    """Public unlabeled images that clients may be asked about (DS-FL)."""
 
 
 @dataclass(frozen=True, eq=False)

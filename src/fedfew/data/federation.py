@@ -1,7 +1,7 @@
 """One dataset becomes a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Federation:
     classes: tuple[str, ...]
     flips: bool
     pixels: Pixels
+    open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
+    """Public unlabeled images at the server."""
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
 
@@ -54,29 +56,31 @@ def federate(
     validation_from: str = "test",
     test: int = 0,
     unlabeled: int = 0,
+    open: int = 0,
     normalize: str = "unit",
 ) -> Federation:
     """Split a dataset and deal its unlabeled part to the clients; every draw is stratified and comes from ``seed``.
 
     ``split = "standard"`` keeps the official test set (``test`` > 0: that many of it); ``"paper"`` merges both sets and
     holds out ``test`` images (0: the paper's 2,000). ``unlabeled`` > 0 keeps only that many images for the clients.
-    Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change.
+    Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change. ``open``
+    images become the public set of the server and belong to no client.
     A dataset that brings its own sites keeps them: ``clients``, ``kind`` and ``options`` then mean nothing.
     """
-    _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled)
+    _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
     if dataset.sites is not None:
-        if split != "standard" or unlabeled:
-            what = "split and unlabeled do not fit sites that bring their own images"
+        if split != "standard" or unlabeled or open:
+            what = "split, unlabeled and open do not fit sites that bring their own images"
             raise FedfewError("E113", "dataset", what)
         return _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test, normalize)
     rng = numpy_stream(seed, "split")
     if split == "paper":
         pool, test = _merged(dataset.train, dataset.test), test or PAPER_TEST
-        _afford(len(pool), labels=labels, validation=validation, test=test, unlabeled=unlabeled)
+        _afford(len(pool), labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
     else:
         pool = dataset.train
         _afford(len(dataset.test), test=test)
-        _afford(len(pool), labels=labels, validation=validation, unlabeled=unlabeled)
+        _afford(len(pool), labels=labels, validation=validation, unlabeled=unlabeled, open=open)
     truth = pool.labels.numpy()
     rest = np.arange(len(truth))
     if split == "paper":
@@ -88,6 +92,7 @@ def federate(
         held = dataset.test
     checked, rest = _draw(truth, rest, validation, rng)
     labeled, rest = _draw(truth, rest, labels, rng, balanced=True)
+    public, rest = _draw(truth, rest, open, rng) if open else (rest[:0], rest)
     given = np.sort(_draw(truth, rest, unlabeled, rng)[0] if unlabeled else rest)
     server, clients_share = _take(pool, labeled), _take(pool, given)
     return Federation(
@@ -96,6 +101,7 @@ def federate(
         test=held,
         images=clients_share.images,
         truth=clients_share.labels,
+        open=_take(pool, public).images,
         partition=make_partition(truth[given], clients, kind, seed, options),
         classes=dataset.classes,
         flips=dataset.flips,

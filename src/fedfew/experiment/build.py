@@ -77,7 +77,7 @@ def assemble(config: Config) -> Parts:
         gate=Gate(**config["gate"]),
         sizes=federation.partition.sizes,
     )
-    server = ServerSite(network, federation.server, len(federation.classes), federation.flips)
+    server = ServerSite(network, federation.server, len(federation.classes), federation.flips, federation.open)
     return Parts(config, algorithm, federation, network, server, clients)
 
 

@@ -56,6 +56,7 @@ class DatasetSettings:
     ] = "test"
     test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
     unlabeled: Annotated[Natural, Doc("images shared among the clients; 0: all that are left")] = 0
+    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
     normalize: Annotated[
         Literal["unit", "standard"], Doc("pixels divided by 255, or brought to mean 0 and deviation 1 as well")
     ] = "unit"
