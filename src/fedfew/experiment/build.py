@@ -1,8 +1,10 @@
 """From a checked config to the parts of a run."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from fedfew.core.errors import FedfewError
@@ -11,6 +13,7 @@ from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Algorithm, Fleet, Oracle, ServerSite
 from fedfew.data import DATASETS, Federation, federate
+from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.experiment.config import Config, DatasetSettings
 from fedfew.experiment.method import algorithm_of
 from fedfew.experiment.names import find, is_own
@@ -40,6 +43,8 @@ def federation_of(config: Config) -> Federation:
     options, name = config.options("dataset"), config["dataset.name"]
     split = settings_of(DatasetSettings)
     dataset = find("dataset", name, DATASETS)(**{key: options[key] for key in options if key not in split})
+    if is_network(config):
+        dataset = replace(dataset, sites=_elsewhere(config, dataset))
     return federate(
         dataset,
         labels=config["labels"],
@@ -48,6 +53,19 @@ def federation_of(config: Config) -> Federation:
         options=config.options("partition"),
         **{key: options[key] for key in split},
     )
+
+
+def is_network(config: Config) -> bool:
+    """Whether the clients are other machines, so that their images are not here."""
+    return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
+
+
+def _elsewhere(config: Config, dataset: Dataset) -> SiteImages:
+    """The sites of a real network as the server sees them: names, and no images."""
+    from fedfew.experiment.deploy.plan import open_server  # needs the extra
+
+    names = open_server(Path(config["fleet.network"])).sites
+    return SiteImages(names, dataset.train.images[:0], np.zeros(len(names) + 1, np.int64))
 
 
 def network_of(config: Config, federation: Federation) -> Network:
@@ -75,7 +93,8 @@ def assemble(config: Config) -> Parts:
         cohort=cohort_size(config["participation"], config["clients"]),
         availability=Availability(**config["availability"]),
         gate=Gate(**config["gate"]),
-        sizes=federation.partition.sizes,
+        sizes=None if is_network(config) else federation.partition.sizes,
+        min_updates=config["min_updates"],
     )
     server = ServerSite(network, federation.server, len(federation.classes), federation.flips, federation.open)
     return Parts(config, algorithm, federation, network, server, clients)
@@ -106,9 +125,13 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
     )
 
 
-def fleet_of(parts: Parts) -> Fleet:
+def fleet_of(parts: Parts, folder: Path) -> Fleet:
     """The fleet the config names. A pool's workers get the images through shared memory, not by loading them."""
     sites = sites_of(parts.config, parts.federation, parts.network)
+    if parts.config["fleet.kind"] == "flower":
+        from fedfew.experiment.deploy.fleet import flower_fleet  # needs the extra
+
+        return flower_fleet(parts, sites.score, folder)
     if parts.config["fleet.kind"] == "inline":
         return InlineFleet(sites)
     federation = parts.federation

@@ -37,6 +37,7 @@ class General:
     clients: Annotated[Count, Doc("K: number of clients")] = 100
     participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients asked in a round")] = 0.05
     labels: Annotated[Count, Doc("N_s: labeled images at the server")] = 1000
+    min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
     max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
 
 
@@ -67,12 +68,20 @@ class FleetSettings:
     """Where the clients train."""
 
     workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core")] = 0
-    timeout: Annotated[NonNegative, Doc("pool: seconds after which a client counts as missing; 0: no limit")] = 0.0
+    timeout: Annotated[
+        NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
+    ] = 0.0
+    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, which share the clients")] = 2
+    network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
+    min_clients: Annotated[
+        Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")
+    ] = 0
+    wait: Annotated[NonNegative, Doc("flower: seconds to wait for min_clients before the run stops")] = 300.0
 
 
 SITES = "sites"
 """The partition of a dataset that brings its own sites: nothing is drawn."""
-FLEETS = ("inline", "pool")
+FLEETS = ("inline", "pool", "flower")
 
 # section → key that names what the section is about, the registry of names, the default
 NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {

@@ -49,7 +49,7 @@ class Session:
                 raise FedfewError("E306", str(self.folder.path), "another process has gone on with it meanwhile")
             journal = go_on(self.folder, self.facts["rounds"])
             if self.state.round < self.rounds:
-                with contextlib.closing(fleet_of(self.parts)) as fleet:
+                with contextlib.closing(fleet_of(self.parts, self.folder.path)) as fleet:
                     fleet.remember(self.memory)
                     parts = self.parts
                     for state, record in run_rounds(
