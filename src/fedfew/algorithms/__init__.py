@@ -4,11 +4,14 @@ from collections.abc import Callable
 
 from fedfew.algorithms.aggregators import AGGREGATORS
 from fedfew.algorithms.all_labels import AllLabels
+from fedfew.algorithms.dsfl import DSFL
 from fedfew.algorithms.fedavg import FedAvg, fedprox
 from fedfew.algorithms.fedfew import FedFew
 from fedfew.algorithms.fedmatch import FedMatch, fedmatch_lite
 from fedfew.algorithms.fedmix import FedMix
+from fedfew.algorithms.fedsiam import FedSiam, fedsiam_pi
 from fedfew.algorithms.fl2 import FL2
+from fedfew.algorithms.grouping import Grouping
 from fedfew.algorithms.objectives import OBJECTIVES
 from fedfew.algorithms.semifl import SemiFL
 from fedfew.algorithms.server_only import ServerOnly
@@ -21,6 +24,10 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "fedmatch-lite": fedmatch_lite,
     "semifl": SemiFL,
     "fl2": FL2,
+    "fedsiam-mt": FedSiam,
+    "fedsiam-pi": fedsiam_pi,
+    "ds-fl": DSFL,
+    "grouping": Grouping,
     "fedavg": FedAvg,
     "fedprox": fedprox,
     "server-only": ServerOnly,
