@@ -15,6 +15,7 @@ from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.partitions import make_partition
 from fedfew.data.shares import Indices, Partition, ranks
+from fedfew.data.virtual import VirtualPartition
 
 SPLITS = ("standard", "paper")
 NORMALIZATIONS = ("unit", "standard")
@@ -33,7 +34,7 @@ class Federation:
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
     −1 throughout where the clients are real sites: nobody knows."""
-    partition: Partition
+    partition: Partition | VirtualPartition
     classes: tuple[str, ...]
     flips: bool
     pixels: Pixels
@@ -69,6 +70,8 @@ def federate(
     """
     _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
     if dataset.sites is not None:
+        if not dataset.sites.names:
+            raise FedfewError("E206", f"dataset {dataset.name}", "there are no sites: clients/ has no folders")
         if split != "standard" or unlabeled or open:
             what = "split, unlabeled and open do not fit sites that bring their own images"
             raise FedfewError("E113", "dataset", what)

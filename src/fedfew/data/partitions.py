@@ -11,6 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
 from fedfew.data.shares import Indices, Partition, from_owners, grouped, heterogeneity, ranks, starts
+from fedfew.data.virtual import VirtualPartition
 
 __all__ = [
     "PARTITIONS",
@@ -22,6 +23,7 @@ __all__ = [
     "make_partition",
     "partition",
     "shards",
+    "virtual",
 ]
 
 Skew = Annotated[NonNegative, Doc("σ of the log-normal client sizes; 0: all sizes equal, give or take one")]
@@ -117,17 +119,35 @@ def shards(
     return from_owners(owner, clients)
 
 
-PARTITIONS: dict[str, Callable[..., Partition]] = {
+def virtual(
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    per_client: Annotated[Count, Doc("images each client holds; clients share images")] = 100,
+    mu: Mu = 0.1,
+) -> VirtualPartition:
+    """Clients whose images follow from the seed and their number: any number of them, at no cost but for those asked."""
+    _check(len(labels), 1, 0.0, empty=False, mu=mu)
+    if per_client > len(labels):
+        raise FedfewError(
+            "E108", "partition.per_client", f"{per_client:,} images, but there are {len(labels):,} in all"
+        )
+    return VirtualPartition(clients, int(rng.integers(2**62)), per_client, mu, labels)
+
+
+PARTITIONS: dict[str, Callable[..., Partition | VirtualPartition]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "dirichlet-by-class": dirichlet_by_class,
     "shards": shards,
+    "virtual": virtual,
 }
 
 
 def make_partition(
     labels: ArrayLike, clients: int, kind: str, seed: int, options: Mapping[str, Any] | None = None
-) -> Partition:
+) -> Partition | VirtualPartition:
     """The partition that a config names; equal arguments give equal partitions."""
     if kind not in PARTITIONS:
         raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")

@@ -14,7 +14,9 @@ from fedfew.core.streams import stream
 from fedfew.core.types import Algorithm, Fleet, Oracle, ServerSite
 from fedfew.data import DATASETS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.virtual import VirtualPartition
 from fedfew.experiment.config import Config, DatasetSettings
+from fedfew.experiment.extras import require
 from fedfew.experiment.method import algorithm_of
 from fedfew.experiment.names import find, is_own
 from fedfew.models import MODELS
@@ -62,7 +64,8 @@ def is_network(config: Config) -> bool:
 
 def _elsewhere(config: Config, dataset: Dataset) -> SiteImages:
     """The sites of a real network as the server sees them: names, and no images."""
-    from fedfew.experiment.deploy.plan import open_server  # needs the extra
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.experiment.deploy.plan import open_server
 
     names = open_server(Path(config["fleet.network"])).sites
     return SiteImages(names, dataset.train.images[:0], np.zeros(len(names) + 1, np.int64))
@@ -129,7 +132,8 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
     """The fleet the config names. A pool's workers get the images through shared memory, not by loading them."""
     sites = sites_of(parts.config, parts.federation, parts.network)
     if parts.config["fleet.kind"] == "flower":
-        from fedfew.experiment.deploy.fleet import flower_fleet  # needs the extra
+        require("flower", "fleet.kind = 'flower'")
+        from fedfew.experiment.deploy.fleet import flower_fleet
 
         return flower_fleet(parts, sites.score, folder)
     if parts.config["fleet.kind"] == "inline":
@@ -138,15 +142,19 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
     data = {
         "images": federation.images,
         "truth": federation.truth,
-        "order": torch.from_numpy(federation.partition.order),
-        "offsets": torch.from_numpy(federation.partition.offsets),
         "test_images": federation.test.images,
         "test_labels": federation.test.labels,
         "validation_images": federation.validation.images,
         "validation_labels": federation.validation.labels,
     }
+    partition, virtual = federation.partition, None
+    if isinstance(partition, VirtualPartition):
+        virtual = partition.spec
+    else:
+        data |= {"order": torch.from_numpy(partition.order), "offsets": torch.from_numpy(partition.offsets)}
     hello = {
         "config": parts.config.document,
+        "virtual": virtual,
         "classes": list(federation.classes),
         "flips": federation.flips,
         "mean": federation.pixels.mean,

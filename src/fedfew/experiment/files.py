@@ -14,6 +14,9 @@ from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTIT
 from fedfew.experiment.storage import digest
 from fedfew.experiment.summary import summarise
 
+CHARTED_CLIENTS = 10_000
+"""Beyond this many clients no chart shows them one by one, and counting them would cost more than the run."""
+
 
 def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
     """The files that stay the same for the whole run; the manifest holds all that is needed to write them again."""
@@ -42,7 +45,8 @@ def class_counts(federation: Federation) -> dict[str, Any]:
     The clients' counts are known in a simulation only; where any image's class is not known they are left out.
     """
     width, truth = len(federation.classes), federation.truth.numpy()
-    known = len(truth) == len(federation.partition.order) and bool((truth >= 0).all())
+    few = federation.partition.clients <= CHARTED_CLIENTS
+    known = few and len(truth) > 0 and bool((truth >= 0).all())
     return {
         "classes": list(federation.classes),
         "server": torch.bincount(federation.server.labels, minlength=width).tolist(),

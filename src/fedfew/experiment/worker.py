@@ -11,6 +11,7 @@ import torch
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation, Partition
+from fedfew.data.virtual import VirtualPartition
 from fedfew.experiment.build import network_of, sites_of
 from fedfew.experiment.config import Config
 from fedfew.runtime.arena import Arena
@@ -34,7 +35,11 @@ def main(descriptors: list[int]) -> None:
         test=LabeledSet(data["test_images"], data["test_labels"]),
         images=data["images"],
         truth=data["truth"],
-        partition=Partition(data["order"].numpy(), data["offsets"].numpy()),
+        partition=(
+            VirtualPartition(**hello["virtual"], labels=data["truth"].numpy())
+            if hello["virtual"]
+            else Partition(data["order"].numpy(), data["offsets"].numpy())
+        ),
         classes=tuple(hello["classes"]),
         flips=hello["flips"],
         pixels=Pixels(tuple(hello["mean"]), tuple(hello["std"])),

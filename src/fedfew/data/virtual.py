@@ -1,0 +1,101 @@
+"""Virtual clients: whose images follow from the seed and the client's number, so that there may be any number of them."""
+
+import hashlib
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import overload
+
+import numpy as np
+
+from fedfew.core.streams import numpy_stream
+from fedfew.data.shares import Indices, grouped, starts
+
+
+@dataclass(frozen=True)
+class Alike(Sequence[int]):
+    """The same number for every client, without a list of them."""
+
+    value: int
+    count: int
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[int]: ...
+    def __getitem__(self, index: int | slice) -> int | list[int]:
+        if isinstance(index, slice):
+            return [self.value] * len(range(*index.indices(self.count)))
+        if not -self.count <= index < self.count:
+            raise IndexError(f"client {index} of {self.count}")
+        return self.value
+
+    def __len__(self) -> int:
+        return self.count
+
+    def tolist(self) -> list[int]:
+        """As a plain list."""
+        return [self.value] * self.count
+
+
+@dataclass(frozen=True, eq=False)
+class VirtualPartition:
+    """Client k holds ``per_client`` images drawn from all of them with class shares ~ Dir(μ) of its own.
+
+    Clients share images, so K may exceed their number; nothing is kept per client.
+    """
+
+    clients: int
+    seed: int
+    per_client: int
+    mu: float
+    labels: Indices = field(repr=False)
+
+    @property
+    def sizes(self) -> Alike:
+        """n_k of every client."""
+        return Alike(self.per_client, self.clients)
+
+    @property
+    def spec(self) -> dict[str, float]:
+        """What tells this partition from others over the same images."""
+        return {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the numbers it follows from and the classes it draws by."""
+        digest = hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode())
+        digest.update(np.ascontiguousarray(self.labels, "<i8").data)
+        return digest.hexdigest()
+
+    @cached_property
+    def _by_class(self) -> tuple[Indices, Indices]:
+        return grouped(self.labels), starts(self.labels, 0)
+
+    def of(self, client: int) -> Indices:
+        """The images of one client, worked out when asked for."""
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of {self.clients}")
+        rng = numpy_stream(self.seed, "virtual", client)
+        order, offsets = self._by_class
+        stock = np.diff(offsets)
+        shares = rng.gamma(self.mu, size=len(stock)) * (stock > 0)
+        shares = shares / shares.sum() if shares.sum() > 0 else stock / stock.sum()
+        counts = np.minimum(rng.multinomial(self.per_client, shares), stock)
+        while short := self.per_client - int(counts.sum()):  # a class that has run out passes its turn to the others
+            room = stock - counts
+            counts += np.minimum(rng.multinomial(short, room / room.sum()), room)
+        parts = [order[offsets[c] + rng.choice(stock[c], n, replace=False)] for c, n in enumerate(counts.tolist()) if n]
+        return np.concatenate(parts)
+
+    def histogram(self, labels: Indices, classes: int) -> Indices:
+        """How many images of each class each client holds, K×C; the clients are gone through one by one."""
+        return np.stack([np.bincount(labels[self.of(k)], minlength=classes) for k in range(self.clients)])
+
+    def to_bytes(self) -> bytes:
+        """The numbers it follows from, as NPZ."""
+        buffer = io.BytesIO()
+        np.savez(buffer, **{name: np.asarray(value) for name, value in self.spec.items()})
+        return buffer.getvalue()
