@@ -46,7 +46,7 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
 def _start_server(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
     crew = Crew(logs)
     stack.callback(crew.close)
-    link = SuperLink(plan, crew, front=not plan.insecure)
+    link = SuperLink(plan, crew)
     stack.callback(link.line.close)
     link.start()
     return link

@@ -53,3 +53,18 @@ def read_npz(path: Path) -> Tensor:
         what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
         raise FedfewError("E509", str(path), what)
     return torch.from_numpy(array[:, None] if array.ndim == 3 else array)
+
+
+def count_images(data: Path) -> str:
+    """How many images (or files, where they are not opened yet) there are, in words; E509 if none."""
+    if data.is_dir():
+        files = sum(path.is_file() for path in data.rglob("*"))
+        if not files:
+            raise FedfewError("E509", str(data), "is an empty folder")
+        return f"{files:,} files in {data}"
+    if not data.exists():
+        raise FedfewError("E509", str(data), "does not exist")
+    images = read_npz(data)
+    if not len(images):
+        raise FedfewError("E509", str(data), "holds no image")
+    return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"

@@ -37,6 +37,8 @@ class ServerPlan:
     port: int
     sites: tuple[str, ...]
     insecure: bool = False
+    behind: int = 0
+    """Port on which the SuperLink waits for nginx, which is the front then; 0: the built-in front."""
 
     @property
     def ca(self) -> Path:

@@ -43,7 +43,6 @@ class SuperLink:
 
     plan: ServerPlan
     crew: Crew
-    front: bool = True
     line: ServerAppLine = field(init=False)
     port: int = field(init=False)
 
@@ -60,7 +59,7 @@ class SuperLink:
         if self.front:
             check_port(plan.listen, plan.port)
         else:
-            self.port = plan.port
+            self.port = plan.behind or plan.port
             check_port("127.0.0.1", self.port)
         self._write_home()
         environment = flower_environment(self.home, FEDFEW_LINE=str(self.line.path), NO_PROXY="127.0.0.1,localhost")
@@ -78,6 +77,11 @@ class SuperLink:
     @property
     def home(self) -> Path:
         return self.plan.folder / "flower"
+
+    @property
+    def front(self) -> bool:
+        """Whether sites come in through our own TLS front: not without TLS, and not where nginx is one."""
+        return not (self.plan.insecure or self.plan.behind)
 
     def _superlink(self) -> list[str]:
         plan = self.plan

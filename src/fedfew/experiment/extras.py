@@ -1,0 +1,18 @@
+"""Extras: packages that only some features need, asked for by name when such a feature is used."""
+
+from importlib.util import find_spec
+
+from fedfew.core.errors import FedfewError
+
+PACKAGES = {
+    "flower": ("flwr", "cryptography", "starlette", "uvicorn", "httpx"),
+    "privacy": ("dp_accounting",),
+}
+
+
+def require(extra: str, what: str) -> None:
+    """E112 unless the packages of an extra are installed."""
+    lacking = [package for package in PACKAGES[extra] if find_spec(package) is None]
+    if lacking:
+        remedy = f"Install them with pip install 'fedfew[{extra}]'"
+        raise FedfewError("E112", what, f"needs packages that are not installed: {', '.join(lacking)}", remedy)

@@ -1,0 +1,99 @@
+"""Texts that `fedfew deploy` prints to be copied: the next commands, an nginx configuration, systemd units."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedfew.experiment.deploy.plan import ServerPlan
+
+
+def next_steps(plan: "ServerPlan") -> str:
+    """The commands that follow `deploy init`."""
+    network, first = plan.folder.parent, plan.sites[0]
+    here = shlex.quote(str(network))
+    lines = [
+        f"Network {plan.name}: server {plan.host}:{plan.port}, sites {', '.join(plan.sites)}.",
+        "",
+        "1. Say what to train: edit " + shlex.quote(str(plan.folder / "config.toml")),
+        f"2. On the server:     fedfew deploy server {here}",
+        "3. Give each site its bundle, over a channel you trust (it holds the site's private key):",
+        *(f"                        {network / 'bundles' / site}.tar" for site in plan.sites),
+        f"4. At each site:      fedfew deploy client {first}.tar --data FOLDER",
+        f"If something does not work: fedfew deploy doctor server {here}, fedfew deploy doctor client {first}.tar",
+    ]
+    return "\n".join(lines)
+
+
+def nginx(plan: "ServerPlan") -> str:
+    """A front for production: only the Fleet API passes; everything else of the SuperLink stays inside."""
+    folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
+    from fedfew.runtime.flower_front import versions
+
+    told = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
+    return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
+server {{
+    listen {plan.port} ssl;
+    server_name {plan.host};
+    ssl_certificate     {folder / "server.crt"};
+    ssl_certificate_key {folder / "server.key"};
+    ssl_protocols TLSv1.2 TLSv1.3;
+    client_max_body_size 64m;
+    access_log off;
+
+    location ~ ^/v1/fleet/[a-z-]+$ {{
+        limit_except POST {{ deny all; }}
+        proxy_pass https://127.0.0.1:{port};
+        proxy_ssl_trusted_certificate {folder / "ca.crt"};
+        proxy_ssl_verify on;
+        proxy_ssl_name localhost;
+        proxy_http_version 1.1;
+        proxy_request_buffering off;
+        proxy_read_timeout 300s;
+    }}
+    location = /fedfew {{
+        default_type application/json;
+        return 200 '{{{told}}}';
+    }}
+    location / {{ return 403; }}
+}}
+"""
+
+
+def systemd_server(plan: "ServerPlan") -> str:
+    """A unit that keeps the server running and goes on with the run after a restart of the machine."""
+    folder = plan.folder.absolute()
+    return _unit(f"fedfew server of {plan.name}", f"deploy server {folder}", folder)
+
+
+def systemd_client(folder: Path, data: Path | None) -> str:
+    """A unit that keeps a site online."""
+    place = folder.absolute()
+    return _unit(
+        f"fedfew site {place.name}", f"deploy client {place} --data {(data or Path('DATA')).absolute()}", place
+    )
+
+
+def _unit(what: str, command: str, folder: Path) -> str:
+    program = Path(sys.executable).with_name("fedfew")
+    return f"""[Unit]
+Description={what}
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+WorkingDirectory={folder}
+ExecStart={program} {command}
+Restart=always
+RestartSec=5
+RestartPreventExitStatus=0
+KillMode=mixed
+TimeoutStopSec=30
+NoNewPrivileges=true
+PrivateTmp=true
+ProtectSystem=full
+
+[Install]
+WantedBy=multi-user.target
+"""
