@@ -1,4 +1,4 @@
-"""Virtual clients: whose images follow from the seed and the client's number, so that there may be any number of them."""
+"""Virtual clients: their images follow from the seed and the client's number, so there may be any number of them."""
 
 import hashlib
 import io
@@ -19,7 +19,7 @@ class Alike(Sequence[int]):
     """The same number for every client, without a list of them."""
 
     value: int
-    count: int
+    length: int
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -27,17 +27,17 @@ class Alike(Sequence[int]):
     def __getitem__(self, index: slice) -> list[int]: ...
     def __getitem__(self, index: int | slice) -> int | list[int]:
         if isinstance(index, slice):
-            return [self.value] * len(range(*index.indices(self.count)))
-        if not -self.count <= index < self.count:
-            raise IndexError(f"client {index} of {self.count}")
+            return [self.value] * len(range(*index.indices(self.length)))
+        if not -self.length <= index < self.length:
+            raise IndexError(f"client {index} of {self.length}")
         return self.value
 
     def __len__(self) -> int:
-        return self.count
+        return self.length
 
     def tolist(self) -> list[int]:
         """As a plain list."""
-        return [self.value] * self.count
+        return [self.value] * self.length
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,5 +97,5 @@ class VirtualPartition:
     def to_bytes(self) -> bytes:
         """The numbers it follows from, as NPZ."""
         buffer = io.BytesIO()
-        np.savez(buffer, **{name: np.asarray(value) for name, value in self.spec.items()})
+        np.savez(buffer, clients=self.clients, seed=self.seed, per_client=self.per_client, mu=self.mu)
         return buffer.getvalue()
