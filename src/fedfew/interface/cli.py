@@ -7,7 +7,21 @@ from typing import NoReturn
 
 import typer
 
-from fedfew.interface.commands import data, demo, explain, ls, methods, partition, report, resume, run
+from fedfew.interface.commands import (
+    check,
+    data,
+    demo,
+    deploy,
+    explain,
+    init,
+    ls,
+    methods,
+    partition,
+    report,
+    resume,
+    run,
+    watch,
+)
 
 app = typer.Typer(
     name="fedfew",
@@ -17,9 +31,10 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for verb in (demo, run, resume, ls, report, partition, methods, explain):
+for verb in (demo, init, check, run, resume, ls, report, watch, partition, methods, explain):
     verb.register(app)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.app, name="deploy")
 
 
 def main() -> NoReturn:

@@ -1,8 +1,10 @@
 """Figures for plotly's script in the browser: traces and layout as plain data, with the page's colours by name."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series, Unit
+from fedfew.interface.charts.scale import labelled
 
 Plot = dict[str, Any]
 TICKS: dict[Unit, Plot] = {
@@ -36,9 +38,17 @@ def plot(figure: Figure) -> Plot:
             layout |= {"hovermode": "x unified", "xaxis": {"type": "category"}}
         case Grid():
             data = [_cells(figure) if figure.shape == "cells" else _bubbles(figure), *_marks(figure)]
-            layout = {"yaxis": {"autorange": "reversed", "type": "category", "categoryarray": list(figure.rows)}}
-            layout["xaxis"] = {"type": "category", "categoryarray": list(figure.columns)}
+            layout = {
+                "yaxis": _named(figure.rows, 14) | {"autorange": "reversed", "showgrid": figure.shape == "bubbles"}
+            }
+            layout["xaxis"] = _named(figure.columns, 12)
     return {"data": data, "layout": _common(figure, layout, data)}
+
+
+def _named(names: Sequence[str], room: int) -> Plot:
+    """An axis of names; of many, as many as there is room for are written."""
+    shown = [names[i] for i in labelled(names, room)]
+    return {"type": "category", "categoryarray": list(names), "tickmode": "array", "tickvals": shown}
 
 
 def _colour(place: int) -> str:
@@ -55,8 +65,15 @@ def _common(figure: Figure, layout: Plot, data: list[Plot]) -> Plot:
         "paper_bgcolor": "var(--paper)",
         "plot_bgcolor": "var(--paper)",
         "font": {"color": "var(--muted)", "size": 12, "family": "system-ui, sans-serif"},
-        "margin": {"l": 44, "r": 12, "t": 30, "b": 40},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "bgcolor": "transparent"},
+        "margin": {"l": 44, "r": 12, "t": 10, "b": 40},
+        "legend": {
+            "orientation": "h",
+            "traceorder": "normal",
+            "x": 0,
+            "y": 1.02,
+            "yanchor": "bottom",
+            "bgcolor": "transparent",
+        },
         "showlegend": len([t for t in data if t.get("showlegend", True)]) > 1 or isinstance(figure, Grid),
         "hoverlabel": {"bgcolor": "var(--paper)", "bordercolor": "var(--line)", "font": {"color": "var(--ink)"}},
         "xaxis": x | layout.get("xaxis", {}),
@@ -116,7 +133,7 @@ def _cells(figure: Grid) -> Plot:
         "xgap": 1 if len(figure.columns) <= 80 else 0,
         "ygap": 1 if len(figure.rows) <= 50 else 0,
         "showlegend": False,
-        "colorbar": {"thickness": 8, "outlinewidth": 0, "title": {"text": figure.value}},
+        "colorbar": {"thickness": 8, "outlinewidth": 0, "title": {"text": figure.value, "side": "right"}},
     }
 
 

@@ -196,3 +196,17 @@ def _columns(figure: Bars, left: float, step: float, y: Scale) -> list[str]:
                 base[i] += value
         parts.append(f'<path class="fill k{n % COLOURS}" d="{"".join(path)}"/>')
     return parts
+
+
+def spark(values: Sequence[float | None], about: str) -> str:
+    """A curve the size of a word, without axes."""
+    known = [(i, v) for i, v in enumerate(values) if v is not None]
+    x = Scale(0, max(len(values) - 1, 1), 1, 99)
+    y = Scale(min((v for _, v in known), default=0.0), max((v for _, v in known), default=1.0), 22, 2)
+    places = [known[i] for i in thinned(len(known), 80)]
+    path = "L".join(f"{x(i):g} {y(v):g}" for i, v in places)
+    size = 'viewBox="0 0 100 24" preserveAspectRatio="none"'
+    return (
+        f'<svg class="chart spark" {size} role="img" aria-label="{escape(about)}">'
+        f'<path class="line k0" d="{"M" + path if len(places) > 1 else ""}"/></svg>'
+    )

@@ -59,6 +59,7 @@ def environment(*folders: str) -> Environment:
         "story": words.story,
         "origin": words.origin,
         "config_text": words.config_text,
+        "spark": words.course,
     }
     made.globals |= {
         "coverage": partial(words.newest, key="coverage"),

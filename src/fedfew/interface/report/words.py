@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from fedfew.core.errors import CODES
 from fedfew.experiment import toml
 from fedfew.interface.charts.scale import amount
+from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.facts import Bound, Facts
 from fedfew.interface.report.groups import Spread
 
@@ -129,3 +132,11 @@ def sent(run: Facts) -> float:
 def newest(run: Facts, key: str) -> float | None:
     """The last known value of a record's key."""
     return next((r[key] for r in reversed(run.records) if r[key] is not None), None)
+
+
+def course(run: Facts) -> Markup:
+    """The accuracy's curve, the size of a word."""
+    values = [r["accuracy"] for r in run.records]
+    known = [v for v in values if v is not None]
+    about = f"accuracy from {percent(known[0])} to {percent(known[-1])}" if known else "no accuracy yet"
+    return Markup(spark(values, about))

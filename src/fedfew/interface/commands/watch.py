@@ -1,0 +1,40 @@
+"""fedfew watch: a live page about the runs below a folder, on this machine."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedfew.interface.options import Json
+
+
+def register(app: typer.Typer) -> None:
+    app.command("watch")(watch)
+
+
+def watch(
+    runs: Annotated[
+        Path, typer.Argument(metavar="[RUNS]", help="A run folder, or a folder with runs below it.")
+    ] = Path("runs"),
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1",
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (default: 8765, or a free one).")] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    json: Json = False,
+) -> None:
+    """Show runs in the browser as they advance; ends with Ctrl-C."""
+    from fedfew.core.errors import FedfewError
+    from fedfew.interface.console import err, print_json
+    from fedfew.interface.page.serve import serve
+
+    if not runs.is_dir():
+        raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")
+
+    def tell(address: str) -> None:
+        if json:
+            print_json({"url": address})
+        else:
+            err.print(f"watching {runs}: [link]{address}[/link]  (Ctrl-C ends)", soft_wrap=True)
+        if open_:
+            typer.launch(address)
+
+    serve(runs, host, port, tell)

@@ -1,0 +1,231 @@
+"""The page's routes: runs, a run, a comparison, their charts as files, and the news; all of them only read."""
+
+from collections.abc import Sequence
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fedfew.core.errors import FedfewError
+from fedfew.interface.charts import Figure
+from fedfew.interface.charts.interactive import plot
+from fedfew.interface.charts.sheet import to_csv
+from fedfew.interface.charts.svg import chart_style, svg
+from fedfew.interface.page.door import Door
+from fedfew.interface.page.library import Library, key_of
+from fedfew.interface.page.live import last_seen, library_news, run_news
+from fedfew.interface.report import words
+from fedfew.interface.report.document import Links, Section, environment, sections_of
+from fedfew.interface.report.document import draw as draw_figure
+from fedfew.interface.report.facts import Bound, Facts, bounds_of
+from fedfew.interface.report.figures import figures_of
+
+MOST_OVERLAID = 12
+
+
+def make_app(root: Path, names: frozenset[str], token: str = "") -> Door:
+    """The page about the runs below ``root``, answering under ``names``, behind the token if there is one."""
+    library = Library(root.resolve())
+    pages = environment("page")
+    views: dict[str, Any] = {
+        "/": partial(show_runs, library, pages),
+        "/live": partial(stream_library, library),
+        "/compare": partial(show_comparison, library, pages),
+        "/compare/figures.json": partial(comparison_figures, library),
+        "/compare/chart/{chart}.{kind}": partial(comparison_chart, library),
+        "/run/{key}": partial(show_run, library, pages),
+        "/run/{key}/live": partial(stream_run, library),
+        "/run/{key}/figures.json": partial(run_figures, library),
+        "/run/{key}/chart/{chart}.{kind}": partial(run_chart, library),
+    }
+    views |= {f"/static/{name}": partial(_static, *content) for name, content in static_files().items()}
+    routes = [Route(path, view) for path, view in views.items()]
+    app = Starlette(
+        routes=routes, exception_handlers={404: partial(_not_found, pages), FedfewError: partial(_fault, pages)}
+    )
+    return Door(app, names, token)
+
+
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """The only files there are: the page's own, and plotly's script out of its installed package."""
+    own = resources.files("fedfew.interface.page") / "static"
+    style = chart_style() + (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
+    return {
+        "style.css": ((style + (own / "page.css").read_text("utf-8")).encode(), "text/css"),
+        "page.js": ((own / "page.js").read_bytes(), "text/javascript"),
+        "plotly.min.js": (
+            (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes(),
+            "text/javascript",
+        ),
+    }
+
+
+def _static(content: bytes, media_type: str, request: Request) -> Response:
+    return Response(content, media_type=media_type, headers={"cache-control": "private, max-age=3600"})
+
+
+def show_runs(library: Library, pages: Any, request: Request) -> Response:
+    """The list of runs."""
+    about = {"title": "Runs", "root": library.root.name, "live": "/live"}
+    return _html(pages, "runs.html", runs=library.all(), faults=library.faults(), **about)
+
+
+def show_run(library: Library, pages: Any, request: Request) -> Response:
+    """One run, with others laid over its curves if asked for."""
+    key, run = _run(library, request)
+    others = _chosen(library, request, "with", but=key)
+    bounds, figures = _figures(library, run, list(others.values()))
+    links = _links(f"/run/{key}/chart", [("with", k) for k in others])
+    rest = {k: r for k, r in library.all().items() if k != key}
+    return _html(
+        pages,
+        "run.html",
+        title=f"{run.title} on {run.dataset}",
+        key=key,
+        run=run,
+        bounds=bounds,
+        between=words.between(run, bounds),
+        alarms=[],
+        lost=sum(len(r["rejected"]) for r in run.records),
+        skipped=sum(bool(r["skipped"]) for r in run.records),
+        sent=words.sent(run),
+        events=words.events_of(run)[::-1],
+        charts=[draw_figure(figure, links) for figure in figures],
+        rest=rest,
+        others=others,
+        live=f"/run/{key}/live",
+        figures=f"/run/{key}/figures.json" + _query([("with", k) for k in others]),
+    )
+
+
+def run_figures(library: Library, request: Request) -> Response:
+    """The run's figures for the browser's script."""
+    key, run = _run(library, request)
+    _, figures = _figures(library, run, list(_chosen(library, request, "with", but=key).values()))
+    return _plots(figures)
+
+
+def run_chart(library: Library, request: Request) -> Response:
+    """One of the run's figures as a file."""
+    key, run = _run(library, request)
+    _, figures = _figures(library, run, list(_chosen(library, request, "with", but=key).values()))
+    return _file(figures, request)
+
+
+def show_comparison(library: Library, pages: Any, request: Request) -> Response:
+    """The chosen runs, or all, side by side."""
+    chosen, sections = _comparison(library, request)
+    query = _query([("run", key) for key in chosen])
+    return _html(
+        pages,
+        "compare.html",
+        title="Compare",
+        runs=library.all(),
+        chosen=chosen,
+        sections=sections,
+        faults=library.faults(),
+        live="/live",
+        figures=f"/compare/figures.json{query}",
+    )
+
+
+def comparison_figures(library: Library, request: Request) -> Response:
+    """The comparison's figures for the browser's script."""
+    return _plots([drawn.figure for section in _comparison(library, request)[1] for drawn in section.charts])
+
+
+def comparison_chart(library: Library, request: Request) -> Response:
+    """One of the comparison's figures as a file."""
+    return _file([drawn.figure for section in _comparison(library, request)[1] for drawn in section.charts], request)
+
+
+async def stream_run(library: Library, request: Request) -> Response:
+    """News of one run."""
+    key, _ = _run(library, request)
+    return _stream(run_news(library, key, last_seen(request.headers.get("last-event-id"))))
+
+
+async def stream_library(library: Library, request: Request) -> Response:
+    """News of all runs."""
+    return _stream(library_news(library))
+
+
+def _stream(news: Any) -> Response:
+    return StreamingResponse(news, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+
+
+def _run(library: Library, request: Request) -> tuple[str, Facts]:
+    """The run that the address names."""
+    key = request.path_params["key"]
+    found = library.get(key)
+    if found is None:
+        raise FedfewError("E302", "this address", "names no run that is here now")
+    if isinstance(found, FedfewError):
+        raise found
+    return key, found
+
+
+def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Facts]:
+    """The runs that the query names; what is unknown there is passed over."""
+    keys = dict.fromkeys(request.query_params.getlist(name)[: MOST_OVERLAID * 4])
+    found = {key: run for key in keys if key != but and isinstance(run := library.get(key), Facts)}
+    return dict(list(found.items())[:MOST_OVERLAID])
+
+
+def _figures(library: Library, run: Facts, others: Sequence[Facts]) -> tuple[list[Bound], list[Figure]]:
+    bounds = bounds_of(run, [o for o in library.all().values() if o.path.parent == run.path.parent])
+    return bounds, figures_of(run, bounds, others)
+
+
+def _comparison(library: Library, request: Request) -> tuple[dict[str, Facts], list[Section]]:
+    chosen = _chosen(library, request, "run") or library.all()
+    query = [("run", key_of(run.path, library.root)) for run in _chosen(library, request, "run").values()]
+    return chosen, sections_of(list(chosen.values()), _links("/compare/chart", query))
+
+
+def _links(prefix: str, query: list[tuple[str, str]]) -> Links:
+    def links(figure: Figure) -> list[tuple[str, str]]:
+        return [(kind, f"{prefix}/{figure.key}.{kind}{_query(query)}") for kind in ("csv", "svg")]
+
+    return links
+
+
+def _query(pairs: list[tuple[str, str]]) -> str:
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _plots(figures: Sequence[Figure]) -> Response:
+    return JSONResponse({figure.key: plot(figure) | {"about": figure.about} for figure in figures})
+
+
+def _file(figures: Sequence[Figure], request: Request) -> Response:
+    chart, kind = request.path_params["chart"], request.path_params["kind"]
+    figure = next((figure for figure in figures if figure.key == chart), None)
+    if figure is None or kind not in ("csv", "svg"):
+        return PlainTextResponse("There is no such chart.\n", 404)
+    if kind == "csv":
+        return Response(to_csv(figure), media_type="text/csv")
+    return Response(svg(figure, alone=True), media_type="image/svg+xml")
+
+
+def _html(pages: Any, template: str, **content: Any) -> Response:
+    return HTMLResponse(pages.get_template(template).render(**content))
+
+
+async def _not_found(pages: Any, request: Request, error: Exception) -> Response:
+    return _refused(pages, 404, "Not here", "There is nothing at this address.")
+
+
+async def _fault(pages: Any, request: Request, error: Exception) -> Response:
+    known = isinstance(error, FedfewError) and error.code == "E302"
+    return _refused(pages, 404 if known else 409, "Cannot be shown", str(error))
+
+
+def _refused(pages: Any, status: int, title: str, text: str) -> Response:
+    return HTMLResponse(pages.get_template("fault.html").render(title=title, text=text), status)

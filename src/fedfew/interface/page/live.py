@@ -1,0 +1,87 @@
+"""News as server-sent events: a round is told within half a second, and nothing is missed over a lost connection."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+
+from fedfew.interface.page.library import Library, signature
+from fedfew.interface.report.facts import Facts
+
+POLL_SECONDS = 0.3
+BEAT_SECONDS = 10.0
+RETRY = "retry: 1000\n\n"
+
+
+def event(name: str, data: dict[str, Any], number: int | None = None) -> str:
+    """One event as it goes over the line."""
+    head = f"id: {number}\n" if number is not None else ""
+    return f"{head}event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def last_seen(header: str | None) -> int | None:
+    """The last round a browser has had, from Last-Event-ID; None if it says nothing sensible."""
+    return int(header) if header and header.isascii() and header.isdecimal() and len(header) < 12 else None
+
+
+def headline(record: dict[str, Any]) -> dict[str, Any]:
+    """A round's record as far as it is news."""
+    keys = ("round", "accuracy", "loss", "validation", "coverage", "correct", "rejected", "skipped")
+    return {key: record.get(key) for key in keys}
+
+
+async def run_news(library: Library, key: str, seen: int | None) -> AsyncIterator[str]:
+    """A run's rounds as they come: all since ``seen`` first, or only where it stands if the browser is new."""
+    yield RETRY
+    last: object = None
+    state, quiet, first = "", 0.0, True
+    while True:
+        path = library.path(key)
+        now = await run_in_threadpool(signature, path) if path else None
+        if first or now != last:
+            last = now
+            run = await run_in_threadpool(library.get, key)
+            if not isinstance(run, Facts):
+                yield event("gone", {})
+                return
+            known = len(run.records)
+            if seen is None or seen > known:  # new here, or the run went back to an older checkpoint
+                seen = known
+                yield event("reset", {"round": known}, known)
+            for record in run.records[seen:]:
+                yield event("round", headline(record), record["round"])
+            seen = known
+            if run.state != state:
+                state = run.state
+                yield event("state", {"state": state}, known)
+            quiet, first = 0.0, False
+        await asyncio.sleep(POLL_SECONDS)
+        quiet += POLL_SECONDS
+        if quiet >= BEAT_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"
+
+
+async def library_news(library: Library) -> AsyncIterator[str]:
+    """Tells that some run has changed, appeared or gone."""
+    yield RETRY
+    last: object = None
+    quiet = 0.0
+
+    def look() -> list[tuple[str, object]]:
+        return [(key, signature(path)) for key, path in library.paths().items()]
+
+    while True:
+        now = await run_in_threadpool(look)
+        if now != last:
+            if last is not None:
+                yield event("runs", {"runs": len(now)})
+                quiet = 0.0
+            last = now
+        await asyncio.sleep(2 * POLL_SECONDS)
+        quiet += 2 * POLL_SECONDS
+        if quiet >= BEAT_SECONDS:
+            quiet = 0.0
+            yield ": still here\n\n"

@@ -1,0 +1,48 @@
+"""Serving the page: a socket, an address to open, and uvicorn until Ctrl-C."""
+
+import secrets
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from fedfew.core.errors import FedfewError
+from fedfew.interface.page.app import make_app
+from fedfew.interface.page.door import is_loopback, own_names
+
+USUAL_PORT = 8765
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket at the port, or where none was asked for at the usual one or else any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    ports = [USUAL_PORT, 0] if port is None else [port]
+    for candidate in ports:
+        try:
+            return socket.create_server((host, candidate), family=family)
+        except (OSError, OverflowError) as error:
+            if candidate == ports[-1]:
+                what, remedy = f"cannot listen there ({error})", "Give another --port or --host"
+                raise FedfewError("E504", f"{host}:{candidate}", what, remedy) from None
+    raise AssertionError
+
+
+def serve(root: Path, host: str, port: int | None, tell: Callable[[str], None]) -> None:
+    """Serve the runs below ``root`` until interrupted; ``tell`` is given the address, once the page answers there."""
+    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+    with listen(host, port) as sock:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{sock.getsockname()[1]}/"
+        settings = uvicorn.Config(
+            make_app(root, own_names(host), token),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            lifespan="off",
+            timeout_graceful_shutdown=1,  # open news streams never end by themselves
+            h11_max_incomplete_event_size=32_768,
+        )
+        tell(address + (f"?token={token}" if token else ""))
+        uvicorn.Server(settings).run(sockets=[sock])
