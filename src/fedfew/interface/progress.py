@@ -9,6 +9,20 @@ from fedfew.interface.console import err, percent
 
 if TYPE_CHECKING:
     from fedfew.experiment.session import Session
+    from fedfew.runtime.record import RoundRecord
+
+
+LONG = 120.0
+"""Seconds from which on a run is announced as a long one."""
+
+
+def estimate(record: "RoundRecord", rounds: int) -> str:
+    """What the rounds to come will take if they go like this one; nothing to say where that is short."""
+    pace = sum(record["seconds"].values())
+    left = pace * (rounds - record["round"])
+    if left < LONG:
+        return ""
+    return f"about {left / 60:.0f} minutes for the {rounds - record['round']} rounds left ({pace:.1f} s a round)"
 
 
 def follow(session: "Session", title: str) -> None:
@@ -24,7 +38,10 @@ def follow(session: "Session", title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
+            first = session.state.round + 1
             for record in session.advance():
+                if record["round"] == first and (words := estimate(record, session.rounds)):
+                    bar.console.print(words)
                 for fault in record["rejected"]:
                     what = CODES[fault["code"]].title
                     bar.console.print(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedfew.interface import options
-from fedfew.interface.options import Json, Out, Set
+from fedfew.interface.options import Json, Out, Scale, Set
 
 if TYPE_CHECKING:
     from fedfew.experiment.session import Session
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
 
 def run(
     config: Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")],
+    scale: Scale = None,
     set_: Set = None,
     out: Out = None,
     json: Json = False,
@@ -24,7 +25,7 @@ def run(
     """Train: any method × aggregator × model × dataset × partition."""
     from fedfew.experiment.run import Experiment
 
-    experiment = Experiment.load(config, options.overrides(set_))
+    experiment = Experiment.load(config, options.scaled_overrides(config, scale, set_))
     finish(experiment.start(out), json)
 
 
