@@ -118,11 +118,12 @@ def test_a_cache_that_cannot_be_used_costs_only_time(digits: Path, monkeypatch: 
     assert (images.shape, problems) == ((60, 1, 20, 20), [])
 
 
-@pytest.mark.parametrize(("missing", "said"), [("server", "0 class folders"), ("clients", "no site folders")])
+@pytest.mark.parametrize(("missing", "said"), [("server", "0 class folders"), ("clients", "clients/ has no folders")])
 def test_a_missing_part_is_refused(digits: Path, missing: str, said: str) -> None:
     shutil.rmtree(digits / missing)
     with pytest.raises(FedfewError, match=f"E206.*{said}"):
-        folder(path=str(digits), size=28, channels=1)
+        federate(folder(path=str(digits), size=28, channels=1), labels=10, clients=4)
+    assert ("E206", True) in codes(digits)  # `check` says the same
 
 
 def test_no_test_folder_is_only_remarked(digits: Path) -> None:

@@ -32,11 +32,12 @@ class Copy:
     """True if the two stand in different classes."""
 
 
-def findings(contents: Contents, batch: int, *, allow_overlap: bool) -> list[Finding]:
-    """All faults of a folder, the serious ones first."""
+def findings(contents: Contents, batch: int, *, allow_overlap: bool, sites: bool = True) -> list[Finding]:
+    """All faults of a folder, the serious ones first; ``sites`` is False where the clients may be elsewhere."""
     copies = find_copies(contents)
     found = [
         *_layout(contents),
+        *(_without_sites(contents) if sites else ()),
         *_class_names(contents),
         *_copies(contents, copies, allow_overlap),
         *_files(contents),
@@ -72,14 +73,10 @@ def _marks(images: Tensor) -> Iterator[bytes]:
 
 def _layout(contents: Contents) -> Iterator[Finding]:
     survey, root = contents.survey, shown(contents.survey.root)
-    classes, sites = survey.groups["server"], survey.groups["clients"]
+    classes = survey.groups["server"]
     if len(classes) < 2:
         what = f"server/ has {len(classes)} class folder{'' if len(classes) == 1 else 's'}, at least 2 are needed"
         yield Finding(FedfewError("E206", root, what, LAYOUT), True)
-    if not sites:
-        yield Finding(FedfewError("E206", root, "clients/ has no site folders", LAYOUT), True)
-    elif not contents.rows("clients"):
-        yield Finding(FedfewError("E206", root, "no site has a readable image", LAYOUT), True)
     counts = Counter(contents.places[i].group for i in contents.rows("server"))
     for name in classes:
         if not counts[name]:
@@ -91,6 +88,13 @@ def _layout(contents: Contents) -> Iterator[Finding]:
     if survey.unused:
         what = f"these folders are not used: {', '.join(map(shown, survey.unused))}"
         yield Finding(FedfewError("E206", root, what, LAYOUT), False)
+
+
+def _without_sites(contents: Contents) -> Iterator[Finding]:
+    if not contents.rows("clients"):
+        sites = contents.survey.groups["clients"]
+        what = "no site has a readable image" if sites else "clients/ has no site folders"
+        yield Finding(FedfewError("E206", shown(contents.survey.root), what, LAYOUT), True)
 
 
 def _class_names(contents: Contents) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ def folder(
 ) -> Dataset:
     """Own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
     contents = read_folder(path, size, channels)
-    faults = [f.fault for f in findings(contents, batch=1, allow_overlap=allow_overlap) if f.serious]
+    faults = [f.fault for f in findings(contents, 1, allow_overlap=allow_overlap, sites=False) if f.serious]
     if faults:
         raise ConfigErrors(faults)
     classes, sites = contents.survey.groups["server"], contents.survey.groups["clients"]

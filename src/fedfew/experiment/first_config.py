@@ -1,0 +1,137 @@
+"""A first config for a folder of own images: looked at, not decoded, with every choice explained in a comment."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.folders import LAYOUT, Survey, look_through
+from fedfew.data.images import decode, probe, read_file
+from fedfew.data.unreadable import Unreadable, shown
+
+LOOKED_AT = 200
+"""Images whose headers are read to choose size and channels."""
+SIZES = (28, 32, 48, 64, 96)
+BATCHES = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the folder suggests."""
+
+    size: int
+    channels: int
+    participation: float
+    server_batch: int
+    client_batch: int
+    model: str
+    validation: int
+    why_size: str
+    why_channels: str
+
+
+def choose(survey: Survey) -> Choice:
+    """Settings that suit a folder, from the headers of some of its images and from their numbers."""
+    counts = {part: [p for p in survey.places if p.part == part] for part in ("server", "clients", "test")}
+    if not counts["server"] or not counts["clients"]:
+        missing = "server/<class>/" if not counts["server"] else "clients/<site>/"
+        raise FedfewError("E206", shown(survey.root), f"there are no files in {missing}", LAYOUT)
+    sides, color = _look(survey)
+    middle = median(sides)
+    size = max([s for s in SIZES if s <= middle], default=SIZES[0])
+    sites = len(survey.groups["clients"])
+    asked = min(sites, 10)
+    smallest = min(sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"])
+    return Choice(
+        size=size,
+        channels=3 if color else 1,
+        participation=round(asked / sites, 3) if sites > 10 else 1.0,
+        server_batch=_batch(len(counts["server"]) // 4),
+        client_batch=_batch(smallest),
+        model='name = "cnn"               # small, for small images' if size <= 32 else
+        'name = "resnet9"\nwidth = 16                 # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"',
+        validation=len(counts["test"]) // 4,
+        why_size=f"the images' shorter side is {int(middle)} pixels in the median",
+        why_channels="there is color in the images" if color else "the images are grey",
+    )  # fmt: skip
+
+
+def _look(survey: Survey) -> tuple[list[int], bool]:
+    """Shorter sides, and whether any image has color; a file that stores grey as RGB is grey."""
+    step = max(1, len(survey.places) // LOOKED_AT)
+    sides, color = [], False
+    for place in survey.places[::step]:
+        try:
+            content = read_file(survey.root / place.path)
+            width, height, colorful = probe(content)
+            sides.append(min(width, height))
+            if colorful and not color:
+                pixels = decode(content, 32, 3)[0].astype(int)
+                color = bool((pixels.max(0) - pixels.min(0)).max() > 8)
+        except Unreadable:
+            continue
+    if not sides:
+        raise FedfewError("E209", shown(survey.root), f"none of the {len(survey.places)} files is a readable image")
+    return sides, color
+
+
+def _batch(images: int) -> int:
+    return max([b for b in BATCHES if b <= images], default=BATCHES[0])
+
+
+def first_config(folder: Path, out: Path) -> str:
+    """The TOML text, with a path that is right from where the file will stand."""
+    survey = look_through(folder)
+    choice = choose(survey)
+    classes, sites = survey.groups["server"], survey.groups["clients"]
+    labels = sum(place.part == "server" for place in survey.places)
+    tested = sum(place.part == "test" for place in survey.places)
+    path = "." if out.parent.resolve() == folder.resolve() else str(folder.resolve())
+    validation = (
+        f"validation = {choice.validation:<13} # images of test/ held out to choose the best round by"
+        if choice.validation
+        else "validation = 0             # there is no test/ folder, so nothing can be held out of it"
+    )
+    return f"""\
+# Training on the images of this folder: {len(classes)} classes, {labels} labeled files at the server, {len(sites)} sites
+# look at it first:  fedfew check {shown(out.name)}
+# then train:        fedfew run {shown(out.name)}
+seed = 0                   # the same seed gives the same model, bit by bit
+rounds = 50                # more is better up to a point: watch the accuracy with `fedfew watch`
+participation = {choice.participation:<10} # share of the {len(sites)} sites asked in each round
+
+[dataset]
+name = "folder"            # server/<class>/, clients/<site>/, test/<class>/
+path = {json.dumps(path, ensure_ascii=False)}
+size = {choice.size:<19} # {choice.why_size}; larger sees more and costs more
+channels = {choice.channels:<15} # {choice.why_channels}
+flips = true               # false if a mirrored image means something else (letters, left and right)
+{validation}
+normalize = "standard"     # pixels brought to mean 0 and deviation 1
+
+[model]
+{choice.model}
+
+[method]
+name = "fedmix"            # `fedfew methods` lists the others
+threshold = 0.9            # how sure the vote on an unlabeled image must be to count
+
+[aggregator]
+name = "fedfreq"
+cap = 2.0                  # no site weighs more than twice its equal share
+
+[server]
+epochs = 5                 # passes over the {labels} labeled images in a round
+batch = {choice.server_batch}
+lr = 0.02
+momentum = 0.9
+schedule = "cosine"
+augment = "weak"           # "strong" helps with very few labels
+
+[client]
+epochs = 1
+batch = {choice.client_batch:<18} # the smallest site should fill at least one batch
+lr = 0.01
+schedule = "cosine"
+""" + ("" if tested else "# Without test/<class>/ images no accuracy can be told.\n")

@@ -1,0 +1,184 @@
+"""fedfew check: look at own images or at a config before a run, and say everything that would spoil it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedfew.interface import options
+from fedfew.interface.commands.init import NAME
+from fedfew.interface.options import Json, Set
+
+if TYPE_CHECKING:
+    from fedfew.data.folder_check import Finding
+    from fedfew.data.folders import Contents
+    from fedfew.experiment.config import Config
+
+LIST = "check.csv"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("check")(check)
+
+
+def check(
+    what: Annotated[str, typer.Argument(metavar="FOLDER|CONFIG", help="A folder of images, a TOML file or a preset.")],
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FILE", help=f"List of files (default: {LIST} in the folder).")
+    ] = None,
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Say what is there and what is wrong with it; exit status 2 if a run would be refused."""
+    from fedfew.experiment.config import load
+
+    if not Path(what).is_dir():
+        config = load(what, options.overrides(set_))
+        if config["dataset.name"] != "folder":
+            _check_config(config, what, json)
+            return
+    elif (Path(what) / NAME).is_file():
+        config = load(Path(what) / NAME, options.overrides(set_))
+    else:
+        config = _suggested(Path(what), options.overrides(set_))
+    _check_folder(config, csv, json)
+
+
+def _suggested(folder: Path, overrides: dict[str, Any]) -> "Config":
+    from fedfew.data.folders import look_through
+    from fedfew.experiment.config import load
+    from fedfew.experiment.first_config import choose
+
+    choice = choose(look_through(folder))
+    dataset = {"name": "folder", "path": str(folder), "size": choice.size, "channels": choice.channels}
+    return load({"dataset": dataset, "client": {"batch": choice.client_batch}}, overrides)
+
+
+def _check_config(config: "Config", name: str, json: bool) -> None:
+    """Another dataset: build everything up to the first round."""
+    from fedfew.experiment.build import assemble
+    from fedfew.interface.console import out, print_json
+
+    parts = assemble(config)
+    federation = parts.federation
+    sizes = federation.partition.sizes
+    result: dict[str, Any] = {
+        "config": name,
+        "dataset": config["dataset.name"],
+        "classes": {c: int((federation.server.labels == i).sum()) for i, c in enumerate(federation.classes)},
+        "clients": federation.partition.clients,
+        "images": {"smallest": int(sizes.min()), "largest": int(sizes.max()), "all": int(sizes.sum())},
+        "test": len(federation.test),
+        "validation": len(federation.validation),
+        "parameters": int(parts.network.layout.trainable),
+        "errors": [],
+        "warnings": [],
+    }
+    if json:
+        print_json(result)
+        return
+    images = result["images"]
+    out.print(f"{name}: sound. {config['method.name']} with {config['aggregator.name']} on {config['dataset.name']}")
+    out.print(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
+    out.print(
+        f"clients: {result['clients']:,} with {images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
+    )
+    out.print(f"test: {result['test']:,}, validation: {result['validation']:,}")
+    out.print(f"model: {config['model.name']} with {result['parameters']:,} parameters")
+
+
+def _check_folder(config: "Config", csv: Path | None, json: bool) -> None:
+    from fedfew.data.folder_check import findings
+    from fedfew.data.folders import read_folder
+    from fedfew.interface.console import print_json
+    from fedfew.interface.reading import counting
+
+    dataset = config["dataset"]
+    with counting("reading images") as report:
+        contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
+    found = findings(contents, config["client.batch"], allow_overlap=dataset["allow_overlap"])
+    listed = csv or contents.survey.root / LIST
+    rows = _write_list(contents, listed)
+    result = _result(config, contents, found, listed if rows else None)
+    if json:
+        print_json(result)
+    else:
+        _show(result)
+    _tell(found)
+
+
+def _result(config: "Config", contents: "Contents", found: "list[Finding]", listed: Path | None) -> dict[str, Any]:
+    from collections import Counter
+
+    from fedfew.data.folder_check import find_copies
+    from fedfew.data.unreadable import shown
+
+    counts = Counter((place.part, place.group) for place in contents.places)
+    groups = contents.survey.groups
+    names = sorted({*groups["server"], *groups["test"]})
+    told = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in found]
+    return {
+        "folder": shown(contents.survey.root),
+        "size": config["dataset.size"],
+        "channels": config["dataset.channels"],
+        "classes": {shown(c): {"server": counts["server", c], "test": counts["test", c]} for c in names},
+        "sites": {shown(s): counts["clients", s] for s in groups["clients"]},
+        "unreadable": [{"file": p.path, "reason": p.reason} for p in contents.problems if p.skipped],
+        "remarks": [{"file": p.path, "remark": p.reason} for p in contents.problems if not p.skipped],
+        "duplicates": [{"file": c.path, "of": c.of} for c in find_copies(contents)],
+        "errors": [t for t in told if t["serious"]],
+        "warnings": [t for t in told if not t["serious"]],
+        "list": str(listed) if listed else None,
+    }
+
+
+def _write_list(contents: "Contents", target: Path) -> int:
+    """One line for every file there is something to say about; no list is left behind when there is none."""
+    import csv
+    import io
+
+    from fedfew.data.folder_check import find_copies
+    from fedfew.experiment.storage import write_atomically
+
+    rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
+    rows += [
+        (c.path, "in server and test" if c.across else "in two classes" if c.torn else "copy", f"same pixels as {c.of}")
+        for c in find_copies(contents)
+    ]
+    if not rows:
+        target.unlink(missing_ok=True)
+        return 0
+    text = io.StringIO()
+    csv.writer(text).writerows([("file", "finding", "reason"), *rows])
+    write_atomically(target, text.getvalue().encode())
+    return len(rows)
+
+
+def _show(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from fedfew.interface.console import out
+
+    classes = Table("class", "server", "test", title=result["folder"], title_justify="left")
+    for name, count in result["classes"].items():
+        classes.add_row(name, f"{count['server']:,}", f"{count['test']:,}")
+    sites = Table("site", "images")
+    for name, count in result["sites"].items():
+        sites.add_row(name, f"{count:,}")
+    out.print(classes)
+    out.print(sites)
+    skipped, copies = len(result["unreadable"]), len(result["duplicates"])
+    if result["list"]:
+        out.print(
+            f"{skipped:,} files skipped, {copies:,} copies; all in {result['list']}", soft_wrap=True, markup=False
+        )
+
+
+def _tell(found: "list[Finding]") -> None:
+    from fedfew.interface.console import complain, err, warn
+
+    for finding in found:
+        (complain if finding.serious else warn)(finding.fault)
+    if any(finding.serious for finding in found):
+        raise typer.Exit(2)
+    err.print("ready to train" if not found else "ready to train, with the remarks above")

@@ -1,0 +1,105 @@
+"""fedfew check: counts, sites, unreadable files by name, copies, overlaps and sites that are too small."""
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.data.digit_folders import write_digits
+from tests.data.image_zoo import READ, SKIPPED, zoo
+from tests.interface.fedfew_command import fedfew
+
+
+@pytest.fixture
+def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    return write_digits(tmp_path / "digits", server=40, clients=60, test=30)
+
+
+def test_a_sound_folder(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fedfew(capsys, "check", digits, "--json")
+    assert said.status == 0
+    found = said.json
+    counted = {name: len(list((digits / "server" / name).iterdir())) for name in found["classes"]}
+    assert {name: count["server"] for name, count in found["classes"].items()} == counted
+    assert sum(count["test"] for count in found["classes"].values()) == 30
+    sizes = {site.name: len(list(site.iterdir())) for site in (digits / "clients").iterdir()}
+    assert found["sites"] == sizes
+    assert (found["errors"], found["unreadable"], found["duplicates"], found["list"]) == ([], [], [], None)
+    assert not (digits / "check.csv").exists()
+    shown = fedfew(capsys, "check", digits)
+    assert "hospital-3" in shown.out
+    assert "ready to train" in shown.err
+
+
+def test_the_zoo_is_listed(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    animals = zoo()
+    for name, content, _ in animals:
+        (digits / "clients" / "hospital-2" / name).write_bytes(content)
+    said = fedfew(capsys, "check", digits, "--json")
+    assert said.status == 0  # unreadable files are skipped, they do not stop a run
+    refused = {name for name, _, fate in animals if fate == SKIPPED}
+    assert {Path(entry["file"]).name for entry in said.json["unreadable"]} == refused
+    assert all(entry["reason"] for entry in said.json["unreadable"])
+    with (digits / "check.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    listed = {Path(row["file"]).name for row in rows if row["finding"] in ("skipped", "remark")}
+    assert listed == {name for name, _, fate in animals if fate != READ}
+    for entry in said.json["unreadable"]:
+        (digits / entry["file"]).unlink()
+    elsewhere = digits.parent / "list.csv"
+    fedfew(capsys, "check", digits, "--csv", elsewhere)
+    assert "skipped" not in elsewhere.read_text("utf-8")
+
+
+def test_overlap_stops_and_can_be_allowed(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = next((digits / "server" / "digit 3").iterdir())
+    shutil.copy(image, digits / "test" / "digit 3" / "again.png")
+    said = fedfew(capsys, "check", digits, "--json")
+    assert said.status == 2
+    assert [fault["code"] for fault in said.json["errors"]] == ["E207"]
+    assert "E207" in said.err
+    assert "in server and test" in (digits / "check.csv").read_text("utf-8")
+    config = digits.parent / "own.toml"
+    config.write_text('[dataset]\nname = "folder"\npath = "digits"\nsize = 28\nchannels = 1\nallow_overlap = true\n')
+    allowed = fedfew(capsys, "check", config, "--json")
+    assert allowed.status == 0
+    assert "E207" in [fault["code"] for fault in allowed.json["warnings"]]
+    assert fedfew(capsys, "run", config, "--set", "dataset.allow_overlap=false").status == 2
+
+
+def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = digits / "fedfew.toml"
+    config.write_text('[dataset]\nname = "folder"\npath = "."\nsize = 28\nchannels = 1\n[client]\nbatch = 999\n')
+    said = fedfew(capsys, "check", digits, "--json")
+    assert (said.status, said.json["warnings"][0]["code"]) == (0, "E211")
+    assert "batch of 999" in said.err
+    (digits / "test" / "digit 3").rename(digits / "test" / "DIGIT 3")
+    said = fedfew(capsys, "check", digits)
+    assert said.status == 2
+    assert "DIGIT 3 and digit 3 differ only by case" in said.err
+
+
+def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fedfew(capsys, "check", "quick", "--json")
+    assert (said.status, said.json["clients"], sum(said.json["classes"].values())) == (0, 20, 100)
+    assert "sound" in fedfew(capsys, "check", "quick").out
+    assert "E108" in fedfew(capsys, "check", "quick", "--set", "clients=100000").err
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ('[dataset]\nname = "folder"\n', "E206"),
+        ('[dataset]\nname = "folder"\npath = "gone"\n', "E206"),
+        ('[dataset]\nname = "folder"\npath = "digits"\nsize = 4\n', "E103"),
+        ('[dataset]\nname = "folder"\npath = "digits"\nchannels = 2\n', "E103"),
+        ('[dataset]\nname = "folder"\npath = "digits"\n[partition]\nkind = "iid"\n', "E113"),
+        ('[dataset]\nname = "mini-mnist"\npath = "digits"\n', "E104"),
+    ],
+)
+def test_bad_configs_have_a_code(digits: Path, capsys: pytest.CaptureFixture[str], text: str, code: str) -> None:
+    config = digits.parent / "bad.toml"
+    config.write_text(text)
+    said = fedfew(capsys, "check", config)
+    assert (said.status, code in said.err) == (2, True), said.err

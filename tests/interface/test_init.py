@@ -1,0 +1,83 @@
+"""fedfew init: a config that suits the folder, explained, and never written over another."""
+
+import shutil
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.data.digit_folders import write_digits
+from tests.data.image_zoo import picture, saved
+from tests.interface.fedfew_command import fedfew
+
+from fedfew.experiment.config import load
+
+
+def colorful(root: Path, side: int, sites: int) -> Path:
+    for k in range(sites):
+        (root / "clients" / f"site {k:02}").mkdir(parents=True)
+        (root / "clients" / f"site {k:02}" / "a.jpg").write_bytes(saved(picture("RGB", side, side + 30), "JPEG"))
+    for name in ("cat", "dog"):
+        (root / "server" / name).mkdir(parents=True)
+        red = picture("RGB", side, side)
+        red.paste((200, 10, 10), (0, 0, side // 2, side // 2))
+        (root / "server" / name / "a.png").write_bytes(saved(red, "PNG"))
+    return root
+
+
+def test_the_config_suits_grey_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_digits(tmp_path / "digits")
+    said = fedfew(capsys, "init", root, "--json")
+    assert said.status == 0
+    path = Path(said.json["config"])
+    assert path == root / "fedfew.toml"
+    config = load(path)
+    assert (config["dataset.size"], config["dataset.channels"]) == (28, 1)
+    assert config["dataset.path"] == str(root)
+    assert config["dataset.validation"] == 20
+    assert config["participation"] == 1.0
+    assert config["client.batch"] == 32  # the smallest of the four sites has fewer than 64 images
+    explained = [line for line in path.read_text().splitlines() if "=" in line and "#" in line]
+    assert len(explained) > 15
+
+
+def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = colorful(tmp_path / "photos", 100, 40)
+    out = tmp_path / "else where.toml"
+    assert fedfew(capsys, "init", root, "--out", out).status == 0
+    table = tomllib.loads(out.read_text())
+    assert table["dataset"]["path"] == str(root)
+    config = load(out)
+    assert (config["dataset.size"], config["dataset.channels"], config["model.name"]) == (96, 3, "resnet9")
+    assert config["participation"] == 0.25
+    assert config["dataset.validation"] == 0
+
+
+def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
+    for file in root.rglob("*.png"):
+        file.write_bytes(saved(picture("RGB"), "PNG"))
+    assert fedfew(capsys, "init", root).status == 0
+    assert load(root / "fedfew.toml")["dataset.channels"] == 1
+
+
+def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
+    (root / "fedfew.toml").write_text("mine")
+    said = fedfew(capsys, "init", root)
+    assert (said.status, (root / "fedfew.toml").read_text()) == (2, "mine")
+    assert "E301" in said.err
+    assert fedfew(capsys, "init", root, "--force").status == 0
+    assert load(root / "fedfew.toml")["dataset.name"] == "folder"
+
+
+def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
+    assert "E206" in fedfew(capsys, "init", tmp_path / "gone").err
+    assert "E305" in fedfew(capsys, "init", root, "--out", tmp_path / "no" / "where.toml").err
+    for file in root.rglob("*.png"):
+        file.write_bytes(b"no image")
+    assert "E209" in fedfew(capsys, "init", root).err
+    shutil.rmtree(root / "clients")
+    said = fedfew(capsys, "init", root)
+    assert said.status == 2
+    assert "clients/<site>/" in said.err
