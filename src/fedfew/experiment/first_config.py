@@ -94,7 +94,7 @@ def first_config(folder: Path, out: Path) -> str:
         else "validation = 0             # there is no test/ folder, so nothing can be held out of it"
     )
     return f"""\
-# Training on the images of this folder: {len(classes)} classes, {labels} labeled files at the server, {len(sites)} sites
+# Training on the images of a folder: {len(classes)} classes, {labels} labeled files at the server, {len(sites)} sites
 # look at it first:  fedfew check {shown(out.name)}
 # then train:        fedfew run {shown(out.name)}
 seed = 0                   # the same seed gives the same model, bit by bit

@@ -67,7 +67,7 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
         "dataset": config["dataset.name"],
         "classes": {c: int((federation.server.labels == i).sum()) for i, c in enumerate(federation.classes)},
         "clients": federation.partition.clients,
-        "images": {"smallest": int(sizes.min()), "largest": int(sizes.max()), "all": int(sizes.sum())},
+        "images": {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.images)},
         "test": len(federation.test),
         "validation": len(federation.validation),
         "parameters": int(parts.network.layout.trainable),
@@ -80,9 +80,8 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
     images = result["images"]
     out.print(f"{name}: sound. {config['method.name']} with {config['aggregator.name']} on {config['dataset.name']}")
     out.print(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
-    out.print(
-        f"clients: {result['clients']:,} with {images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
-    )
+    spread = f"{images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
+    out.print(f"clients: {result['clients']:,} with {spread}")
     out.print(f"test: {result['test']:,}, validation: {result['validation']:,}")
     out.print(f"model: {config['model.name']} with {result['parameters']:,} parameters")
 
