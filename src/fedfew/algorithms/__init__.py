@@ -6,6 +6,7 @@ from fedfew.algorithms.aggregators import AGGREGATORS
 from fedfew.algorithms.all_labels import AllLabels
 from fedfew.algorithms.dsfl import DSFL
 from fedfew.algorithms.fedavg import FedAvg, fedprox
+from fedfew.algorithms.fedbn import fedbn
 from fedfew.algorithms.fedfew import FedFew
 from fedfew.algorithms.fedmatch import FedMatch, fedmatch_lite
 from fedfew.algorithms.fedmix import FedMix
@@ -30,6 +31,7 @@ ALGORITHMS: dict[str, Callable[..., Algorithm]] = {
     "grouping": Grouping,
     "fedavg": FedAvg,
     "fedprox": fedprox,
+    "fedbn": fedbn,
     "server-only": ServerOnly,
     "all-labels": AllLabels,
 }

@@ -14,12 +14,15 @@ from annotated_types import Gt, Le
 from pydantic import TypeAdapter, ValidationError
 
 from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.algorithms.compression import Compression
 from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
+from fedfew.algorithms.norm_policy import NormPolicy
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
-from fedfew.experiment.method import algorithm_of
+from fedfew.experiment.fits import misfits, settle
+from fedfew.experiment.method import plain_algorithm
 from fedfew.experiment.names import find, is_own, method_class
 from fedfew.models import MODELS
 from fedfew.runtime.cohort import Availability
@@ -97,6 +100,8 @@ PLAIN: dict[str, list[Callable[..., Any]]] = {
     "server": [LocalSGD, Supervised],
     "client": [LocalSGD],
     "vote": [Voting],
+    "norm": [NormPolicy],
+    "compression": [Compression],
     "availability": [Availability],
     "gate": [Gate],
 }
@@ -334,11 +339,12 @@ def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
         fits = ", ".join(name for name in AGGREGATORS if name not in method.unfit)
         what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {method.unfit[chosen]}"
         return [FedfewError("E107", place, what, f"These fit: {fits}")]
+    settle(document)
     try:
-        algorithm_of(document)
+        faults = list(misfits(document, plain_algorithm(document)))
     except FedfewError as fault:
-        return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy)]
-    return []
+        faults = [fault]
+    return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]
 
 
 def parse_set(text: str) -> tuple[str, Any]:

@@ -6,14 +6,24 @@ from functools import partial
 from typing import Any
 
 from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.algorithms.compression import Compressed, Compression
 from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
+from fedfew.algorithms.norm_policy import NormPolicy
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Algorithm
 
 
 def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
-    """The method of a resolved config; raises where its settings contradict each other."""
+    """The method of a resolved config, with its norm policy and compression around it."""
+    algorithm = NormPolicy(**document["norm"]).around(plain_algorithm(document))
+    compression = Compression(**document["compression"])
+    codec = compression.codec()
+    return algorithm if codec is None else Compressed(algorithm, codec, compression.feedback)
+
+
+def plain_algorithm(document: Mapping[str, Any]) -> Algorithm:
+    """The method by itself; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
     factory = ALGORITHMS[method.pop("name")]
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}

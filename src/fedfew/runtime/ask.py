@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, ServerSite, ServerState, nbytes
+from fedfew.core.layout import Layout
+from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, Schema, ServerSite, ServerState, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 
@@ -18,6 +19,15 @@ class CountsBytes(Protocol):
     """A method that sends less than its payload holds, because clients have part of it already."""
 
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A method whose replies travel encoded; they are checked as they came, decoded, and checked as what they mean."""
+
+    def decode(self, update: ClientUpdate, payload: Payload, layout: Layout) -> ClientUpdate: ...
+
+    def decoded_schema(self, layout: Layout) -> Schema: ...
 
 
 @runtime_checkable
@@ -75,7 +85,6 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
         algorithm.bytes_down(state, k, payload) if isinstance(algorithm, CountsBytes) else nbytes(payload)
         for k, payload in payloads.items()
     )
-    schema = algorithm.reply_schema(site.network.layout)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -94,12 +103,11 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
             missing[k] = answer
             continue
         up += received_bytes(answer.reply)
-        size = None if clients.sizes is None else int(clients.sizes[k])
-        fault = clients.gate.check(answer, payloads[k], schema, size)
-        if fault is None:
-            updates[k] = answer
+        checked = let_through(clients, algorithm, site.network.layout, answer, payloads[k])
+        if isinstance(checked, Missing):
+            missing[k] = checked
         else:
-            missing[k] = fault
+            updates[k] = checked
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
@@ -108,6 +116,18 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
     wire = fleet.traffic() if isinstance(fleet, Network) else {}
     return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
+
+
+def let_through(
+    clients: Clients, algorithm: Algorithm, layout: Layout, update: ClientUpdate, payload: Payload
+) -> ClientUpdate | Missing:
+    """The update as the method knows it, or the reason it may not pass."""
+    size = None if clients.sizes is None else int(clients.sizes[update.client])
+    fault = clients.gate.check(update, payload, algorithm.reply_schema(layout), size)
+    if fault is not None or not isinstance(algorithm, Encodes):
+        return fault or update
+    decoded = algorithm.decode(update, payload, layout)
+    return clients.gate.check(decoded, payload, algorithm.decoded_schema(layout), size) or decoded
 
 
 def received_bytes(reply: Mapping[str, object]) -> int:
