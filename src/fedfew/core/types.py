@@ -76,6 +76,8 @@ class Trained:
     votes: Tensor | None = None
     """int64, one per image: the pseudo-label, or −1 where the vote was not confident. A simulation compares them with
     the true labels for the report; on a real site they are dropped."""
+    examples: int | None = None
+    """How many images the client says it has, if not the true number (privacy)."""
 
 
 @dataclass(frozen=True, eq=False)

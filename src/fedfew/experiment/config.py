@@ -18,6 +18,7 @@ from fedfew.algorithms.compression import Compression
 from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.algorithms.norm_policy import NormPolicy
+from fedfew.algorithms.privacy import Privacy
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
@@ -101,6 +102,7 @@ PLAIN: dict[str, list[Callable[..., Any]]] = {
     "client": [LocalSGD],
     "vote": [Voting],
     "norm": [NormPolicy],
+    "privacy": [Privacy],
     "compression": [Compression],
     "availability": [Availability],
     "gate": [Gate],

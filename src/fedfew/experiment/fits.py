@@ -6,6 +6,7 @@ from typing import Any
 
 from fedfew.algorithms import ALGORITHMS, OBJECTIVES
 from fedfew.algorithms.compression import Compression, vectors
+from fedfew.algorithms.privacy import unprotected
 from fedfew.algorithms.robust import krum_misfit
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Algorithm, Oracle
@@ -34,6 +35,7 @@ def misfits(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
     """Every pair of settings that excludes each other; ``plain`` is the method without compression and norm policy."""
     yield from _aggregator(document)
     yield from _vote(document)
+    yield from _privacy(document, plain)
     yield from _wire(document, plain)
     yield from _norm(document, plain)
     yield from _open_set(document)
@@ -62,6 +64,21 @@ def _vote(document: Table) -> Iterator[FedfewError]:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]
         what = f"objective {objective} makes no pseudo-labels, so vote.prior has no meaning"
         yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")
+
+
+def _privacy(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
+    privacy, name, model = document["privacy"], document["method"]["name"], document["model"]
+    if privacy["noise"] and not privacy["clip"]:
+        what = "noise without clipping protects nothing: one client's change can be as large as it likes"
+        yield FedfewError("E113", "privacy.noise", what, "Set privacy.clip")
+    if not privacy["clip"]:
+        return
+    if isinstance(plain, Oracle) or unprotected(plain):
+        what = f"method {name} sends more than a changed model, which clipping and noise do not cover"
+        yield FedfewError("E113", "privacy.clip", what, "Use a method that sends models, e.g. fedmix or fedavg")
+    if model.get("norm") == "batch" and privacy["noise"] and document["norm"]["policy"] != "server-data":
+        what = "noise can make a batch norm's running variance negative"
+        yield FedfewError("E113", "model.norm", what, 'Set model.norm = "group", or norm.policy = "server-data"')
 
 
 def _wire(document: Table, plain: Algorithm) -> Iterator[FedfewError]:

@@ -10,13 +10,15 @@ from fedfew.algorithms.compression import Compressed, Compression
 from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.algorithms.norm_policy import NormPolicy
+from fedfew.algorithms.privacy import Privacy
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Algorithm
 
 
 def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
-    """The method of a resolved config, with its norm policy and compression around it."""
+    """The method of a resolved config, with its norm policy, privacy and compression around it."""
     algorithm = NormPolicy(**document["norm"]).around(plain_algorithm(document))
+    algorithm = Privacy(**document["privacy"]).around(algorithm)
     compression = Compression(**document["compression"])
     codec = compression.codec()
     return algorithm if codec is None else Compressed(algorithm, codec, compression.feedback)

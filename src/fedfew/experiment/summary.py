@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fedfew.experiment.privacy import privacy_of
+
 if TYPE_CHECKING:
     from fedfew.experiment.config import Config
 
@@ -38,5 +40,6 @@ def summarise(records: Sequence[dict[str, Any]], config: "Config", model_sha256:
         "rejected": sum(len(r["rejected"]) for r in records),
         "skipped": sum(r["skipped"] for r in records),
         "seconds": round(sum(sum(r["seconds"].values()) for r in records), 2),
+        "privacy": privacy_of(records, config["privacy"]),
         "model_sha256": model_sha256,
     }

@@ -18,8 +18,9 @@ GRACE = 8.0
 
 def main(lifeline: int, command: list[str]) -> int:
     """Run the command until it ends or the owner does."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # sent to the whole group, which includes this process
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # TERM goes to the whole group, this process included; a handler, unlike SIG_IGN, is not inherited by the command
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
     try:
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=True)
     except OSError as error:

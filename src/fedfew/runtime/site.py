@@ -59,7 +59,8 @@ class Sites:
             metrics = trained.metrics | _audit(trained.votes, self.truth[index], self.classes)
         except Exception as error:
             return Missing(client, "E408", f"{type(error).__name__}: {error}"[:400])
-        return ClientUpdate(client, trained.reply, len(index), metrics)
+        examples = len(index) if trained.examples is None else trained.examples
+        return ClientUpdate(client, trained.reply, examples, metrics)
 
     def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
         images = self.images[index]

@@ -1,6 +1,6 @@
 """fedfew run: one labels-at-server federated training, from a preset or a TOML file to a run folder."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -54,6 +54,7 @@ def finish(session: "Session", json: bool) -> None:
             "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
             "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
             "seconds": f"{summary['seconds']:.1f}",
+            **_privacy(summary.get("privacy")),
             "model SHA-256": summary["model_sha256"][:16] + "…",
         }
         for name, value in rows.items():
@@ -63,3 +64,11 @@ def finish(session: "Session", json: bool) -> None:
     else:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
         print_json({"run": str(session.folder.path)} | {key: summary[key] for key in keys})
+
+
+def _privacy(found: dict[str, Any] | None) -> dict[str, str]:
+    """ε of the client that was asked most often, where clipping and noise were on."""
+    if not found:
+        return {}
+    value = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"
+    return {f"privacy: ε of a client at δ = {found['delta']:g}": value}
