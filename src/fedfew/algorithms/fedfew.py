@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.algorithms.augment import strong, weak
 from fedfew.algorithms.exchange import contributions, model_reply, scalar
+from fedfew.algorithms.fedavg import NO_WAY_TO_TRUST
 from fedfew.algorithms.label_shift import em_prior
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_supervised
 from fedfew.core.layout import Layout, Vector
@@ -44,7 +45,7 @@ class FedFew:
     ] = 5.0
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 50
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    unfit: ClassVar[Mapping[str, str]] = {}
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "fedfreq"
 

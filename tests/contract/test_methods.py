@@ -1,0 +1,190 @@
+"""What every method keeps to, with every aggregator that fits: the list grows with the registries."""
+
+import dataclasses
+import inspect
+import json
+import math
+import re
+import sys
+import typing
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import torch
+from tests.contract.runs import fitting, same, stage, tensors_of, tiny_config, tiny_rounds
+
+import fedfew
+from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import settings_of
+from fedfew.core.types import Algorithm, ClientSite, ClientUpdate, Oracle, OracleSite, ServerState
+from fedfew.experiment.config import load
+from fedfew.experiment.names import method_class
+from fedfew.runtime.gate import Gate
+
+METHODS = list(ALGORITHMS)
+PAIRS = [(method, name) for method in METHODS for name in fitting(method)]
+UNFIT = [(method, name) for method in METHODS for name in AGGREGATORS if name not in fitting(method)]
+ASKING = [name for name in METHODS if method_class(ALGORITHMS[name]).asks_clients]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_runs_of_a_method_are_the_same_run(method: str, tmp_path: Path) -> None:
+    table = json.loads(json.dumps(tiny_config(method).document))
+    runs = [fedfew.Experiment.load(table).run(tmp_path / name) for name in ("one", "two")]
+
+    first, second = (
+        [{key: value for key, value in record.items() if key != "seconds"} for record in run.rounds] for run in runs
+    )
+    assert first == second and len(first) == 2
+    assert runs[0].summary["model_sha256"] == runs[1].summary["model_sha256"]
+    for record in first:
+        assert record["rejected"] == [] and not record["skipped"], record["rejected"]
+        assert math.isfinite(record["loss"]) and 0 <= record["accuracy"] <= 1
+    assert all(bool(torch.isfinite(p).all()) for p in runs[0].model().parameters())
+
+
+@pytest.mark.parametrize(("method", "aggregator"), PAIRS)
+def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: str) -> None:
+    rounds = tiny_rounds(tiny_config(method, {"aggregator.name": aggregator}))
+    assert [state.round for state, _ in rounds] == [1, 2]
+    for state, record in rounds:
+        assert record["rejected"] == [], record["rejected"]
+        assert all(bool(torch.isfinite(t).all()) for t in tensors_of(state))
+        assert set(state.weights) <= set(record["cohort"])
+        assert all(math.isfinite(w) and w >= 0 for w in state.weights.values())
+    assert not torch.equal(rounds[0][0].omega, rounds[1][0].omega), "training changes the model"
+
+
+@pytest.mark.parametrize(("method", "aggregator"), UNFIT)
+def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(method: str, aggregator: str) -> None:
+    with pytest.raises(FedfewError) as caught:
+        load({"method": {"name": method}, "aggregator": {"name": aggregator}})
+    assert caught.value.code == "E107"
+    told, reason = str(caught.value), method_class(ALGORITHMS[method]).unfit[aggregator]
+    assert reason in told and len(reason) > 20
+    assert all(name in caught.value.remedy for name in fitting(method)) and fitting(method)
+    assert aggregator not in re.findall(r"[\w×-]+", caught.value.remedy)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_names_only_aggregators_that_exist(method: str) -> None:
+    kind = method_class(ALGORITHMS[method])
+    assert set(kind.unfit) <= set(AGGREGATORS)
+    assert kind.usual_aggregator in fitting(method)
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_replies_fit_the_schema_and_pass_the_gate(method: str) -> None:
+    now = stage(tiny_config(method))
+    schema = now.parts.algorithm.reply_schema(now.parts.network.layout)
+    payload, trained = now.payload, now.train(0)
+    assert set(trained.reply) == set(schema)
+    for name, expected in schema.items():
+        assert trained.reply[name].dtype == expected.dtype
+        assert len(trained.reply[name].shape) == len(expected.shape)
+    update = ClientUpdate(0, trained.reply, now.size(0), trained.metrics)
+    assert Gate().check(update, payload, schema, now.size(0)) is None
+    assert trained.votes is None or trained.votes.shape == (now.size(0),)
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_the_same_round_twice_gives_the_same_bits_and_changes_nothing_it_was_given(method: str) -> None:
+    now = stage(tiny_config(method))
+    payload, state = now.payload, now.state
+    sent = {name: t.clone() for name, t in payload.items()}
+    held = [t.clone() for t in tensors_of(state)]
+    labels = now.parts.server.labeled.labels.clone()
+
+    first, second = now.train(0, payload=payload), now.train(0, payload=payload)
+    assert same(first.reply, second.reply) and first.metrics == second.metrics
+    assert same(payload, sent), "train_client wrote into its payload"
+
+    replies = {0: (first, now.size(0)), 1: (now.train(1), now.size(1))}
+    kept = {k: {name: t.clone() for name, t in trained.reply.items()} for k, (trained, _) in replies.items()}
+    ends = [now.finish(replies) for _ in range(2)]
+    assert torch.equal(ends[0].omega, ends[1].omega) and ends[0].weights == ends[1].weights
+    assert all(same(replies[k][0].reply, kept[k]) for k in kept), "after_clients wrote into a reply"
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(state), held, strict=True)), "a state was written into"
+    assert torch.equal(now.parts.server.labeled.labels, labels)
+    # the state is not a window on the network either: the next training must not change a state that is kept
+    now.parts.network.vector.zero_()
+    assert all(torch.equal(a, b) for a, b in zip(tensors_of(state), held, strict=True))
+    assert float(ends[0].omega.norm()) > 0
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_a_client_without_images_and_a_single_survivor_do_no_harm(method: str) -> None:
+    now = stage(tiny_config(method))
+    schema = now.parts.algorithm.reply_schema(now.parts.network.layout)
+    empty, whole = now.train(0, images=0), now.train(1)
+    fault = Gate().check(ClientUpdate(0, empty.reply, 0, empty.metrics), now.payload, schema, 0)
+    assert fault is None, fault
+    for replies in ({1: (whole, now.size(1))}, {0: (empty, 0)}, {0: (empty, 0), 1: (whole, now.size(1))}):
+        done = now.finish(replies)
+        assert all(bool(torch.isfinite(t).all()) for t in tensors_of(done)), sorted(replies)
+
+
+@pytest.mark.parametrize("method", ASKING)
+def test_clients_move_the_model(method: str) -> None:
+    """Where every label counts, clients take steps, and what one sends is not what another sends."""
+    now = stage(tiny_config(method))
+    one, other = now.train(0), now.train(1)
+    assert not same(one.reply, other.reply)
+    assert one.metrics.get("steps", 1) > 0
+
+
+@pytest.mark.parametrize("method", [name for name in ASKING if "fltrust" in fitting(name)])
+def test_trust_needs_a_server_that_went_its_own_way(method: str) -> None:
+    """FLTrust compares ψ − ω with σ − ω: where clients start from σ there is nothing to compare, so it does not fit."""
+    now = stage(tiny_config(method))
+    assert not torch.equal(now.payload["omega"], now.state.sigma)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_labels_are_out_of_reach_by_type(method: str) -> None:
+    kind = method_class(ALGORITHMS[method])
+    assert typing.get_type_hints(kind.train_client)["site"] is ClientSite
+    if issubclass(kind, Oracle):
+        assert typing.get_type_hints(kind.train_with_labels)["site"] is OracleSite
+        now = stage(tiny_config(method))
+        site = ClientSite(0, now.parts.network, now.parts.federation.images[:4], 10)
+        with pytest.raises(FedfewError, match="E113"):
+            now.parts.algorithm.train_client(now.payload, site, torch.Generator())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: str) -> None:
+    kind = method_class(ALGORITHMS[method])
+    assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    algorithm = stage(tiny_config(method)).parts.algorithm
+    assert isinstance(algorithm, Algorithm) and isinstance(algorithm.start(torch.zeros(3)), ServerState)
+    settings = settings_of(ALGORITHMS[method])
+    given = {"server", "client", "aggregator", "objective", "vote"}
+    parameters = inspect.signature(ALGORITHMS[method]).parameters
+    needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
+    assert needed <= given, "what has no default, no config can leave out"
+    assert set(settings) == {name for name, p in parameters.items() if typing.get_origin(p.annotation) is Annotated}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_methods_module_cites_and_writes_its_equation(method: str) -> None:
+    homes = {ALGORITHMS[method].__module__, method_class(ALGORITHMS[method]).__module__}
+    told = "\n".join(sys.modules[home].__doc__ or "" for home in sorted(homes))
+    assert re.search(r"\b(19|20)\d\d\b|\bbound\b", told), "a citation, or the word bound"
+    assert re.search(r"[=←∝]", told) and re.search(r"[∇Σωθσψ‖]", told), "the update equation"
+    assert ALGORITHMS[method].__doc__
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_trains_fedavgs_clients(objective: str) -> None:
+    settings = settings_of(OBJECTIVES[objective])
+    chosen: dict[str, Any] = {"objective.name": objective, "rounds": 3}
+    chosen |= {"objective.threshold": 0.05} if "threshold" in settings else {}
+    config = load(tiny_config("fedavg").document, chosen)
+    rounds = tiny_rounds(config)
+    assert all(record["rejected"] == [] for _, record in rounds)
+    assert bool(torch.isfinite(rounds[-1][0].omega).all())
+    again = tiny_rounds(config)
+    assert torch.equal(again[-1][0].omega, rounds[-1][0].omega)

@@ -1,0 +1,134 @@
+"""Every name in a registry: its settings are explained and have defaults that pass their own checks, and it runs."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from pydantic import TypeAdapter
+from tests.contract.runs import TINY, tiny_rounds
+
+from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.core.layout import Layout
+from fedfew.core.network import Network, Pixels
+from fedfew.core.settings import settings_of
+from fedfew.core.streams import stream
+from fedfew.core.types import Contribution
+from fedfew.data import DATASETS, PARTITIONS
+from fedfew.experiment.config import NAMED, PLAIN, load, settings_for
+from fedfew.models import MODELS
+from fedfew.models.build import build_model
+
+REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "method": ALGORITHMS,
+    "aggregator": AGGREGATORS,
+    "objective": OBJECTIVES,
+    "model": MODELS,
+    "partition": PARTITIONS,
+    "dataset": DATASETS,
+}
+ENTRIES = [(section, name) for section, registry in REGISTRIES.items() for name in registry]
+SMALL_MODEL = {"width": 4, "depth": 10}
+
+
+@pytest.mark.parametrize(("section", "name"), ENTRIES)
+def test_settings_are_explained_and_their_defaults_are_valid(section: str, name: str) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
+    for setting in settings_for(section, name).values():
+        assert len(setting.doc) > 4, f"{setting.name} says nothing"
+        assert setting.default is not inspect.Parameter.empty, f"{setting.name} has no default"
+        TypeAdapter(setting.annotation).validate_python(setting.default, strict=True)
+
+
+@pytest.mark.parametrize("section", PLAIN)
+def test_plain_sections_are_explained_too(section: str) -> None:
+    for setting in settings_for(section, "").values():
+        assert len(setting.doc) > 4
+        TypeAdapter(setting.annotation).validate_python(setting.default, strict=True)
+
+
+def test_the_config_knows_every_registry() -> None:
+    for section, registry in REGISTRIES.items():
+        assert NAMED[section][1] is registry
+
+
+@pytest.mark.parametrize(("section", "name"), ENTRIES)
+def test_everything_says_what_it_is_and_where_it_comes_from(section: str, name: str) -> None:
+    entry = REGISTRIES[section][name]
+    told = inspect.getdoc(entry) or ""
+    module = sys.modules[entry.__module__].__doc__ or ""
+    assert len(told) > 20 and len(module.splitlines()[0]) > 20
+    if section in ("aggregator", "objective"):
+        assert re.search(r"\b(19|20)\d\d\b|the paper|[Σ∝]", told + module), "a citation or an equation"
+
+
+def contributions(m: int, size: int) -> list[Contribution]:
+    noise = torch.randn(m, size, generator=stream(0, "contract", "vectors"))
+    return [Contribution(3 * k, noise[k], k + 1, k + 2, steps=float(k + 1)) for k in range(m)]
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+@pytest.mark.parametrize("m", [1, 2, 3, 7])
+def test_an_aggregator_is_pure_finite_and_weighs_to_one(name: str, m: int) -> None:
+    omega, sigma = torch.randn(2, 50, generator=stream(0, "contract", "models"))
+    parts = contributions(m, 50)
+    held = [part.vector.clone() for part in parts] + [omega.clone(), sigma.clone()]
+
+    result = AGGREGATORS[name](parts, omega, sigma)
+
+    assert result.vector.shape == (50,) and result.vector.dtype == torch.float32
+    assert bool(torch.isfinite(result.vector).all())
+    assert torch.equal(result.vector, AGGREGATORS[name](parts, omega, sigma).vector)
+    assert set(result.weights) <= {part.client for part in parts}
+    if result.weights:
+        weighed = omega + sum(result.weights.get(p.client, 0) * (p.vector - omega) for p in parts)
+        whole = sum(result.weights.values())
+        assert min(result.weights.values()) >= 0
+        assert whole == pytest.approx(1) or torch.allclose(result.vector, weighed, atol=1e-5), (
+            "weights that say nothing"
+        )
+    assert all(torch.equal(a, b) for a, b in zip([*(p.vector for p in parts), omega, sigma], held, strict=True))
+
+
+@pytest.mark.parametrize("name", AGGREGATORS)
+def test_where_nobody_moved_nothing_moves(name: str) -> None:
+    omega = torch.randn(20, generator=stream(0, "contract", "models"))
+    parts = [Contribution(k, omega.clone(), 5, 1) for k in range(5)]
+    torch.testing.assert_close(AGGREGATORS[name](parts, omega, omega).vector, omega)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
+def test_a_models_every_parameter_is_trained(name: str, channels: int, size: int) -> None:
+    options = {key: value for key, value in SMALL_MODEL.items() if key in settings_of(MODELS[name])}
+    module = build_model(name, channels, size, 10, options, stream(0, "contract"))
+    network = Network.of(module, Pixels.unit(channels))
+    images = torch.randint(0, 256, (6, channels, size, size), dtype=torch.uint8, generator=stream(0, "images"))
+
+    logits = network(images)
+    logits.log_softmax(1)[:, 0].sum().backward()
+
+    assert logits.shape == (6, 10) and bool(torch.isfinite(network.gradient).all())
+    for tensor, slope in network.layout.views(network.gradient).items():
+        if tensor in dict(network.module.named_parameters()):
+            assert slope.any(), f"{tensor} has no gradient"
+    assert Layout.of(network.module) == network.layout
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_runs_by_its_name_in_the_config(name: str) -> None:
+    options = {key: value for key, value in SMALL_MODEL.items() if key in settings_of(MODELS[name])}
+    small = TINY | {"dataset": TINY["dataset"] | {"unlabeled": 12, "test": 10, "open": 0}, "labels": 10, "rounds": 1}
+    rounds = tiny_rounds(load(small | {"model": {"name": name} | options, "method": {"name": "fedmix"}}))
+    assert len(rounds) == 1 and bool(torch.isfinite(rounds[0][0].omega).all())
+
+
+@pytest.mark.parametrize("kind", PARTITIONS)
+def test_a_partition_runs_by_its_name_in_the_config(kind: str) -> None:
+    options = {"per_client": 5} if "per_client" in settings_of(PARTITIONS[kind]) else {}
+    table = TINY | {"partition": {"kind": kind} | options, "model": {"name": "cnn", "width": 4}, "rounds": 1}
+    rounds = tiny_rounds(load(table))
+    assert rounds[0][1]["rejected"] == [] and len(rounds[0][1]["cohort"]) == 5
