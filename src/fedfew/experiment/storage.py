@@ -76,20 +76,16 @@ def file_digest(path: Path) -> str:
 
 def sealed_json(content: dict[str, Any]) -> bytes:
     """JSON that carries its own hash, so that a flipped bit in it is noticed."""
-    return json.dumps({"body": content, "sha256": _seal(content)}, indent=1).encode()
-
-
-def _seal(body: Any) -> str:
-    """The keys stay in their order: sorting would treat number keys otherwise before they are read back as strings."""
-    return digest(json.dumps(body).encode())
+    seal = digest(json.dumps(content).encode())
+    return json.dumps({"body": content, "sha256": seal}, indent=1).encode()
 
 
 def open_sealed(path: Path) -> dict[str, Any] | None:
-    """The content of a sealed file, or None if it is damaged."""
+    """The content of a sealed file, or None if it is not, byte for byte, what would be written for it."""
     try:
-        outer = json.loads(path.read_bytes())
-        body: dict[str, Any] = outer["body"]
-        return body if outer["sha256"] == _seal(body) else None
+        raw = path.read_bytes()
+        body: dict[str, Any] = json.loads(raw)["body"]
+        return body if sealed_json(body) == raw else None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

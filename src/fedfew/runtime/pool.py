@@ -44,7 +44,7 @@ class Worker:
     since: float = field(default_factory=monotonic)
     """When it was started or given its job."""
     ready: bool = False
-    """Whether it has built its network; until then it is given more time."""
+    """Whether it has built its network; before that it gets no job, so that no client pays if it never does."""
 
     def last_words(self) -> str:
         """The end of what the process wrote before it died."""
@@ -52,8 +52,10 @@ class Worker:
         text: str = self.words.read().decode(errors="replace").strip()
         return text
 
-    def end(self) -> str:
-        """Kill the process if it still runs, free what belongs to it, and say how it ended."""
+    def end(self, patience: float = 0.0) -> str:
+        """Kill the process if it does not end by itself, free what belongs to it, and say how it ended."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(patience)
         self.process.kill()
         status = self.process.wait()
         self.channel.end.close()
@@ -143,7 +145,7 @@ class PoolFleet:
         open_jobs = len(waiting)
         while open_jobs:
             for worker in list(self._workers):
-                if worker.job is None and waiting and self._alive(worker):
+                if worker.ready and worker.job is None and waiting and self._alive(worker):
                     k = waiting.pop()
                     tensors = {"payload": index[f"payload/{k}"], "memory": index[f"memory/{k}"]}
                     self._give(worker, {"kind": "train", "round": round, "client": k, "tensors": tensors})
@@ -164,15 +166,15 @@ class PoolFleet:
         with contextlib.suppress(OSError):
             worker.channel.send(job)
 
-    def _answers(self) -> Iterator[ClientUpdate | Missing]:
+    def _answers(self, wait: bool = True) -> Iterator[ClientUpdate | Missing]:
         """What the workers have to say next; deaths and deadlines are answers too. Scores are put aside."""
-        for key, _ in self._selector.select(self._patience()):
+        for key, _ in self._selector.select(self._patience() if wait else 0.0):
             worker: Worker = key.data
             message = worker.channel.receive()
             if message is None:
                 yield from self._bury(worker, "E409", "its worker process ended")
             elif message["kind"] == "ready":
-                worker.ready, worker.since = True, monotonic()
+                worker.ready = True
             else:
                 worker.job, self._deaths = None, 0
                 if message["kind"] == "score":
@@ -222,7 +224,7 @@ class PoolFleet:
         job, words = worker.job, worker.last_words()
         self._selector.unregister(worker.channel.end)
         self._workers.remove(worker)
-        status = worker.end()
+        status = worker.end(patience=1.0 if code == "E409" else 0.0)
         self._deaths += code == "E409"  # a slow client is no dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {words}")
@@ -234,7 +236,9 @@ class PoolFleet:
     def score(self, omega: Vector) -> "PoolScoring":
         """Start scoring in a free worker, if there is one."""
         self._scores = None
-        free = [worker for worker in self._workers if worker.job is None]
+        for _ in self._answers(wait=False):  # who has become ready, who has died
+            pass
+        free = [worker for worker in self._workers if worker.ready and worker.job is None]
         if free:
             index = self._scoring.write({"score": {"omega": omega}})
             self._give(free[0], {"kind": "score", "tensors": index})

@@ -1,0 +1,139 @@
+"""A federation small enough that a round takes a few hundredths of a second, and fleets that misbehave on request."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedfew.core.layout import Vector
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.experiment.build import Parts, assemble, fleet_of
+from fedfew.experiment.config import Config, load
+from fedfew.experiment.run import Experiment, Run
+from fedfew.experiment.session import one_thread
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.rounds import run_rounds
+
+TINY: dict[str, Any] = {
+    "seed": 1,
+    "rounds": 2,
+    "clients": 12,
+    "participation": 0.25,
+    "labels": 20,
+    "dataset": {"name": "mini-mnist", "validation": 50, "test": 100, "unlabeled": 120},
+    "partition": {"kind": "dirichlet", "mu": 0.5, "skew": 0.5},
+    "model": {"name": "cnn", "width": 4},
+    "method": {"name": "fedmix", "threshold": 0.2},
+    "server": {"batch": 10, "lr": 0.05},
+    "client": {"batch": 10, "lr": 0.02},
+    "fleet": {"kind": "inline"},
+}
+
+Answer = ClientUpdate | Missing
+
+
+def tiny(**overrides: Any) -> Config:
+    """The tiny config, with dotted keys spelled ``fleet__kind``."""
+    return load(TINY, {key.replace("__", "."): value for key, value in overrides.items()})
+
+
+def tiny_run(out: Path, **overrides: Any) -> Run:
+    """A whole run of it."""
+    return Experiment(tiny(**overrides)).run(out)
+
+
+def records(run: Run | Path) -> list[dict[str, Any]]:
+    """The rounds of a run without their seconds: what must be equal between runs."""
+    path = run if isinstance(run, Path) else run.path
+    lines = [json.loads(line) for line in (path / "rounds.jsonl").read_text("utf-8").splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def model_hash(run: Run | Path) -> str:
+    """The SHA-256 of the final model as the summary tells it."""
+    summary = json.loads(((run if isinstance(run, Path) else run.path) / "summary.json").read_text("utf-8"))
+    return str(summary["model_sha256"])
+
+
+def play(parts: Parts, fleet: Fleet, rounds: int, max_skipped: int = 10) -> list[tuple[ServerState, RoundRecord]]:
+    """The rounds themselves, without a run folder."""
+    start = parts.algorithm.start(parts.network.snapshot())
+    with one_thread():
+        return list(
+            run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, rounds, max_skipped)
+        )  # fmt: skip
+
+
+def tiny_parts(**overrides: Any) -> tuple[Parts, Fleet]:
+    """The tiny run's parts and its fleet; nobody needs to close an inline one."""
+    parts = assemble(tiny(**overrides))
+    return parts, fleet_of(parts, Path())
+
+
+@dataclass(eq=False)
+class AlteredFleet:
+    """A fleet whose answers pass through ``alter`` on their way to the server: reordered, damaged, dropped, doubled."""
+
+    fleet: Fleet
+    alter: Callable[[int, list[Answer]], Iterable[Answer]]
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[Answer]:
+        return self.alter(round, list(self.fleet.train(round, payloads)))
+
+    def score(self, omega: Vector) -> Scoring:
+        return self.fleet.score(omega)
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return self.fleet.memory()
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        self.fleet.remember(memory)
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+@dataclass(eq=False)
+class RememberingFleet:
+    """Trains and scores each thing once, so that a hundred runs that must agree cost little more than one."""
+
+    fleet: Fleet
+    _trained: dict[tuple[Any, ...], Answer] = field(default_factory=dict)
+    _scored: dict[bytes, Scoring] = field(default_factory=dict)
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> list[Answer]:
+        answers = []
+        for client, payload in payloads.items():
+            key = (round, client, *((name, t.numpy().tobytes()) for name, t in payload.items()))
+            if key not in self._trained:
+                self._trained[key] = next(iter(self.fleet.train(round, {client: payload})))
+            answers.append(self._trained[key])
+        return answers
+
+    def score(self, omega: Vector) -> Scoring:
+        key = omega.numpy().tobytes()
+        if key not in self._scored:
+            self._scored[key] = Known(self.fleet.score(omega).result())
+        return self._scored[key]
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return {}
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+@dataclass(frozen=True)
+class Known:
+    """Scores that are there already."""
+
+    scores: Any
+
+    def result(self) -> Any:
+        return self.scores
