@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series, Unit
-from fedfew.interface.charts.scale import labelled
+from fedfew.interface.charts.scale import labelled, thinned
 
 Plot = dict[str, Any]
 TICKS: dict[Unit, Plot] = {
@@ -13,6 +13,7 @@ TICKS: dict[Unit, Plot] = {
     "bytes": {"tickformat": "~s", "ticksuffix": "B", "hoverformat": ".4~s"},
     "seconds": {"ticksuffix": " s", "hoverformat": ".3~g"},
 }
+MOST_POINTS = 4000
 SYMBOLS = ("x-thin-open", "circle-open", "triangle-up-open", "square-open")
 
 
@@ -86,8 +87,11 @@ def _curve(series: Series) -> list[Plot]:
     colour = _colour(series.colour)
     trace: Plot = {"type": "scatter", "name": series.name, "x": list(series.x), "y": list(series.y)}
     if series.style == "points":
+        kept = thinned(len(series.x), MOST_POINTS)
         marker = {"color": colour, "size": 6, "opacity": 0.7}
-        return [trace | {"mode": "markers", "marker": marker, "text": list(series.notes)}]
+        places = {"x": [series.x[i] for i in kept], "y": [series.y[i] for i in kept]}
+        notes = [series.notes[i] for i in kept] if series.notes else []
+        return [trace | places | {"mode": "markers", "marker": marker, "text": notes}]
     line = {"color": colour, "width": 2, "dash": "dash" if series.style == "dashed" else "solid"}
     traces = [trace | {"mode": "lines" if len(series.x) > 1 else "markers", "line": line, "marker": {"color": colour}}]
     if any(series.spread):

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from fedfew.interface.charts.figure import Unit
 
 
+BYTES = ("B", "kB", "MB", "GB")
+
+
 @dataclass(frozen=True)
 class Scale:
     """A straight map from values to places."""
@@ -64,18 +67,21 @@ def writer(unit: Unit, values: Sequence[float]) -> Callable[[float], str]:
         return _bytes(max((abs(v) for v in values), default=0.0), step)
     if max((abs(v) for v in values), default=0.0) >= 10_000:
         return lambda v: f"{v:,.0f}".replace(",", " ")
-    digits = 0 if step >= 0.99 or step == 0 else min(6, math.ceil(-math.log10(step) - 1e-9))
-    if digits and abs(step * 10**digits - round(step * 10**digits)) > 1e-6:
-        digits += 1  # steps of 2.5 need one digit more
+    digits = next((d for d in range(7) if abs(step * 10**d - round(step * 10**d)) < 1e-6 * step * 10**d), 0)
     suffix = " s" if unit == "seconds" else ""
     return lambda v: f"{v:.{digits}f}{suffix}"
 
 
 def _bytes(largest: float, step: float) -> Callable[[float], str]:
-    power = min(3, int(math.log10(largest) // 3)) if largest >= 1 else 0
-    name, size = ("B", "kB", "MB", "GB")[power], 1000.0**power
+    power = _power(largest)
+    name, size = BYTES[power], 1000.0**power
     digits = 0 if step / size >= 0.99 or not power else 1
     return lambda v: f"{v / size:.{digits}f} {name}"
+
+
+def _power(largest: float) -> int:
+    """0 for bytes, 1 for thousands of them, and so on."""
+    return min(3, int(math.log10(largest) // 3)) if largest >= 1 else 0
 
 
 def amount(value: float | None, unit: Unit) -> str:
@@ -85,7 +91,9 @@ def amount(value: float | None, unit: Unit) -> str:
     if unit == "percent":
         return f"{100 * value:.1f} %"
     if unit == "bytes":
-        return _bytes(abs(value), 0.0)(value)
+        power = _power(abs(value))
+        shown = value / 1000.0**power
+        return f"{shown:.{0 if power == 0 or abs(shown) >= 100 else 1}f} {BYTES[power]}"
     if unit == "seconds":
         return f"{value:.2f} s"
     return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.4g}"

@@ -24,6 +24,7 @@ from fedfew.interface.report.figures import figures_of
 from fedfew.interface.report.groups import Group, group, overlay
 
 LIMIT = 2_000_000
+MOST_CSV = 80_000
 WIDE = 940
 Links = Callable[[Figure], list[tuple[str, str]]]
 
@@ -78,7 +79,7 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     if target.suffix not in (".html", ".htm"):
         target = target / "index.html"
     content = report(source, inline_csv).encode()
-    if len(content) > LIMIT:  # the numbers are in rounds.jsonl anyway
+    if len(content) > LIMIT:
         content = report(source, no_links).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -101,8 +102,9 @@ def report(source: Path, links: Links) -> str:
 
 
 def inline_csv(figure: Figure) -> list[tuple[str, str]]:
-    """The chart's numbers within the file."""
-    return [("csv", "data:text/csv;base64," + base64.b64encode(to_csv(figure).encode()).decode())]
+    """The chart's numbers within the file, unless they are so many that it would swell; rounds.jsonl has them anyway."""
+    content = to_csv(figure).encode()
+    return [] if len(content) > MOST_CSV else [("csv", "data:text/csv;base64," + base64.b64encode(content).decode())]
 
 
 def no_links(figure: Figure) -> list[tuple[str, str]]:

@@ -1,0 +1,67 @@
+"""Runs for the tests of report and page: real ones of a second each, and written-out ones of any size."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import fedfew
+
+SMALL = {
+    "rounds": 3,
+    "clients": 6,
+    "participation": 0.5,
+    "labels": 20,
+    "dataset.unlabeled": 120,
+    "dataset.validation": 50,
+    "dataset.test": 100,
+    "server.epochs": 1,
+    "method.views": 2,
+    "method.threshold": 0.1,
+    "model.width": 4,
+    "fleet.kind": "inline",
+}
+
+
+def small_run(out: Path, **chosen: Any) -> Path:
+    """A real run; keys are written with __ for the dot."""
+    settings = SMALL | {key.replace("__", "."): value for key, value in chosen.items()}
+    if settings.get("method.name", "fedmix") != "fedmix":
+        settings = {key: value for key, value in settings.items() if key not in ("method.views", "method.threshold")}
+    experiment = fedfew.Experiment.load("quick", settings)
+    for _ in experiment.start(out, f"fedfew run quick --out {out.name}").advance():
+        pass
+    return out
+
+
+def record(number: int, **values: Any) -> dict[str, Any]:
+    """A round's record in which nothing happens but what is given."""
+    return {
+        "round": number,
+        "accuracy": 0.1,
+        "loss": 2.3,
+        "validation": 0.1,
+        "cohort": [],
+        "weights": {},
+        "coverage": None,
+        "correct": None,
+        "pseudo_classes": [],
+        "bytes_up": 0,
+        "bytes_down": 0,
+        "rejected": [],
+        "skipped": False,
+        "norm_server": 1.0,
+        "norm_clients": 0.5,
+        "updates": [],
+        "seconds": {"server": 0.1},
+    } | values
+
+
+def written_run(out: Path, records: list[dict[str, Any]], **config: Any) -> Path:
+    """A run folder as a run would have left it after these rounds, without training."""
+    out.mkdir(parents=True)
+    settings = fedfew.Experiment.load("quick", {k.replace("__", "."): v for k, v in config.items()}).config.document
+    from fedfew.experiment import toml
+
+    (out / "run.toml").write_text(toml.dumps(settings))
+    (out / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    return out

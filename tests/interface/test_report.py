@@ -1,0 +1,295 @@
+"""The report: one file without network, whose numbers are those of the run folder."""
+
+import json
+import random
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from tests.interface.fedfew_command import fedfew
+from tests.interface.small_runs import record, small_run, written_run
+
+from fedfew.core.errors import FedfewError
+from fedfew.interface.charts import Grid
+from fedfew.interface.report import write_report
+from fedfew.interface.report.facts import bounds_of, find_runs, lock_held, read_all, read_facts
+from fedfew.interface.report.figures import figures_of, participation, pseudo_classes, traffic
+from fedfew.interface.report.groups import group
+from fedfew.interface.report.words import duration, events_of
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    small_run(folder / "mix", availability__dropout=0.5)
+    small_run(folder / "lower", method__name="server-only")
+    small_run(folder / "upper", method__name="all-labels")
+    return folder
+
+
+class Page(HTMLParser):
+    """What a browser would find in a page."""
+
+    VOID = frozenset({"meta", "link", "br", "input", "path", "rect", "circle", "hr", "img"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+    def all(self, name: str) -> list[str]:
+        return [value for _, attribute, value in self.attributes if attribute == name]
+
+
+def page_of(path: Path) -> Page:
+    return Page(path.read_text("utf-8"))
+
+
+def records_of(run: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def shown(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def test_a_runs_report_has_its_numbers_command_versions_and_hash(runs: Path) -> None:
+    written = write_report(runs / "mix")
+    assert written == runs / "mix" / "report" / "index.html"
+    text = page_of(written).text
+    accuracy = [float(str(r["accuracy"])) for r in records_of(runs / "mix")]
+    best = max(records_of(runs / "mix"), key=lambda r: float(str(r["validation"])))
+    assert shown(mean(accuracy)) in text and shown(accuracy[-1]) in text
+    assert shown(float(str(best["accuracy"]))) in text
+    environment = json.loads((runs / "mix" / "environment.json").read_text())
+    summary = json.loads((runs / "mix" / "summary.json").read_text())
+    assert "fedfew run quick --out mix" in text
+    assert environment["fingerprint"]["torch"] in text and environment["python"] in text
+    assert summary["model_sha256"] in text
+    assert "dropout = 0.5" in text  # the whole config
+    for bound in ("lower", "upper"):
+        reached = mean(float(str(r["accuracy"])) for r in records_of(runs / bound))
+        assert shown(reached) in text
+    assert "server-only (lower bound)" in text and "all-labels (upper bound)" in text
+
+
+def test_a_report_is_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) -> None:
+    for source in (runs / "mix", runs):
+        written = write_report(source, tmp_path / f"{source.name}.html")
+        text = written.read_text("utf-8")
+        page = page_of(written)
+        assert written.stat().st_size < 2_000_000
+        assert page.open == []
+        assert not page.all("src") and "<script" not in text and "@import" not in text and "url(" not in text
+        assert all(link.startswith(("data:", "#")) for link in page.all("href"))
+        assert "http" not in text.replace("http-equiv", "")
+        assert len(page.all("id")) == len(set(page.all("id")))
+        assert "width=device-width" in text and "@media print" in text and "prefers-color-scheme: dark" in text
+        assert all(set(names.split()) <= set(page.all("id")) for names in page.all("aria-labelledby"))
+
+
+def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
+    shutil.copytree(runs / "mix", tmp_path / "alone")
+    text = page_of(write_report(tmp_path / "alone")).text
+    assert "No server-only run of this scenario is in the same folder" in text
+    assert "No all-labels run of this scenario is in the same folder" in text
+
+
+def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run", [record(1)], seed=1)
+    written_run(tmp_path / "other-labels", [record(1, accuracy=0.9)], method__name="server-only", labels=50)
+    written_run(tmp_path / "seed0", [record(1, accuracy=0.3)], method__name="server-only")
+    written_run(tmp_path / "seed2", [record(1, accuracy=0.5)], method__name="server-only", seed=2)
+    lower = bounds_of(read_facts(run), read_all(tmp_path)[0])[0]
+    assert lower.accuracy() == pytest.approx(0.4) and not lower.same_seed
+    written_run(tmp_path / "seed1", [record(1, accuracy=0.6)], method__name="server-only", seed=1)
+    lower = bounds_of(read_facts(run), read_all(tmp_path)[0])[0]
+    assert lower.accuracy() == pytest.approx(0.6) and lower.same_seed and lower.unfinished
+
+
+def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
+    reached = {0: 0.41, 1: 0.44, 2: 0.5}
+    for seed, value in reached.items():
+        written_run(tmp_path / f"mix-{seed}", [record(1, accuracy=value)], seed=seed, dataset__seed=seed)
+    written_run(tmp_path / "low", [record(1, accuracy=0.2)], method__name="server-only")
+    text = page_of(write_report(tmp_path)).text
+    expected = f"{100 * mean(reached.values()):.1f} ± {100 * stdev(reached.values()):.1f} %"
+    assert expected in text
+    assert "a row with one seed has no deviation" in text
+    assert "There is no all-labels run here" in text and "There is no server-only run here" not in text
+
+
+def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    for mu in (0.1, 10.0):
+        written_run(tmp_path / f"mu{mu}", [record(1)], partition__mu=mu)
+    written_run(tmp_path / "lr", [record(1)], partition__mu=10.0, client__lr=0.5)
+    labels = {g.label for g in group(read_all(tmp_path)[0])}
+    assert labels == {
+        "fedmix, mu 0.1, client.lr 0.02",
+        "fedmix, mu 10.0, client.lr 0.02",
+        "fedmix, mu 10.0, client.lr 0.5",
+    }
+
+
+def test_different_scenarios_never_share_a_table(tmp_path: Path) -> None:
+    written_run(tmp_path / "a", [record(1)], labels=100)
+    written_run(tmp_path / "b", [record(1)], labels=50)
+    text = page_of(write_report(tmp_path)).text
+    assert "2 scenarios" in text and "mini-mnist, 100 labels" in text and "mini-mnist, 50 labels" in text
+
+
+def test_left_out_clients_are_marked_with_their_reason(runs: Path) -> None:
+    facts = read_facts(runs / "mix")
+    lost = [(r["round"], f["client"], f["code"]) for r in facts.records for f in r["rejected"]]
+    assert lost  # half of the clients drop out
+    grid = participation(facts)
+    marked = [(int(grid.columns[m.column]), int(grid.rows[m.row]), m.kind[:4]) for m in grid.marks]
+    assert sorted(marked) == sorted(lost)
+    weights = {(r["round"], int(k)): w for r in facts.records for k, w in r["weights"].items()}
+    assert {(int(grid.columns[p.column]), int(grid.rows[p.row])): p.value for p in grid.points} == weights
+    assert [(e.round, e.client, e.code) for e in events_of(facts) if e.client is not None] == lost
+    assert "E411 client dropped out" in page_of(write_report(runs / "mix")).text
+
+
+def test_pseudo_labels_stand_beside_what_the_clients_hold(tmp_path: Path) -> None:
+    updates = [{"client": 0}, {"client": 2}]
+    run = written_run(
+        tmp_path / "run", [record(1, coverage=0.5, correct=0.5, pseudo_classes=[3, 1], updates=updates)], clients=3
+    )
+    (run / "classes.json").write_text(json.dumps({"classes": ["cat", "dog"], "clients": [[1, 5], [9, 9], [3, 1]]}))
+    figure = pseudo_classes(read_facts(run))
+    assert figure.names == ["cat", "dog"]
+    assert dict(figure.series) == {"pseudo-labels": [0.75, 0.25], "images held": [0.4, 0.6]}
+
+
+def test_traffic_adds_up(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run", [record(1, bytes_up=10, bytes_down=20), record(2, bytes_up=1, bytes_down=2)])
+    assert [(s.name, list(s.y)) for s in traffic(read_facts(run)).series] == [
+        ("to clients", [20, 22]),
+        ("from clients", [10, 11]),
+    ]
+
+
+def test_the_partition_is_drawn_from_the_run_folder_alone(runs: Path) -> None:
+    facts = read_facts(runs / "mix")
+    figure = next(f for f in figures_of(facts) if f.key == "partition")
+    assert isinstance(figure, Grid)
+    assert sum(p.value for p in figure.points) == 120
+    assert facts.classes["server"] == [2] * 10
+
+
+def test_a_thousand_rounds_with_a_hundred_clients_stay_below_two_megabytes(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    records = []
+    for n in range(1, 1001):
+        cohort = sorted(rng.sample(range(2000), 100))
+        lost = [{"client": k, "code": "E411", "reason": "dropped out"} for k in cohort[:20]]
+        updates = [{"client": k, "norm": 1.0, "cosine": rng.random()} for k in cohort[20:]]
+        weights = {str(k): rng.random() for k in cohort[20:]}
+        records.append(record(n, cohort=cohort, rejected=lost, updates=updates, weights=weights))
+    run = written_run(tmp_path / "large", records, clients=2000, rounds=1000)
+    held = [[rng.randint(0, 9) for _ in range(10)] for _ in range(2000)]
+    (run / "classes.json").write_text(json.dumps({"classes": [f"class {i}" for i in range(10)], "clients": held}))
+    assert write_report(run).stat().st_size < 2_000_000
+
+
+def test_names_are_text_never_markup(tmp_path: Path) -> None:
+    nasty = "<script>alert(1)</script>"
+    fault = {"client": 0, "code": "E408", "reason": nasty}
+    run = written_run(tmp_path / "<img src=x onerror=y>", [record(1, cohort=[0], rejected=[fault])])
+    (run / "environment.json").write_text(json.dumps({"command": nasty}))
+    for source in (run, tmp_path):
+        written = write_report(source)
+        assert "<script" not in written.read_text() and "<img" not in written.read_text()
+    assert nasty in page_of(write_report(run)).text
+
+
+def test_an_unfinished_and_an_empty_run_can_be_reported(tmp_path: Path) -> None:
+    stopped = written_run(tmp_path / "stopped", [record(1), record(2)], rounds=5)
+    empty = written_run(tmp_path / "empty", [], rounds=5)
+    assert read_facts(stopped).state == "stopped"
+    text = page_of(write_report(stopped)).text
+    assert "stopped" in text and "round 2 of 5" in text and "the run has not finished" in text
+    assert "nothing to show yet" in page_of(write_report(empty)).text
+
+
+def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
+    from fedfew.experiment.storage import locked
+
+    run = written_run(tmp_path / "run", [record(1)], rounds=5)
+    assert lock_held(run / "lock") is False
+    with locked(run):
+        assert read_facts(run).state == "running"
+    assert read_facts(run).state == "stopped"
+
+
+def test_what_is_not_a_run_is_refused_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        said = fedfew(capsys, "report", path)
+        assert said.status == 2 and said.err.startswith("E302") and "Traceback" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rounds.jsonl", "[1]\n"),
+        ("rounds.jsonl", "{}\n"),
+        ("rounds.jsonl", "not json\n"),
+        ("run.toml", "seed = "),
+        ("run.toml", "seed = 0"),
+        ("environment.json", "[]"),
+        ("summary.json", "{"),
+    ],
+)
+def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path, name: str, content: str) -> None:
+    written_run(tmp_path / "sound", [record(1)])
+    damaged = written_run(tmp_path / "damaged", [record(1)])
+    (damaged / name).write_text(content)
+    with pytest.raises(FedfewError, match="E309"):
+        write_report(damaged)
+    text = page_of(write_report(tmp_path)).text
+    assert "Left out, cannot be read: E309" in text and "sound" in text
+
+
+def test_json_tells_where_the_report_is(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = fedfew(capsys, "report", runs, "--out", tmp_path / "r.html", "--json")
+    assert said.status == 0
+    assert said.json == {"report": str(tmp_path / "r.html"), "bytes": (tmp_path / "r.html").stat().st_size}
+
+
+def test_a_run_being_prepared_is_not_a_run_yet(tmp_path: Path) -> None:
+    written_run(tmp_path / ".half.tmp", [record(1)])
+    done = written_run(tmp_path / "deep" / "done", [record(1)])
+    assert find_runs(tmp_path) == [done]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(3.21, "3.2 s"), (42.0, "42 s"), (600.0, "10 min"), (9000.0, "2 h 30 min")]
+)
+def test_durations_for_people(seconds: float, words: str) -> None:
+    assert duration(seconds) == words

@@ -1,0 +1,219 @@
+"""Charts: places follow values, axes have round numbers, and SVG, CSV and the browser's data tell the same."""
+
+import csv
+import io
+import itertools
+import math
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.interactive import plot
+from fedfew.interface.charts.scale import Scale, amount, extent, labelled, thinned, ticks, writer
+from fedfew.interface.charts.sheet import to_csv
+from fedfew.interface.charts.svg import spark, svg
+
+FINITE = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+@given(FINITE, st.floats(1e-6, 1e9))
+def test_ticks_are_evenly_spaced_round_and_within_the_range(low: float, span: float) -> None:
+    found = ticks(low, low + span)
+    tolerance = 1e-6 * max(abs(low), span)
+    assert all(low - tolerance <= t <= low + span + tolerance for t in found)
+    steps = [b - a for a, b in itertools.pairwise(found)]
+    assert not steps or max(steps) - min(steps) <= tolerance
+    if span > 1e-4 * abs(low):
+        assert 2 <= len(found) <= 7
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=30))
+def test_a_percent_axis_holds_the_data_and_stays_between_0_and_1(values: list[float | None]) -> None:
+    low, high = extent(values, "percent")
+    assert 0 <= low < high <= 1 or (low, high) == (0.0, 1.0)
+    assert all(low <= v <= high for v in values if v is not None)
+
+
+def test_the_scale_is_straight_and_turns_upside_down() -> None:
+    y = Scale(0, 10, 200, 100)
+    assert (y(0), y(5), y(10)) == (200, 150, 100)
+
+
+@given(st.integers(1, 500), st.integers(1, 40))
+def test_no_more_labels_than_there_is_room_for(count: int, room: int) -> None:
+    numbers = [str(n) for n in range(1, count + 1)]
+    places = labelled(numbers, room)
+    assert 1 <= len(places) <= room + 1
+    assert places == sorted(set(places)) and places[-1] < count
+
+
+def test_of_many_numbered_columns_the_round_ones_are_labelled() -> None:
+    assert [n + 1 for n in labelled([str(n) for n in range(1, 151)], 15)] == list(range(10, 151, 10))
+
+
+@given(st.integers(1, 5000), st.integers(2, 300))
+def test_thinning_keeps_the_first_and_the_last(count: int, most: int) -> None:
+    kept = thinned(count, most)
+    assert len(kept) <= max(most, 1) and kept[0] == 0 and kept[-1] == count - 1
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "words"),
+    [
+        (0.4753, "percent", "47.5 %"),
+        (None, "percent", "–"),
+        (999, "bytes", "999 B"),
+        (15_400_000, "bytes", "15.4 MB"),
+        (210_900_000, "bytes", "211 MB"),
+        (12345, "number", "12 345"),
+        (0.5, "seconds", "0.50 s"),
+    ],
+)
+def test_amounts_as_people_write_them(value: float | None, unit: str, words: str) -> None:
+    assert amount(value, unit) == words  # type: ignore[arg-type]
+
+
+def test_axis_values_have_the_digits_their_steps_need() -> None:
+    assert [writer("number", [0.0, 2.5, 5.0])(v) for v in (0.0, 2.5, 5.0)] == ["0.0", "2.5", "5.0"]
+    assert [writer("percent", [0.0, 0.2, 0.4])(v) for v in (0.0, 0.2)] == ["0 %", "20 %"]
+    assert [writer("percent", [0.5, 0.505, 0.51])(v) for v in (0.5, 0.505)] == ["50.0 %", "50.5 %"]
+
+
+def lines() -> Lines:
+    series = [
+        Series("a <b>", [1.0, 2.0, 3.0, 4.0], [0.1, 0.3, None, 0.2]),
+        Series("c", [1.0, 2.0, 3.0, 4.0], [0.4, 0.4, 0.4, 0.4], 1, "dashed", spread=[0.0, 0.1, None, 0.05]),
+    ]
+    return Lines("two", "Two & more", "round", "share", series, "percent", [Level("bound", 0.5)], "about <it>")
+
+
+def bars(stacked: bool = False) -> Bars:
+    return Bars("bar", "Bars", "class", "n", ["x", "y"], [("p", [10.0, 20.0]), ("q", [30.0, 40.0])], stacked=stacked)
+
+
+def grid(shape: str) -> Grid:
+    points = [Point(0, 0, 25.0, "here"), Point(1, 1, 100.0)]
+    marks = [Mark(1, 0, "E411 gone", 'said "no"')]
+    return Grid("g", "G", "round", "client", ["1", "2"], ["0", "7"], points, "w", marks, shape, "grid")  # type: ignore[arg-type]
+
+
+FIGURES: list[Figure] = [
+    lines(),
+    bars(),
+    bars(stacked=True),
+    grid("cells"),
+    grid("bubbles"),
+    Lines("e", "E", "x", "y", []),
+]
+
+
+def parsed(figure: Figure) -> ElementTree.Element:
+    return ElementTree.fromstring(svg(figure))
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda f: f.key)
+def test_every_svg_is_well_formed_and_says_what_it_shows(figure: Figure) -> None:
+    root = parsed(figure)
+    title, about = root.find("title"), root.find("desc")
+    assert title is not None and title.text == figure.title
+    assert about is not None and (about.text or "") == figure.about
+    assert root.get("aria-labelledby") == f"{title.get('id')} {about.get('id')}"
+    assert not re.search(r"nan|inf", svg(figure), re.IGNORECASE)
+
+
+def moves(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML](-?[\d.]+) (-?[\d.]+)", path)]
+
+
+def test_a_line_breaks_where_nothing_is_known_and_higher_is_further_up() -> None:
+    drawn = [p.get("d", "") for p in parsed(lines()).iter("path") if p.get("class") == "line k0"]
+    curve = max(drawn, key=len)
+    (x1, y1), (x2, y2), (x4, y4) = moves(curve)
+    assert curve.count("M") == 2
+    assert y2 < y4 < y1  # 0.3 above 0.2 above 0.1
+    assert math.isclose((y1 - y4) / (y1 - y2), 0.5, abs_tol=0.01)
+    assert math.isclose((x4 - x1) / (x2 - x1), 3, abs_tol=0.01)
+
+
+def test_a_band_reaches_one_deviation_up_and_down() -> None:
+    root = parsed(lines())
+    band = next(p.get("d", "") for p in root.iter("path") if p.get("class") == "band k1")
+    points = moves(band)
+    upper, lower = points[:4], points[:3:-1]
+    middle = upper[0][1]
+    assert [round(middle - y, 1) for _, y in upper] == [round(y - middle, 1) for _, y in lower]
+    assert math.isclose((middle - upper[1][1]) / (middle - upper[3][1]), 2, abs_tol=0.02)  # 0.1 and 0.05
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_bars_are_as_tall_as_their_values(stacked: bool) -> None:
+    root = parsed(bars(stacked))
+    paths = [p.get("d", "") for p in root.iter("path") if (p.get("class") or "").startswith("fill")]
+    tall = [[float(h) for h in re.findall(r"v-([\d.]+)", path)] for path in paths]
+    unit = tall[0][0] / 10
+    assert [[round(h / unit) for h in row] for row in tall] == [[10, 20], [30, 40]]
+    feet = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h", paths[1])]
+    first_feet = [float(y) for y in re.findall(r"M[\d.]+ ([\d.]+)h", paths[0])]
+    gap = [round((a - b) / unit) for a, b in zip(first_feet, feet, strict=True)]
+    assert gap == ([10, 20] if stacked else [0, 0])
+
+
+def test_a_bubbles_area_is_its_amount() -> None:
+    small, large = [float(c.get("r", "0")) for c in parsed(grid("bubbles")).iter("circle") if c.get("r") != "5"]
+    assert math.isclose((large / small) ** 2, 4, rel_tol=0.03)
+
+
+def test_a_mark_tells_its_reason() -> None:
+    titles = [t.text for t in parsed(grid("cells")).iter("title")]
+    assert 'said "no"' in titles and "E411 gone" in titles
+
+
+def test_a_file_of_its_own_brings_its_colours_along() -> None:
+    text = svg(lines(), alone=True)
+    assert 'xmlns="http://www.w3.org/2000/svg"' in text and "--k0" in text and "prefers-color-scheme: dark" in text
+
+
+def test_csv_holds_the_numbers_of_the_chart() -> None:
+    rows = list(csv.reader(io.StringIO(to_csv(lines()))))
+    assert rows[0] == ["series", "round", "share", "±"]
+    assert rows[1:5] == [
+        ["a <b>", "1.0", "0.1", ""],
+        ["a <b>", "2.0", "0.3", ""],
+        ["a <b>", "3.0", "", ""],
+        ["a <b>", "4.0", "0.2", ""],
+    ]
+    assert rows[-1] == ["bound", "", "0.5", ""]
+    assert list(csv.reader(io.StringIO(to_csv(bars()))))[1:] == [["x", "10.0", "30.0"], ["y", "20.0", "40.0"]]
+    assert list(csv.reader(io.StringIO(to_csv(grid("cells")))))[3] == ["2", "0", "", 'said "no"']
+
+
+def test_csv_gives_a_spreadsheet_no_formula() -> None:
+    figure = Lines("f", "F", "x", "y", [Series("=HYPERLINK(1)", [1.0], [-2.0])])
+    assert list(csv.reader(io.StringIO(to_csv(figure))))[1] == ["'=HYPERLINK(1)", "1.0", "-2.0", ""]
+
+
+def test_the_browser_gets_the_same_numbers() -> None:
+    drawn = plot(lines())
+    by_name = {t.get("name"): t for t in drawn["data"]}
+    assert by_name["a <b>"]["y"] == [0.1, 0.3, None, 0.2]
+    assert by_name["c"]["line"]["dash"] == "dash"
+    assert drawn["layout"]["shapes"][0]["y0"] == 0.5
+    cells = plot(grid("cells"))["data"]
+    assert cells[0]["z"] == [[25.0, None], [None, 100.0]]
+    assert (cells[1]["x"], cells[1]["y"], cells[1]["text"]) == (["2"], ["0"], ['said "no"'])
+    assert plot(bars(stacked=True))["layout"]["barmode"] == "stack"
+    assert plot(grid("bubbles"))["data"][0]["marker"]["size"] == [25.0, 100.0]
+
+
+def test_a_curve_the_size_of_a_word() -> None:
+    root = ElementTree.fromstring(spark([0.1, None, 0.5], "from 10 %"))
+    assert root.get("aria-label") == "from 10 %"
+    path = root.find("path")
+    assert path is not None
+    (_, low), (_, high) = moves(path.get("d", ""))
+    assert (low, high) == (22, 2)
+    assert spark([], "nothing")
