@@ -66,7 +66,7 @@ def read_images(
     """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and what could not be used."""
     root = existing(folder)
     strays: list[Problem] = []
-    pictures = read_files(root, list(_walk(root, "", strays)), size, channels, report)
+    pictures = read_files(root, list(walk(root, "", strays)), size, channels, report)
     return pictures.images, strays + pictures.problems
 
 
@@ -82,7 +82,7 @@ def look_through(path: str | Path) -> Survey:
         owner = "site" if part == "clients" else "class"
         strays += [Problem(shown(f"{part}/{name}"), f"stands in no {owner} folder") for name in files]
         for group in folders:
-            places += [Place(name, part, group) for name in _walk(root, f"{part}/{group}", strays)]
+            places += [Place(name, part, group) for name in walk(root, f"{part}/{group}", strays)]
     unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]
     return Survey(root, places, groups, strays, unused)
 
@@ -108,7 +108,7 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
 
 
-def _walk(root: Path, below: str, strays: list[Problem]) -> Iterator[str]:
+def walk(root: Path, below: str, strays: list[Problem]) -> Iterator[str]:
     """All files below ``root/below``, as paths from the root. A class or site may be a link; deeper ones may not."""
 
     def cannot(error: OSError) -> None:

@@ -10,6 +10,7 @@ from fedfew.core.types import ServerState
 from fedfew.data import Federation
 from fedfew.experiment import toml
 from fedfew.experiment.build import Parts
+from fedfew.experiment.calibration import class_shares, temperature
 from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
 from fedfew.experiment.storage import digest
 from fedfew.experiment.summary import summarise
@@ -51,6 +52,7 @@ def class_counts(federation: Federation) -> dict[str, Any]:
         "classes": list(federation.classes),
         "server": torch.bincount(federation.server.labels, minlength=width).tolist(),
         "clients": federation.partition.histogram(truth, width).tolist() if known else [],
+        "sites": list(federation.sites),
     }
 
 
@@ -58,12 +60,16 @@ def model_file(parts: Parts, state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
     federation = parts.federation
+    parts.network.load(state.omega)
     about = {
         "model": parts.config["model"],
         "classes": list(federation.classes),
         "shape": list(federation.images.shape[1:]),
         "mean": list(federation.pixels.mean),
         "std": list(federation.pixels.std),
+        "temperature": temperature(parts.network, federation.validation),
+        "calibrated_on": len(federation.validation),
+        "prior": class_shares(federation.server, len(federation.classes)),
     }
     content: bytes = save_tensors(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)})
     return content

@@ -17,7 +17,9 @@ from fedfew.interface.commands import (
     ls,
     methods,
     partition,
+    predict,
     report,
+    reproduce,
     resume,
     run,
     watch,
@@ -31,7 +33,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for verb in (demo, init, check, run, resume, ls, report, watch, partition, methods, explain):
+for verb in (demo, init, check, run, resume, predict, ls, reproduce, report, watch, partition, methods, explain):
     verb.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

@@ -12,7 +12,7 @@ from fedfew.interface.console import err
 def counting(title: str) -> Iterator[Callable[[int, int], None]]:
     """A bar that is moved by calling what this gives with (done, total); gone when it is done."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True) as bar:
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(title, total=None)
 
         def report(done: int, total: int) -> None:

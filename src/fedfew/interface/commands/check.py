@@ -154,16 +154,17 @@ def _write_list(contents: "Contents", target: Path) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     from fedfew.interface.console import out
 
-    classes = Table("class", "server", "test", title=result["folder"], title_justify="left")
+    classes = Table("class", "server", "test", title=escape(result["folder"]), title_justify="left")
     for name, count in result["classes"].items():
-        classes.add_row(name, f"{count['server']:,}", f"{count['test']:,}")
+        classes.add_row(escape(name), f"{count['server']:,}", f"{count['test']:,}")
     sites = Table("site", "images")
     for name, count in result["sites"].items():
-        sites.add_row(name, f"{count:,}")
+        sites.add_row(escape(name), f"{count:,}")
     out.print(classes)
     out.print(sites)
     skipped, copies = len(result["unreadable"]), len(result["duplicates"])
