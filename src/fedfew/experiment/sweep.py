@@ -119,7 +119,7 @@ def slug(overrides: Mapping[str, Any]) -> str:
 
 
 def advance(
-    cells: Sequence[Cell], folder: Path, warn: Warn, *, fleet: Mapping[str, Any] | None = None, anyway: bool = False
+    cells: Sequence[Cell], folder: Path, warn: Warn, *, anyway: bool = False, command: str = ""
 ) -> Iterator[Event]:
     """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
 
@@ -132,7 +132,7 @@ def advance(
             yield Event(cell, "skipped", path)
             continue
         try:
-            session = open_cell(cell, path, warn, fleet, anyway=anyway)
+            session = open_cell(cell, path, warn, anyway=anyway, command=command)
         except FedfewError as fault:
             if fault.code not in BUSY:
                 raise
@@ -159,11 +159,17 @@ def finished(path: Path) -> bool:
 
 
 def open_cell(
-    cell: Cell, path: Path, warn: Warn, fleet: Mapping[str, Any] | None = None, *, anyway: bool = False
+    cell: Cell,
+    path: Path,
+    warn: Warn,
+    fleet: Mapping[str, Any] | None = None,
+    *,
+    anyway: bool = False,
+    command: str = "",
 ) -> Session:
     """The cell's run, started or gone on with; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
     changes = dict(fleet or {})
     if (path / CONFIG).is_file():
         return reopen(path, warn, changes, anyway=anyway)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return start(cell.config.with_(changes), path)
+    return start(cell.config.with_(changes), path, command)

@@ -1,0 +1,128 @@
+"""The results page: a Markdown section for each figure, from the run folders, replaced in place when made again."""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfew.experiment.claims_measures import Verdict
+from fedfew.experiment.outcomes import Outcome
+from fedfew.experiment.reproduce import TITLES
+from fedfew.experiment.reproduce_results import Results
+from fedfew.experiment.storage import write_atomically
+
+RULE = (
+    "Accuracy is the mean of the last ten rounds on the test images; over seeds, mean ± standard deviation. A standard "
+    "error is the larger of that of the seeds and that of drawing 2,000 test images; what goes beyond two standard "
+    "errors (the paper's own included, where its number is compared) counts as different."
+)
+
+
+def section(
+    figure: str,
+    command: str,
+    found: Results,
+    verdicts: Sequence[Verdict],
+    sentences: Sequence[str],
+    image: str,
+    tables: Sequence[str],
+) -> str:
+    """Everything about one figure."""
+    outcomes = {o.path: o for arm in found.values() for o in arm.outcomes}
+    parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(outcomes.values()), found)]
+    parts.append(f"![{TITLES[figure]}]({image})")
+    if found:
+        parts.append(_arms_table(found))
+    parts.append(claims_table(verdicts))
+    if sentences:
+        parts.append("Beside the lower bound:\n\n" + "\n".join(f"- {sentence}" for sentence in sentences))
+    parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(outcomes: Sequence[Outcome], found: Results) -> list[str]:
+    if not outcomes:
+        return ["No run has finished a round yet."] if found else []
+    around = [o.environment for o in outcomes]
+    machines = {f"{e.get('fingerprint', {}).get('processor', '?')}, {e.get('cores', '?')} cores" for e in around}
+    versions = {f"torch {e.get('fingerprint', {}).get('torch', '?')}" for e in around}
+    systems = {f"Python {e.get('python', '?')}" for e in around}
+    seeds = sorted({o.seeds[0] for o in outcomes})
+    minutes = sum(o.seconds for o in outcomes) / 60
+    fleets = {o.config["fleet"]["kind"] for o in outcomes}
+    config = outcomes[0].config
+    lines = [
+        f"Machine: {'; '.join(sorted(machines))}. {'; '.join(sorted(versions | systems))}. "
+        f"{len(outcomes)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
+        f"({'/'.join(sorted(fleets))} fleet). {_setting(config)}"
+    ]
+    short = [o for o in outcomes if not o.finished]
+    if short:
+        told = ", ".join(f"{o.path.name} at round {o.rounds} of {o.of}" for o in short)
+        lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {told}.")
+    missing = [f"{arm.arm.label}{' ' + arm.arm.panel if arm.arm.panel else ''}" for arm in found.values()
+               if len(arm.outcomes) < arm.wanted]  # fmt: skip
+    if missing:
+        lines.append(f"**Partial:** fewer seeds than planned for {'; '.join(missing)}.")
+    return lines
+
+
+def _setting(config: dict[str, Any]) -> str:
+    model, data = config["model"], config["dataset"]
+    width = f" of width {model['width']}" if "width" in model else ""
+    unlabeled = f"{data['unlabeled']:,}" if data["unlabeled"] else "all other"
+    return (
+        f"{model['name']}{width} on {data['name']}, {unlabeled} unlabeled images at {config['clients']} clients, "
+        f"{config['rounds']} rounds."
+    )
+
+
+def _arms_table(found: Results) -> str:
+    panels = any(panel for panel, _ in found)
+    head = [*(["setting"] if panels else []), "arm", "accuracy", "best by validation", "seeds", "rounds", "minutes"]
+    rows = []
+    for arm in found.values():
+        row = arm.row()
+        if row["accuracy"] is None:
+            cells = [arm.arm.label, "no run yet", "", "0", "", ""]
+        else:
+            sd = f" ± {100 * row['sd']:.1f}" if row["sd"] is not None else ""
+            best = f"{100 * row['best_by_validation']:.1f} %" if row["best_by_validation"] is not None else "–"
+            reached = str(row["of"]) if row["rounds"] == row["of"] else f"**{row['rounds']} of {row['of']}**"
+            accuracy = f"{100 * row['accuracy']:.1f}{sd} %"
+            cells = [arm.arm.label, accuracy, best, str(row["seeds"]), reached, f"{row['minutes']:.0f}"]
+        rows.append([*([arm.arm.panel] if panels else []), *cells])
+    return _markdown(head, rows)
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> str:
+    """paper says / we got / agrees?"""
+    rows = []
+    for v in verdicts:
+        agrees = f"so far: {v.agrees}" if v.partial and v.agrees in ("yes", "no", "undecided") else v.agrees
+        words = f" {v.words}." if v.words else ""
+        rows.append([f"{v.claim} ({v.source})", v.got, f"**{agrees}**.{words}".replace("..", ".")])
+    return _markdown(["the paper says", "we got (mean ± sd)", "agrees?"], rows)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def put(page: Path, sections: dict[str, str]) -> None:
+    """Write sections into a page between their marks; what stands outside of them stays, new ones are added."""
+    text = page.read_text("utf-8") if page.is_file() else f"# Results\n\n{RULE}\n"
+    for name, content in sections.items():
+        block = f"<!-- begin {name} -->\n{content}<!-- end {name} -->"
+        mark = re.compile(rf"<!-- begin {re.escape(name)} -->.*?<!-- end {re.escape(name)} -->", re.DOTALL)
+        text = mark.sub(lambda _, block=block: block, text) if mark.search(text) else f"{text.rstrip()}\n\n{block}\n"  # type: ignore[misc]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, text.encode())
+
+
+def relative(target: Path, page: Path) -> str:
+    """A link from the page to a file."""
+    return Path(os.path.relpath(target, page.parent)).as_posix()

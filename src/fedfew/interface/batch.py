@@ -1,0 +1,111 @@
+"""Progress of many runs on the console: one bar over all their rounds, and a line for each run that ends."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from fedfew.interface.console import complain, err, percent, warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedfew.core.errors import FedfewError
+    from fedfew.experiment.sweep import Cell, Event
+
+
+@dataclass(eq=False)
+class Tally:
+    """How the cells of a batch ended."""
+
+    ran: "list[Path]" = field(default_factory=list)
+    skipped: "list[Path]" = field(default_factory=list)
+    busy: "list[Path]" = field(default_factory=list)
+    failed: "dict[Path, FedfewError]" = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "ran": len(self.ran),
+            "skipped": len(self.skipped),
+            "busy": [str(path) for path in self.busy],
+            "failed": {str(path): str(fault) for path, fault in self.failed.items()},
+        }
+
+
+def run_all(
+    cells: "Sequence[Cell]", folder: "Path", *, jobs: int = 0, anyway: bool = False, command: str = ""
+) -> Tally:
+    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
+    from fedfew.experiment.sweep import advance
+    from fedfew.experiment.sweep_jobs import advance_parallel
+
+    events = (
+        advance_parallel(cells, folder, jobs, anyway=anyway, command=command)
+        if jobs
+        else advance(cells, folder, warn, anyway=anyway, command=command)
+    )
+    try:
+        return _follow(events, cells)
+    except KeyboardInterrupt:
+        err.print("stopped; every round that was done is saved. The same command goes on from there:")
+        err.print(f"  {command}", markup=False, soft_wrap=True)
+        raise
+
+
+def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]") -> Tally:
+    tally, begun, announced = Tally(), perf_counter(), False
+    total = sum(int(cell.config["rounds"]) for cell in cells)
+    left, done = total, 0
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=err, transient=True, speed_estimate_period=600) as bar:
+        task = bar.add_task(f"{len(cells)} runs", total=total)
+        for event in events:
+            rounds = int(event.cell.config["rounds"])
+            if event.kind == "round":
+                left, done = left - 1, done + 1
+                note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
+                bar.update(task, completed=total - left, description=note)
+            elif event.kind == "started":
+                left -= event.done
+            elif event.kind in ("skipped", "busy"):
+                left -= rounds
+                bar.update(task, completed=total - left)
+            _note(event, tally)
+            if not announced and done >= 2 and (pace := (perf_counter() - begun) / done) * left > 120:
+                announced = True
+                bar.console.print(
+                    f"about {_duration(pace * left)} for the {left} rounds left, if all go like the first "
+                    f"({pace:.1f} s a round)"
+                )
+    return tally
+
+
+def _note(event: "Event", tally: Tally) -> None:
+    name = event.path.name
+    if event.kind == "skipped":
+        tally.skipped.append(event.path)
+    elif event.kind == "busy":
+        tally.busy.append(event.path)
+        err.print(f"[yellow]{name}: another process is working on it, passed over[/]", soft_wrap=True)
+    elif event.kind == "finished":
+        tally.ran.append(event.path)
+        err.print(f"[green]done[/] {name}", soft_wrap=True)
+    elif event.kind == "failed" and event.fault is not None:
+        tally.failed[event.path] = event.fault
+        err.print(f"[red]failed[/] {name}", soft_wrap=True)
+        complain(event.fault)
+    elif event.kind == "warned" and event.fault is not None:
+        warn(event.fault)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

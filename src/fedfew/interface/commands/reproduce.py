@@ -1,0 +1,207 @@
+"""fedfew reproduce: the paper's figures by command, each with a table of what the paper says and what we got."""
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedfew.interface import options
+from fedfew.interface.options import Json, Scale, Set
+
+if TYPE_CHECKING:
+    from fedfew.experiment.claims_measures import Verdict
+    from fedfew.experiment.reproduce import Plan
+    from fedfew.interface.batch import Tally
+
+WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|report"
+
+
+def register(app: typer.Typer) -> None:
+    app.command("reproduce")(reproduce)
+
+
+def reproduce(
+    figure: Annotated[str, typer.Argument(metavar=WHAT, help="A figure, all of them, or the page about them.")],
+    scale: Scale = None,
+    preset: Annotated[
+        str, typer.Option(metavar="PRESET|CONFIG.toml", help="What the runs start from.")
+    ] = "paper-tuned",
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with seeds 0, 1, …")] = 1,
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs, shared by all figures.")
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at a time, a process each; 0: one at a time on all cores.")
+    ] = 0,
+    figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw what is there.")] = False,
+    page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
+    anyway: Annotated[bool, typer.Option("--anyway", help="Go on with runs of another torch or machine.")] = False,
+    json: Json = False,
+) -> None:
+    """Run what a figure of the paper needs (finished runs are kept), draw it, and judge the paper's claims."""
+    from fedfew.experiment.reproduce import TITLES, Plan, arms_of, folder_of
+    from fedfew.experiment.reproduce_results import remember
+    from fedfew.experiment.scale import scaled
+    from fedfew.interface.console import err, print_json
+
+    plan = Plan(preset, scale, seeds, options.overrides(set_))
+    folder = out or folder_of(plan)
+    if figure == "report":
+        return _report(folder, page, json)
+    figures = list(TITLES) if figure == "all" else [figure]
+    for name in figures:
+        _ = arms_of(name) if name != "fig3" else None  # an unknown name is refused before anything is done
+    if note := scaled(preset, scale, plan.overrides)[1]:
+        err.print(note, markup=False, soft_wrap=True)
+    command = _command()
+    tally = None if figures_only else _run(plan, figures, folder, jobs, anyway, command)
+    if not figures_only:
+        remember(folder, figures, plan, command)
+    shown = {name: _show(plan, name, folder, quiet=json) for name in figures}
+    if json:
+        runs = tally.as_json() if tally else None
+        result = shown[figures[0]] if len(figures) == 1 else {"figures": shown}
+        print_json({"folder": str(folder), "runs": runs} | result)
+    return None
+
+
+def _command() -> str:
+    """As typed, so that it can be typed again."""
+    import shlex
+
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _run(plan: "Plan", figures: list[str], folder: Path, jobs: int, anyway: bool, command: str) -> "Tally":
+    from fedfew.experiment.reproduce import FIGURES, cells, in_order
+    from fedfew.experiment.reproduce_results import RUNS, remember
+    from fedfew.experiment.sweep_jobs import check_jobs
+    from fedfew.interface.batch import Tally, run_all
+
+    if jobs:
+        check_jobs(jobs)
+    wanted = in_order(cells(plan, [name for name in FIGURES if name in figures]))
+    remember(folder, figures, plan, command)  # before the runs, so that their page can be made while they go on
+    return run_all(wanted, folder / RUNS, jobs=jobs, anyway=anyway, command=command) if wanted else Tally()
+
+
+def _show(plan: "Plan", name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:
+    """Draw a figure, write its tables, and print the claims unless JSON was asked for."""
+    from rich.table import Table
+
+    from fedfew.interface.console import out
+
+    made = make(plan, name, folder)
+    table = Table(title=made["title"], show_lines=True)
+    for column in ("the paper says", "we got (mean ± sd)", "agrees?"):
+        table.add_column(column, overflow="fold")
+    for v in made["verdicts"]:
+        table.add_row(f"{v.claim}\n[dim]{v.source}[/]", v.got, f"{_coloured(v)}\n{v.words}")
+    if not quiet:
+        out.print(table)
+        for sentence in made["sentences"]:
+            out.print(f"- {sentence}", markup=False, soft_wrap=True)
+        out.print("files: " + ", ".join(map(str, made["files"])), soft_wrap=True)
+    result: dict[str, Any] = {
+        "figure": name,
+        "claims": [asdict(v) for v in made["verdicts"]],
+        "arms": [arm.row() for arm in made["found"].values()],
+        "against_server_only": made["sentences"],
+        "files": [str(path) for path in made["files"]],
+    }
+    result |= made["more"]
+    return result
+
+
+def _coloured(verdict: "Verdict") -> str:
+    colour = {"yes": "green", "no": "red"}.get(verdict.agrees, "yellow")
+    return f"[{colour}]{'so far: ' if verdict.partial else ''}{verdict.agrees}[/]"
+
+
+def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
+    """A figure's files and verdicts, from the runs in the folder as they are now."""
+    from fedfew.experiment.claims import against_server_only, verdicts
+    from fedfew.experiment.reproduce import TITLES
+    from fedfew.experiment.reproduce_results import curves_csv, results, table_csv
+    from fedfew.experiment.storage import write_atomically
+    from fedfew.interface.figures import draw
+    from fedfew.interface.plots import save
+
+    if name == "fig3":
+        return _make_partitions(plan, folder)
+    found = results(plan, name, folder)
+    files = save(draw(name, found), folder / "figures" / name, ("png", "svg", "pdf"))
+    for suffix, content in (("", curves_csv(found)), ("-table", table_csv(found))):
+        files.append(folder / "figures" / f"{name}{suffix}.csv")
+        write_atomically(files[-1], content)
+    return {
+        "title": TITLES[name], "found": found, "verdicts": verdicts(name, found),
+        "sentences": against_server_only(found), "files": files, "more": {},
+    }  # fmt: skip
+
+
+def _make_partitions(plan: "Plan", folder: Path) -> dict[str, Any]:
+    """Figure 3: no run is needed, the partitions are drawn again from their seed."""
+    from fedfew.data import heterogeneity
+    from fedfew.experiment.build import federation_of
+    from fedfew.experiment.claims import partitions
+    from fedfew.experiment.config import load
+    from fedfew.experiment.reproduce import TITLES
+    from fedfew.experiment.reproduce_results import as_csv
+    from fedfew.experiment.scale import scaled
+    from fedfew.experiment.storage import write_atomically
+    from fedfew.interface.plots import bubbles, save
+
+    histograms, hashes = {}, {}
+    classes: tuple[str, ...] = ()
+    for mu in (0.1, 1.0, 10.0):
+        own = {**plan.overrides, "partition.kind": "dirichlet", "partition.mu": mu}
+        federation = federation_of(load(plan.preset, scaled(plan.preset, plan.scale, own)[0]))
+        classes = federation.classes
+        histograms[mu] = federation.partition.histogram(federation.truth.numpy(), len(classes))
+        hashes[f"{mu:g}"] = federation.partition.hash
+    drawn = bubbles({f"μ = {mu:g}": h for mu, h in histograms.items()}, classes)
+    files = save(drawn, folder / "figures" / "fig3", ("png", "svg", "pdf"))
+    rows = [
+        {"mu": f"{mu:g}", "client": client, "class": classes[kind], "images": int(count)}
+        for mu, histogram in histograms.items()
+        for client, row in enumerate(histogram)
+        for kind, count in enumerate(row)
+    ]
+    files.append(folder / "figures" / "fig3.csv")
+    write_atomically(files[-1], as_csv(rows, ["mu", "client", "class", "images"]))
+    more = {"R": {f"{mu:g}": round(heterogeneity(h), 4) for mu, h in histograms.items()}, "hash": hashes}
+    return {
+        "title": TITLES["fig3"], "found": {}, "verdicts": partitions(histograms), "sentences": [],
+        "files": files, "more": more,
+    }  # fmt: skip
+
+
+def _report(folder: Path, page: Path, json: bool) -> None:
+    """Write the section of every figure that was asked for so far; safe while runs go on."""
+    import shutil
+
+    from fedfew.experiment.reproduce import TITLES
+    from fedfew.experiment.reproduce_markdown import put, relative, section
+    from fedfew.experiment.reproduce_results import known_plans
+    from fedfew.interface.console import out, print_json
+
+    plans = known_plans(folder)
+    beside = page.parent / page.stem
+    beside.mkdir(parents=True, exist_ok=True)
+    sections: dict[str, str] = {}
+    for name in (name for name in TITLES if name in plans):
+        plan, command = plans[name]
+        made = make(plan, name, folder)
+        files = [Path(shutil.copyfile(path, beside / path.name)) for path in made["files"]]
+        links = [relative(path, page) for path in files if path.suffix == ".csv"]
+        image = relative(next(path for path in files if path.suffix == ".svg"), page)
+        sections[name] = section(name, command, made["found"], made["verdicts"], made["sentences"], image, links)
+    put(page, sections)
+    if json:
+        print_json({"page": str(page), "figures": list(sections)})
+    else:
+        out.print(f"{page}: {', '.join(sections)}", soft_wrap=True)
