@@ -157,8 +157,10 @@ def test_labels_are_out_of_reach_by_type(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: str) -> None:
     kind = method_class(ALGORITHMS[method])
-    assert dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
     algorithm = stage(tiny_config(method)).parts.algorithm
+    assert dataclasses.is_dataclass(kind)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        algorithm.aggregator = None  # type: ignore[attr-defined]
     assert isinstance(algorithm, Algorithm) and isinstance(algorithm.start(torch.zeros(3)), ServerState)
     settings = settings_of(ALGORITHMS[method])
     given = {"server", "client", "aggregator", "objective", "vote"}
