@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
+from fedfew.experiment.guard import alarms
 from fedfew.interface.console import err, percent
 
 if TYPE_CHECKING:
     from fedfew.experiment.session import Session
     from fedfew.runtime.record import RoundRecord
-
 
 LONG = 120.0
 """Seconds from which on a run is announced as a long one."""
@@ -23,6 +23,14 @@ def estimate(record: "RoundRecord", rounds: int) -> str:
     if left < LONG:
         return ""
     return f"about {left / 60:.0f} minutes for the {rounds - record['round']} rounds left ({pace:.1f} s a round)"
+
+
+def _warn(bar: Progress, session: "Session", told: int) -> int:
+    """Say what is wrong with the pseudo-labels, each kind once; gives how many have been told."""
+    found = alarms(session.folder.records())
+    for alarm in found[told:]:
+        bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.message}")
+    return len(found)
 
 
 def follow(session: "Session", title: str) -> None:
@@ -38,7 +46,7 @@ def follow(session: "Session", title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            first = session.state.round + 1
+            first, warned = session.state.round + 1, len(alarms(session.folder.records()))
             for record in session.advance():
                 if record["round"] == first and (words := estimate(record, session.rounds)):
                     bar.console.print(words)
@@ -48,6 +56,7 @@ def follow(session: "Session", title: str) -> None:
                         f"[yellow]round {record['round']}: client {fault['client']} left out, "
                         f"{fault['code']} {what}:[/] {fault['reason']}"
                     )
+                warned = _warn(bar, session, warned)
                 if record["skipped"]:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
