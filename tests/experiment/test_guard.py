@@ -27,7 +27,7 @@ def test_one_class_that_takes_over_is_told_at_the_first_round_that_shows_it() ->
     assert [alarm.kind for alarm in found] == ["one-class"]
     # the five rounds up to t hold t − 5 collapsed ones: a share of (100(t − 5) + 10(10 − t)) / 500 > 0.3 from t = 7 on
     assert found[0].round == 7
-    assert "class 0" in found[0].message
+    assert "class 0" in found[0].text
 
 
 def test_one_non_iid_cohort_is_not_a_collapse() -> None:
@@ -53,7 +53,7 @@ def test_sure_and_wrong() -> None:
     falling = rising + [even(t, coverage=0.95, validation=0.5) for t in range(8, 12)]
     found = alarms(falling)
     assert [(alarm.kind, alarm.round) for alarm in found] == [("sure-and-wrong", 10)]
-    assert "57.0%" in found[0].message
+    assert "57.0%" in found[0].text
     unsure = rising + [even(t, coverage=0.85, validation=0.5) for t in range(8, 12)]
     assert alarms(unsure) == []
 

@@ -29,17 +29,21 @@ class Alarm:
     round: int
     kind: str
     """``"one-class"`` or ``"sure-and-wrong"``."""
-    message: str
+    text: str
 
 
 def alarms(records: Sequence[Mapping[str, Any]]) -> list[Alarm]:
     """Each kind of collapse at the first round that shows it; nothing for a run that looks sound."""
-    found = []
-    for kind in (one_class, sure_and_wrong):
-        first = next((alarm for end in range(1, len(records) + 1) if (alarm := kind(records[:end]))), None)
-        if first is not None:
-            found.append(first)
-    return sorted(found, key=lambda alarm: alarm.round)
+    found: dict[str, Alarm] = {}
+    for end in range(1, len(records) + 1):
+        for alarm in newest(records[:end]):
+            found.setdefault(alarm.kind, alarm)
+    return list(found.values())
+
+
+def newest(records: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+    """What the last of these rounds shows."""
+    return [alarm for sign in (one_class, sure_and_wrong) if (alarm := sign(records))]
 
 
 def one_class(records: Sequence[Mapping[str, Any]]) -> Alarm | None:

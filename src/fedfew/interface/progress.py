@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
-from fedfew.experiment.guard import alarms
+from fedfew.experiment.guard import alarms, newest
 from fedfew.interface.console import err, percent
 
 if TYPE_CHECKING:
@@ -25,14 +25,6 @@ def estimate(record: "RoundRecord", rounds: int) -> str:
     return f"about {left / 60:.0f} minutes for the {rounds - record['round']} rounds left ({pace:.1f} s a round)"
 
 
-def _warn(bar: Progress, session: "Session", told: int) -> int:
-    """Say what is wrong with the pseudo-labels, each kind once; gives how many have been told."""
-    found = alarms(session.folder.records())
-    for alarm in found[told:]:
-        bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.message}")
-    return len(found)
-
-
 def follow(session: "Session", title: str) -> None:
     """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
     columns = (
@@ -46,7 +38,8 @@ def follow(session: "Session", title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            first, warned = session.state.round + 1, len(alarms(session.folder.records()))
+            first, seen = session.state.round + 1, session.folder.records()
+            told = {alarm.kind for alarm in alarms(seen)}
             for record in session.advance():
                 if record["round"] == first and (words := estimate(record, session.rounds)):
                     bar.console.print(words)
@@ -56,7 +49,11 @@ def follow(session: "Session", title: str) -> None:
                         f"[yellow]round {record['round']}: client {fault['client']} left out, "
                         f"{fault['code']} {what}:[/] {fault['reason']}"
                     )
-                warned = _warn(bar, session, warned)
+                seen.append(record)
+                for alarm in newest(seen):
+                    if alarm.kind not in told:  # once is enough
+                        bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
+                        told.add(alarm.kind)
                 if record["skipped"]:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")

@@ -91,7 +91,7 @@ def show_run(library: Library, pages: Any, request: Request) -> Response:
         run=run,
         bounds=bounds,
         between=words.between(run, bounds),
-        alarms=[],
+        alarms=alarms(run.records),
         lost=sum(len(r["rejected"]) for r in run.records),
         skipped=sum(bool(r["skipped"]) for r in run.records),
         sent=words.sent(run),

@@ -120,7 +120,7 @@ def run_report(run: Facts, others: Sequence[Facts], links: Links) -> str:
         run=run,
         bounds=bounds,
         between=words.between(run, bounds),
-        alarms=[],
+        alarms=alarms(run.records),
         lost=sum(len(r["rejected"]) for r in run.records),
         skipped=sum(bool(r["skipped"]) for r in run.records),
         sent=words.sent(run),
@@ -181,7 +181,7 @@ def folder_report(folder: Path, runs: Sequence[Facts], faults: Sequence[FedfewEr
         runs=runs,
         faults=faults,
         sections=sections_of(runs, links),
-        alarms={run.name: [] for run in runs},
+        alarms={run.name: alarms(run.records) for run in runs},
         plural=True,
     )
 
