@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedfew.core.errors import FedfewError
+from fedfew.experiment.guard import alarms
 from fedfew.interface.charts import Figure
 from fedfew.interface.charts.interactive import plot
 from fedfew.interface.charts.sheet import to_csv

@@ -14,6 +14,7 @@ from markupsafe import Markup
 
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.folder import CONFIG
+from fedfew.experiment.guard import alarms
 from fedfew.experiment.storage import write_atomically
 from fedfew.interface.charts import Figure, Grid
 from fedfew.interface.charts.sheet import to_csv
