@@ -1,0 +1,161 @@
+"""A Flower network without processes: real relay, real ClientApp and warm sites on threads, and one small Grid."""
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedfew.experiment.build import Parts, sites_of
+from fedfew.experiment.deploy.fleet import greeting
+from fedfew.experiment.deploy.site import trial_site
+from fedfew.runtime.flower import FlowerFleet, Roll, Terms
+from fedfew.runtime.flower_client_app import SITE, client_app
+from fedfew.runtime.flower_frames import LIMIT, connect
+from fedfew.runtime.flower_frames import Parts as RawParts
+from fedfew.runtime.flower_line import ServerAppLine
+from fedfew.runtime.flower_server_app import LINE, relay
+from fedfew.runtime.flower_site import WarmSite, serve
+
+PATIENT = Terms(timeout=30.0, wait=2.0)
+Answer = Callable[[Mapping[str, Any], RawParts], tuple[dict[str, Any], RawParts]]
+
+
+@dataclass
+class Node:
+    """What the Grid tells about a node."""
+
+    node_id: int
+    public_key: bytes
+    name: str = ""
+
+
+class LoopGrid(Grid):
+    """Carries a message to the ClientApp at once, in this process; ``spoil`` may change or swallow replies."""
+
+    def __init__(self, sockets: dict[int, Path]) -> None:
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        self.sockets, self.away = sockets, set[int]()
+        self.replies: dict[str, Message] = {}
+        self.spoil: Callable[[int, Message], Message | None] = lambda node, reply: reply
+        self.held: dict[str, Message] = {}
+        self.pushed: list[tuple[int, str, float]] = []
+
+    def set_run(self, run: Any) -> None:
+        """Not used."""
+
+    @property
+    def run(self) -> Any:
+        """Not used."""
+        raise NotImplementedError
+
+    def create_message(self, *args: Any, **options: Any) -> Message:
+        """Deprecated by Flower."""
+        raise NotImplementedError
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Not used: the fleet has its own deadline."""
+        raise NotImplementedError
+
+    def get_node_ids(self) -> Iterable[int]:
+        return [node for node in self.sockets if node not in self.away]
+
+    def get_nodes(self) -> Any:
+        return [Node(node, f"key {node}".encode()) for node in self.get_node_ids()]
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        ids = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            message.metadata.__dict__["_message_id"] = f"message {len(self.pushed)}"
+            self.pushed.append((node, message.metadata.group_id, message.metadata.ttl))
+            ids.append(message.metadata.message_id)
+            if (reply := self.spoil(node, self._deliver(node, message))) is not None:
+                self.replies[ids[-1]] = reply
+        return ids
+
+    def _deliver(self, node: int, message: Message) -> Message:
+        os.environ[SITE] = str(self.sockets[node])
+        context = Context(1, node, {}, RecordDict(), {})
+        try:
+            return client_app(message=message, context=context)
+        except Exception as error:  # as Flower's process for the ClientApp does
+            return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        return [self.replies.pop(id_) for id_ in list(message_ids) if id_ in self.replies]
+
+
+@dataclass
+class Loop:
+    """The whole network: the fleet to test, the grid to spoil, the sites' folders and answers."""
+
+    fleet: FlowerFleet
+    grid: LoopGrid
+    folder: Path
+    sites: list[WarmSite]
+    calls: list[int] = field(default_factory=list)
+    ends: list[socket.socket] = field(default_factory=list)
+
+    def cut(self) -> None:
+        """End the ServerApp's connection, as its death would."""
+        self.ends[-1].shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def loop(
+    parts: Parts,
+    sites: int = 2,
+    terms: Terms = PATIENT,
+    answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
+    keys: bool = True,
+    limit: int = LIMIT,
+) -> Iterator[Loop]:
+    """A fleet over a loop; ``answers`` replaces what a site does with a message."""
+    with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
+        folder = Path(place)
+        warm, sockets = [], {}
+        for number in range(sites):
+            state = folder / f"site{number}"
+            state.mkdir()
+            site = WarmSite(number, trial_site(number, sites), state)
+            if answers and number in answers:
+                site.answer = answers[number](site)  # type: ignore[method-assign, assignment]
+            sockets[100 + number] = state / "socket"
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(str(sockets[100 + number]))
+            listener.listen(4)
+            stack.callback(listener.close)
+            threading.Thread(target=_serve, args=(site, listener), daemon=True).start()
+            warm.append(site)
+        grid = LoopGrid(sockets)
+        found: list[Loop] = []
+
+        def call() -> None:
+            found[0].calls.append(1)
+            os.environ[LINE] = str(line.path)
+            end = connect(LINE)
+            found[0].ends.append(end)
+            threading.Thread(target=relay, args=(grid, end), daemon=True).start()
+
+        line = ServerAppLine(call, patience=10.0)
+        names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
+        roll = Roll([f"site{i}" for i in range(sites)], parts.config["clients"], names)
+        score = sites_of(parts.config, parts.federation, parts.network).score
+        fleet = FlowerFleet(line, roll, greeting(parts, "run"), terms, score, limit)
+        found.append(Loop(fleet, grid, folder, warm))
+        stack.callback(fleet.close)
+        yield found[0]
+
+
+def _serve(site: WarmSite, listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        serve(site, listener, LIMIT)

@@ -1,0 +1,383 @@
+"""The Flower fleet in one process: same bits as inline, and every kind of bad answer told apart."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from tests.flower.in_process import loop
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.types import Fleet, ServerState
+from fedfew.experiment.build import Parts, network_of, sites_of
+from fedfew.runtime.flower import Terms
+from fedfew.runtime.flower_records import from_content, to_content
+from fedfew.runtime.flower_site import Memory, WarmSite
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import InlineFleet
+
+Tiny = Callable[..., Parts]
+
+
+def rounds_of(parts: Parts, fleet: Fleet, rounds: int = 3) -> tuple[ServerState, list[RoundRecord]]:
+    first = parts.algorithm.start(network_of(parts.config, parts.federation).snapshot())
+    done = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, first, rounds))
+    return done[-1][0], [record for _, record in done]
+
+
+def inline(parts: Parts, rounds: int = 3) -> ServerState:
+    return rounds_of(parts, InlineFleet(sites_of(parts.config, parts.federation, parts.network)), rounds)[0]
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedmix": {},
+    "fedmatch": {"method__name": "fedmatch"},
+    "fedavg": {"method__name": "fedavg"},
+    "logits": {"method__name": "ds-fl", "method__subset": 20, "dataset__open": 60},
+    "memory": {"compression__kind": "top-k"},
+    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
+}
+
+
+@pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
+def test_same_bits_as_inline(tiny: Tiny, changes: dict[str, Any]) -> None:
+    parts = tiny(**changes)
+    expected = inline(parts)
+    with loop(parts) as network:
+        state, records = rounds_of(parts, network.fleet)
+    assert torch.equal(state.omega, expected.omega)
+    assert state.participation == expected.participation
+    assert not any(record["rejected"] or record["unused"] for record in records)
+    assert all(record["wire"]["up"] == record["bytes_up"] for record in records)
+
+
+def test_all_clients_of_a_site_travel_in_one_message_and_shared_vectors_once(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+        assert records[0]["wire"]["messages"] == 2
+        vector = 4 * parts.network.layout.size
+        # ω and σ go once to each of two sites; the step size is a number for each of six clients
+        assert records[0]["wire"]["down"] == 2 * 2 * vector + 6 * 8
+        assert [group for _, group, _ in network.grid.pushed] == ["0", "0"]
+        assert all(ttl == 60.0 for _, _, ttl in network.grid.pushed)  # the deadline of 30 s, and as long for the late
+
+
+def test_without_keys_a_site_is_asked_for_its_number(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts, keys=False) as network:
+        state, _ = rounds_of(parts, network.fleet)
+    assert torch.equal(state.omega, inline(parts).omega)
+
+
+def test_a_node_whose_key_is_not_of_the_network_is_never_asked(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        network.grid.sockets[999] = network.grid.sockets[100]
+        rounds_of(parts, network.fleet, 1)
+        assert 999 not in {node for node, _, _ in network.grid.pushed}
+
+
+def test_a_lost_server_app_is_replaced_and_the_result_is_the_same(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        cuts = [2, 5]
+
+        def spoil(node: int, reply: Message) -> Message:
+            if len(network.grid.pushed) in cuts:
+                cuts.remove(len(network.grid.pushed))
+                network.cut()
+            return reply
+
+        network.grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet)
+        assert len(network.calls) == 3
+    assert torch.equal(state.omega, inline(parts).omega)
+    assert not any(record["rejected"] for record in records)
+
+
+def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, sites=1) as network:
+        site, trained = network.sites[0], list[int]()
+        plain = site._train_all
+
+        def counting(*given: Any) -> Any:
+            trained.append(1)
+            return plain(*given)
+
+        def spoil(node: int, reply: Message) -> Message:
+            if len(network.calls) == 1:
+                network.cut()
+            return reply
+
+        site._train_all, network.grid.spoil = counting, spoil  # type: ignore[method-assign]
+        rounds_of(parts, network.fleet, 1)
+        assert len(network.calls) == 2 and len(trained) == 1
+
+
+def rejected(records: list[RoundRecord], key: str = "rejected") -> dict[int, list[str]]:
+    return {record["round"]: sorted(fault["code"] for fault in record[key]) for record in records}
+
+
+def spoiling(change: Callable[[dict[str, Any]], Any]) -> Callable[[WarmSite], Any]:
+    """A site that answers honestly, but for a change of its answer's head."""
+
+    def make(site: WarmSite) -> Any:
+        honest = site.answer
+
+        def answer(head: Mapping[str, Any], parts: Any) -> Any:
+            reply, content = honest(head, parts)
+            reply = json.loads(json.dumps(reply))
+            change(reply)
+            return reply, content
+
+        return answer
+
+    return make
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "another round": (lambda reply: reply.update(round=7), "E415"),
+    "another run": (lambda reply: reply.update(run="older"), "E415"),
+    "no answers": (lambda reply: reply.pop("answers"), "E401"),
+    "answers of others": (lambda reply: [a.update(client=a["client"] + 1) for a in reply["answers"]], "E401"),
+    "claims too much": (lambda reply: [a.update(examples=10**12) for a in reply["answers"]], "E407"),
+    "claims half": (lambda reply: [a.update(examples=0.5) for a in reply["answers"]], "E407"),
+    "metrics are text": (lambda reply: [a.update(metrics={"steps": "many"}) for a in reply["answers"]], "E401"),
+    "no index": (lambda reply: [a.pop("tensors") for a in reply["answers"]], "E402"),
+    "wrong shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [3, -1]) for a in reply["answers"]], "E402"),
+    "wrong type": (lambda reply: [a["tensors"]["psi"].__setitem__(2, "int32") for a in reply["answers"]], "E403"),
+    "code of its own": (lambda reply: [a.update(code="E999", reason="x") for a in reply["answers"]], "E408"),
+}
+
+
+@pytest.mark.parametrize(("change", "code"), FAULTS.values(), ids=FAULTS)
+def test_a_bad_answer_costs_only_its_own_clients(tiny: Tiny, change: Any, code: str) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, answers={1: spoiling(change)}) as network:
+        state, records = rounds_of(parts, network.fleet, 2)
+    assert rejected(records) == {1: [code] * 3, 2: [code] * 3}
+    assert state.participation == {0: 2, 2: 2, 4: 2}
+    assert bool(torch.isfinite(state.omega).all())
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_decoded(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def swollen(site: WarmSite) -> Any:
+        def answer(head: Mapping[str, Any], content: Any) -> Any:
+            reply, honest = site.__class__.answer(site, head, content)
+            return reply, dict(honest) | {"more": bytes(3 << 20)}
+
+        return answer
+
+    with loop(parts, answers={1: swollen}, limit=2 << 20) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+    assert rejected(records) == {1: ["E405"] * 3}
+
+
+def test_a_failing_site_is_told_from_a_silent_one_and_the_round_skipped_without_enough(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def fails(site: WarmSite) -> Any:
+        def answer(head: Mapping[str, Any], content: Any) -> Any:
+            raise ValueError("no")
+
+        return answer
+
+    few = replace(parts, clients=replace(parts.clients, min_updates=4))
+    with loop(few, answers={1: fails}) as network:
+        state, records = rounds_of(few, network.fleet, 1)
+    assert rejected(records) == {1: ["E408"] * 3 + ["E418"] * 3}
+    assert records[0]["skipped"] and state.participation == {}
+
+
+def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, terms=Terms(timeout=2.0, wait=2.0)) as network:
+        grid = network.grid
+
+        def spoil(node: int, reply: Message) -> Message | None:
+            if node == 101 and reply.metadata.group_id == "0":
+                grid.held["late"] = reply
+                return None
+            if "late" in grid.held:
+                late = grid.held.pop("late")
+                grid.replies[late.metadata.reply_to_message_id] = late
+            return reply
+
+        grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet, 2)
+    assert rejected(records) == {1: ["E410"] * 3, 2: []}
+    assert rejected(records, "unused") == {1: [], 2: ["E413"] * 3}
+    assert state.participation == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1}
+
+
+def test_a_second_answer_is_noted_and_counts_once(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def twice(reply: dict[str, Any]) -> None:
+        reply["answers"] += reply["answers"]
+
+    with loop(parts, answers={1: spoiling(twice)}) as network:
+        state, records = rounds_of(parts, network.fleet, 1)
+    assert rejected(records, "unused") == {1: ["E414"] * 3} and rejected(records) == {1: []}
+    assert set(state.participation.values()) == {1}
+
+
+def test_a_crashed_client_app_is_asked_once_more(tiny: Tiny) -> None:
+    from flwr.app import Error
+
+    parts = tiny(participation=1.0)
+    for crashes, codes in ((1, []), (2, ["E409"] * 3)):
+        with loop(parts) as network:
+            left = [crashes]
+
+            def spoil(node: int, reply: Message, left: list[int] = left) -> Message:
+                if node == 101 and left[0]:
+                    left[0] -= 1
+                    reply.__dict__.update(_content=None, _error=Error(8, "crashed"))
+                return reply
+
+            network.grid.spoil = spoil
+            _, records = rounds_of(parts, network.fleet, 1)
+        assert rejected(records) == {1: codes}
+
+
+def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, terms=Terms(timeout=20.0, wait=1.0, min_clients=2)) as network:
+        network.grid.away.add(101)
+        state, records = rounds_of(parts, network.fleet, 1)
+        assert records[0]["cohort"] == [0, 2, 4] and set(state.participation) == {0, 2, 4}
+        network.grid.away.add(100)
+        with pytest.raises(FedfewError, match="offline: site0, site1") as fault:
+            network.fleet.online()
+        assert fault.value.code == "E503"
+
+
+def test_the_start_waits_for_all_and_later_rounds_for_one(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, terms=Terms(timeout=20.0, wait=1.0)) as network:
+        network.grid.away.add(101)
+        with pytest.raises(FedfewError, match="3 of 6 clients were online"):
+            network.fleet.online()
+        network.grid.away.clear()
+        assert network.fleet.online() == list(range(6))
+        network.grid.away.add(101)
+        assert network.fleet.online() == [0, 2, 4]
+
+
+def test_a_site_that_goes_away_between_the_draw_and_the_letter_is_missing(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts) as network:
+        payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in range(6)}
+        network.grid.away.add(101)
+        codes = {a.client: getattr(a, "code", "") for a in network.fleet.train(0, payloads)}
+    assert codes == {0: "", 1: "E416", 2: "", 3: "E416", 4: "", 5: "E416"}
+
+
+def test_memory_cannot_move_to_sites(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        network.fleet.remember({})
+        assert network.fleet.memory() == {}
+        with pytest.raises(FedfewError) as fault:
+            network.fleet.remember({0: {"residual": torch.zeros(2)}})
+    assert fault.value.code == "E113"
+
+
+def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    left: list[tuple[int, str, str, int]] = []
+    with loop(parts, sites=1) as network:
+
+        def spoil(node: int, reply: Message) -> Message:
+            head, content = from_content(reply.content, 1 << 30)
+            for answer in head["answers"]:
+                for name, (part, _, _) in answer["tensors"].items():
+                    raw = content[part]
+                    left.append((answer["client"], name, hashlib.sha256(raw).hexdigest(), len(raw)))
+            return reply
+
+        network.grid.spoil = spoil
+        rounds_of(parts, network.fleet, 2)
+        lines = [json.loads(line) for line in (network.folder / "site0" / "ledger.jsonl").read_text().splitlines()]
+    tensors = [line for line in lines if "tensor" in line]
+    assert [(e["client"], e["tensor"], e["sha256"], e["bytes"]) for e in tensors] == left
+    assert {tuple(line["shape"]) for line in tensors} == {(parts.network.layout.size,)}
+    assert {line["round"] for line in tensors} == {1, 2} and {line["dtype"] for line in tensors} == {"float32"}
+    assert sum("examples" in line for line in lines) == 12
+
+
+def test_pixels_never_leave(tiny: Tiny) -> None:
+    """A canary image of random bytes at a client: no 12 bytes of it are in anything a site sends."""
+    parts = tiny(participation=1.0)
+    canary = torch.randint(
+        0, 256, parts.federation.images.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5)
+    )
+    sent = bytearray()
+    with loop(parts, sites=1) as network:
+        ready = network.sites[0].build
+        network.sites[0].build = lambda head: _with_images(ready(head), canary)
+
+        def spoil(node: int, reply: Message) -> Message:
+            head, content = from_content(reply.content, 1 << 30)
+            sent.extend(json.dumps(head).encode() + b"".join(content.values()))
+            return reply
+
+        network.grid.spoil = spoil
+        rounds_of(parts, network.fleet, 1)
+    pieces = canary.numpy().tobytes()
+    windows = {pieces[i : i + 12] for i in range(0, len(pieces) - 12, 28)}
+    assert len(sent) > 6 * 4 * parts.network.layout.size
+    assert not any(bytes(sent[i : i + 12]) in windows for i in range(len(sent) - 12))
+
+
+def _with_images(ready: Any, images: torch.Tensor) -> Any:
+    return replace(ready, sites=replace(ready.sites, images=images))
+
+
+def test_memory_is_that_of_before_the_round(tmp_path: Any) -> None:
+    memory = Memory(tmp_path, "run", 3)
+    assert memory.before(0) == {}
+    for t in range(5):
+        memory.write(t, {"x": torch.full((2,), float(t))})
+    assert memory.before(4)["x"].tolist() == [3.0, 3.0]
+    assert len(list(tmp_path.iterdir())) == 3
+    memory.write(3, {"x": torch.full((2,), 9.0)})  # the server fell back to round 3: round 4 never was
+    assert memory.before(5)["x"].tolist() == [9.0, 9.0] and memory.before(3)["x"].tolist() == [2.0, 2.0]
+    assert Memory(tmp_path, "another", 3).before(9) == {}
+
+
+def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def older(site: WarmSite) -> Any:
+        return lambda head, content: site.__class__.answer(site, {**head, "versions": {"fedfew": "0.0.1"}}, content)
+
+    with loop(parts, answers={1: older}) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+        assert rejected(records) == {1: ["E417"] * 3}
+        assert "0.0.1" in records[0]["rejected"][0]["reason"]
+        sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
+        head |= network.fleet._greeting
+        assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417"
+
+
+def test_records_keep_order_and_refuse_what_is_not_theirs() -> None:
+    parts = {"b": bytes(100_000), "a": b"12", "c": b""}
+    head, back = from_content(to_content({"x": 1}, parts), 1 << 20)
+    assert head == {"x": 1} and back == parts and list(back) == list(parts)
+    with pytest.raises(ValueError, match="limit"):
+        from_content(to_content({}, parts), 50_000)
+    from flwr.app import ConfigRecord, RecordDict
+
+    with pytest.raises(ValueError, match="not a fedfew message"):
+        from_content(RecordDict({"head": ConfigRecord({"json": "{}"})}), 100)
