@@ -16,9 +16,18 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-default-apps --hide-scrollbars --remote-debugging-port=0"
-).split()
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
 
 
 def chromium() -> str | None:

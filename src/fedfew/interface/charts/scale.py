@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from fedfew.interface.charts.figure import Unit
 
-
 BYTES = ("B", "kB", "MB", "GB")
 
 

@@ -20,7 +20,7 @@ from fedfew.interface.charts.sheet import to_csv
 from fedfew.interface.charts.svg import chart_style, svg
 from fedfew.interface.page.door import Door
 from fedfew.interface.page.library import Library, key_of
-from fedfew.interface.page.live import last_seen, library_news, run_news
+from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
 from fedfew.interface.report import words
 from fedfew.interface.report.document import Links, Section, environment, sections_of
 from fedfew.interface.report.document import draw as draw_figure
@@ -30,18 +30,18 @@ from fedfew.interface.report.figures import figures_of
 MOST_OVERLAID = 12
 
 
-def make_app(root: Path, names: frozenset[str], token: str = "") -> Door:
+def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending = lambda: False) -> Door:
     """The page about the runs below ``root``, answering under ``names``, behind the token if there is one."""
     library = Library(root.resolve())
     pages = environment("page")
     views: dict[str, Any] = {
         "/": partial(show_runs, library, pages),
-        "/live": partial(stream_library, library),
+        "/live": partial(stream_library, library, ending),
         "/compare": partial(show_comparison, library, pages),
         "/compare/figures.json": partial(comparison_figures, library),
         "/compare/chart/{chart}.{kind}": partial(comparison_chart, library),
         "/run/{key}": partial(show_run, library, pages),
-        "/run/{key}/live": partial(stream_run, library),
+        "/run/{key}/live": partial(stream_run, library, ending),
         "/run/{key}/figures.json": partial(run_figures, library),
         "/run/{key}/chart/{chart}.{kind}": partial(run_chart, library),
     }
@@ -146,15 +146,15 @@ def comparison_chart(library: Library, request: Request) -> Response:
     return _file([drawn.figure for section in _comparison(library, request)[1] for drawn in section.charts], request)
 
 
-async def stream_run(library: Library, request: Request) -> Response:
+async def stream_run(library: Library, ending: Ending, request: Request) -> Response:
     """News of one run."""
     key, _ = _run(library, request)
-    return _stream(run_news(library, key, last_seen(request.headers.get("last-event-id"))))
+    return _stream(run_news(library, key, last_seen(request.headers.get("last-event-id")), ending))
 
 
-async def stream_library(library: Library, request: Request) -> Response:
+async def stream_library(library: Library, ending: Ending, request: Request) -> Response:
     """News of all runs."""
-    return _stream(library_news(library))
+    return _stream(library_news(library, ending))
 
 
 def _stream(news: Any) -> Response:

@@ -75,6 +75,8 @@ class Door:
             return PlainTextResponse("This page answers only under its own address.\n", 421)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This page can only be read.\n", 405, {"allow": "GET, HEAD"})
+        if not scope["query_string"].isascii():
+            return PlainTextResponse("The address holds bytes that no address may hold.\n", 400)
         return self._ask_token(scope, headers) if self.token else None
 
     def _known_host(self, given: Iterable[str]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from starlette.concurrency import run_in_threadpool
@@ -12,6 +12,8 @@ from fedfew.interface.report.facts import Facts
 
 POLL_SECONDS = 0.3
 BEAT_SECONDS = 10.0
+Ending = Callable[[], bool]
+"""Whether the server is about to end; a stream never ends by itself, so it asks."""
 RETRY = "retry: 1000\n\n"
 
 
@@ -32,12 +34,12 @@ def headline(record: dict[str, Any]) -> dict[str, Any]:
     return {key: record.get(key) for key in keys}
 
 
-async def run_news(library: Library, key: str, seen: int | None) -> AsyncIterator[str]:
+async def run_news(library: Library, key: str, seen: int | None, ending: Ending) -> AsyncIterator[str]:
     """A run's rounds as they come: all since ``seen`` first, or only where it stands if the browser is new."""
     yield RETRY
     last: object = None
     state, quiet, first = "", 0.0, True
-    while True:
+    while not ending():
         path = library.path(key)
         now = await run_in_threadpool(signature, path) if path else None
         if first or now != last:
@@ -64,7 +66,7 @@ async def run_news(library: Library, key: str, seen: int | None) -> AsyncIterato
             yield ": still here\n\n"
 
 
-async def library_news(library: Library) -> AsyncIterator[str]:
+async def library_news(library: Library, ending: Ending) -> AsyncIterator[str]:
     """Tells that some run has changed, appeared or gone."""
     yield RETRY
     last: object = None
@@ -73,7 +75,7 @@ async def library_news(library: Library) -> AsyncIterator[str]:
     def look() -> list[tuple[str, object]]:
         return [(key, signature(path)) for key, path in library.paths().items()]
 
-    while True:
+    while not ending():
         now = await run_in_threadpool(look)
         if now != last:
             if last is not None:

@@ -28,21 +28,27 @@ def listen(host: str, port: int | None) -> socket.socket:
     raise AssertionError
 
 
+def make_server(root: Path, names: frozenset[str], token: str = "") -> uvicorn.Server:
+    """The page in uvicorn: quiet, without websockets; its streams end with it."""
+    settings = uvicorn.Config(
+        make_app(root, names, token, lambda: server.should_exit),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=32_768,
+    )
+    server = uvicorn.Server(settings)
+    return server
+
+
 def serve(root: Path, host: str, port: int | None, tell: Callable[[str], None]) -> None:
-    """Serve the runs below ``root`` until interrupted; ``tell`` is given the address, once the page answers there."""
+    """Serve the runs below ``root`` until interrupted; ``tell`` is given the address to open."""
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     with listen(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{sock.getsockname()[1]}/"
-        settings = uvicorn.Config(
-            make_app(root, own_names(host), token),
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            lifespan="off",
-            timeout_graceful_shutdown=1,  # open news streams never end by themselves
-            h11_max_incomplete_event_size=32_768,
-        )
         tell(address + (f"?token={token}" if token else ""))
-        uvicorn.Server(settings).run(sockets=[sock])
+        make_server(root, own_names(host), token).run(sockets=[sock])

@@ -103,7 +103,7 @@ def report(source: Path, links: Links) -> str:
 
 
 def inline_csv(figure: Figure) -> list[tuple[str, str]]:
-    """The chart's numbers within the file, unless they are so many that it would swell; rounds.jsonl has them anyway."""
+    """The numbers within the file, unless they are so many that it would swell; rounds.jsonl has them anyway."""
     content = to_csv(figure).encode()
     return [] if len(content) > MOST_CSV else [("csv", "data:text/csv;base64," + base64.b64encode(content).decode())]
 
