@@ -29,7 +29,8 @@ SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=5
 
 def test_server_only_is_the_servers_training_and_nothing_else() -> None:
     method, site, omega = ServerOnly(SERVER, CLIENT, MEAN, lambda_s=2.0), server_site(), random_theta(1)
-    trained = method.before_clients(method.start(omega), site, generator(0))
+    begun = replace(method.start(omega), sigma=random_theta(77))  # the last σ plays no part
+    trained = method.before_clients(begun, site, generator(0))
     done = method.after_clients(trained, [], site, generator(1))
 
     expected, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0), scale=2.0)
@@ -55,7 +56,8 @@ def test_all_labels_is_supervised_training_at_every_client() -> None:
 
 def test_all_labels_starts_the_clients_from_the_servers_model_and_averages() -> None:
     method, site, omega = AllLabels(SERVER, CLIENT, MEAN), server_site(), random_theta(1)
-    state = method.before_clients(method.start(omega), site, generator(0))
+    begun = replace(method.start(omega), sigma=random_theta(77))
+    state = method.before_clients(begun, site, generator(0))
     sigma, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))
     assert torch.equal(method.broadcast(state, 0)["omega"], sigma)
     updates = [ClientUpdate(k, {"psi": random_theta(k)}, 5) for k in (3, 4)]

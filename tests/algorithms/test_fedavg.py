@@ -47,7 +47,8 @@ def payload_of(omega: Tensor, progress: float = 0.0) -> Payload:
 
 def test_the_server_trains_first_and_the_clients_start_from_its_model() -> None:
     method, site, omega = fedavg(lambda_s=2.0), server_site(), random_theta(1)
-    state = method.before_clients(method.start(omega), site, generator(0))
+    begun = replace(method.start(omega), sigma=random_theta(77))  # the last σ plays no part
+    state = method.before_clients(begun, site, generator(0))
 
     sigma, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0), scale=2.0)
     assert torch.equal(state.sigma, sigma) and torch.equal(method.broadcast(state, 0)["omega"], sigma)

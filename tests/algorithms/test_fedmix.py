@@ -197,7 +197,7 @@ def test_one_round_of_algorithm_1_by_hand(batch: tuple[Tensor, Tensor, float]) -
     )  # fmt: skip
     server, clients, omega = server_site(), [client_site(3), client_site(8)], random_theta(1, 0.4)
 
-    state = replace(method.start(omega), participation={8: 4})
+    state = replace(method.start(omega), sigma=random_theta(77), participation={8: 4})  # the last σ plays no part
     state = method.before_clients(state, server, generator(10))
     trained = {
         s.client: method.train_client(method.broadcast(state, s.client), s, generator(s.client)) for s in clients

@@ -1,0 +1,114 @@
+"""The paper's experiment as a whole: who takes part, how a round goes, what is reported, and with what values."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.contract.runs import tiny_config, tiny_rounds
+
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientSite, ClientUpdate, ServerState
+from fedfew.experiment.build import assemble
+from fedfew.experiment.config import load
+from fedfew.experiment.summary import accuracies
+from fedfew.runtime.cohort import Availability, cohort_size, draw_cohort
+from fedfew.runtime.rounds import count
+
+
+def test_a_round_asks_f_times_k_clients_and_at_least_one() -> None:
+    assert cohort_size(0.05, 100) == 5
+    assert cohort_size(0.001, 100) == 1
+    assert cohort_size(0.29, 10) == 3, "rounded: 2.9 clients are 3"
+    assert cohort_size(1.0, 7) == 7
+
+
+def test_clients_are_drawn_at_random_without_repetition() -> None:
+    rounds = [draw_cohort(0, t, 20, 5, Availability()) for t in range(400)]
+    assert all(len(set(cohort)) == 5 and cohort == sorted(cohort) for cohort in rounds)
+    assert rounds == [draw_cohort(0, t, 20, 5, Availability()) for t in range(400)]
+    asked = torch.bincount(torch.tensor(rounds).flatten(), minlength=20)
+    # binomial, 400 draws at ¼: mean 100, deviation √(400·¼·¾) = 8.7
+    assert int(asked.min()) > 100 - 4.5 * 8.7 and int(asked.max()) < 100 + 4.5 * 8.7
+
+
+def test_biased_availability_makes_some_clients_frequent() -> None:
+    """FedFreq is nearly uniform under uniform draws; this is the setting in which it has something to do."""
+    rounds = [draw_cohort(0, t, 50, 3, Availability(kind="zipf", exponent=1.0)) for t in range(600)]
+    asked = torch.bincount(torch.tensor(rounds).flatten(), minlength=50).sort(descending=True).values
+    # the first of 50 ranks has a share 1/H_50 = 0.222, the last 0.0044 of every draw
+    assert int(asked[0]) > 8 * max(int(asked[-1]), 1)
+
+
+def test_only_clients_that_answered_are_counted_this_round_included() -> None:
+    state = ServerState(3, torch.zeros(1), torch.zeros(1), participation={1: 4, 2: 1})
+    updates = [ClientUpdate(k, {}, 1) for k in (1, 7)]
+    assert count(state, updates) == {1: 5, 2: 1, 7: 1}
+    assert state.participation == {1: 4, 2: 1}
+
+
+def test_the_loop_is_algorithm_1() -> None:
+    """Two rounds of the loop against the steps of Algorithm 1 taken one by one, bit for bit."""
+    config = tiny_config("fedmix")
+    looped = tiny_rounds(config)
+
+    parts = assemble(config)
+    method, seed = parts.algorithm, config["seed"]
+    state = method.start(parts.network.snapshot())
+    for t in range(2):
+        trained = method.before_clients(state, parts.server, stream(seed, "server", t))
+        assert torch.equal(trained.omega, state.omega)
+        cohort = draw_cohort(seed, t, config["clients"], cohort_size(config["participation"], config["clients"]),
+                             Availability())  # fmt: skip
+        updates = []
+        for k in cohort:
+            index = torch.from_numpy(parts.federation.partition.of(k))
+            site = ClientSite(k, parts.network, parts.federation.images[index], 10, flips=False)
+            reply = method.train_client(method.broadcast(trained, k), site, stream(seed, "client", t, k)).reply
+            updates.append(ClientUpdate(k, reply, len(index)))
+        counted = replace(trained, participation=count(trained, updates), weights={})
+        state = method.after_clients(counted, updates, parts.server, stream(seed, "aggregate", t))
+        state = replace(state, round=t + 1)
+        assert torch.equal(looped[t][0].omega, state.omega)
+        assert torch.equal(looped[t][0].sigma, state.sigma)
+        assert looped[t][0].participation == state.participation
+        assert looped[t][1]["cohort"] == cohort
+
+
+def test_accuracy_is_reported_last_averaged_and_chosen_by_validation() -> None:
+    tested = [0.10, 0.90, 0.30, 0.40, 0.50, 0.60, 0.20, 0.30, 0.40, 0.50, 0.45, 0.35]
+    judged = [0.11, 0.20, 0.30, 0.40, 0.70, 0.60, 0.20, 0.30, 0.40, 0.50, 0.45, 0.40]
+    records = [{"accuracy": a, "validation": v} for a, v in zip(tested, judged, strict=True)]
+    found = accuracies(records)
+    assert found["last"] == 0.35
+    assert found["mean_last_10"] == pytest.approx(sum(tested[2:]) / 10)
+    assert found["best_by_validation"] == 0.50, "round 5, where validation was best; not the 0.90 of the test set"
+
+
+def test_paper_literal_has_every_value_the_paper_states() -> None:
+    config = load("paper-literal")
+    stated = {
+        "rounds": 150, "clients": 100, "participation": 0.05, "labels": 1000,
+        "dataset.name": "cifar10", "dataset.split": "paper", "dataset.unlabeled": 55_000,
+        "model.name": "resnet9", "model.width": 64, "model.norm": "none",
+        "method.name": "fedmix", "method.alpha": 0.5, "method.beta": 0.3, "method.gamma": 0.2,
+        "method.views": 5, "method.threshold": 0.8, "method.anchor": "trained",
+        "aggregator.name": "fedfreq", "aggregator.cap": 0.0, "aggregator.by": "frequency",
+        "server.epochs": 1, "server.batch": 64, "server.lr": 1e-3, "server.momentum": 0.0, "server.weight_decay": 0.0,
+        "client.epochs": 1, "client.batch": 64, "client.lr": 1e-3, "client.momentum": 0.0, "client.weight_decay": 0.0,
+    }  # fmt: skip
+    assert {path: config[path] for path in stated} == stated
+    silent = {"lambda_s": 1.0, "lambda_ce": 1.0, "lambda_consistency": 1.0, "lambda_anchor": 0.01}
+    assert {name: config[f"method.{name}"] for name in silent} == silent
+    # 55,000 + 1,000 + 2,000 test + 2,000 validation are all of CIFAR-10's 60,000
+    assert config["dataset.unlabeled"] + config["labels"] + 2000 + config["dataset.validation"] == 60_000
+
+
+@pytest.mark.parametrize("preset", ["paper-tuned", "reference-code"])
+def test_the_other_readings_change_values_and_not_the_algorithm(preset: str) -> None:
+    literal, other = load("paper-literal").document, load(preset).document
+    for section, key in (("method", "name"), ("aggregator", "name"), ("model", "name"), ("partition", "kind")):
+        assert other[section][key] == literal[section][key]
+    assert {key: other[key] for key in ("rounds", "clients", "labels")} == {
+        key: literal[key] for key in ("rounds", "clients", "labels")
+    }
+    assert other != literal
