@@ -116,7 +116,7 @@ def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
                 network.cut()
             return reply
 
-        site._train_all, network.grid.spoil = counting, spoil  # type: ignore[method-assign]
+        site._train_all, network.grid.spoil = counting, spoil  # type: ignore[method-assign, assignment]
         rounds_of(parts, network.fleet, 1)
         assert len(network.calls) == 2 and len(trained) == 1
 

@@ -41,7 +41,7 @@ def read_npz(path: Path) -> Tensor:
             if "images.npy" not in names:
                 raise FedfewError("E509", str(path), f"has no array `images`, only {', '.join(names[:5])}")
             info = archive.getinfo("images.npy")
-            if info.file_size > max(1 << 26, 1100 * info.compress_size) or info.file_size > NPZ_LIMIT:
+            if info.file_size > max(1 << 24, 100 * info.compress_size) or info.file_size > NPZ_LIMIT:
                 raise FedfewError(
                     "E205", str(path), f"would inflate from {info.compress_size:,} to {info.file_size:,} bytes"
                 )
