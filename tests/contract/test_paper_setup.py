@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.contract.runs import tiny_config, tiny_rounds
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.experiment.build import assemble
@@ -112,3 +113,11 @@ def test_the_other_readings_change_values_and_not_the_algorithm(preset: str) -> 
         key: literal[key] for key in ("rounds", "clients", "labels")
     }
     assert other != literal
+
+
+@pytest.mark.parametrize("section", ["server", "client"])
+def test_a_plateau_needs_images_to_see_it_on(section: str) -> None:
+    overrides = {f"{section}.schedule": "plateau", "dataset.validation": 0}
+    with pytest.raises(FedfewError, match=rf"E113 .*{section}\.schedule: .*validation"):
+        load("quick", overrides)
+    assert load("quick", overrides | {"dataset.validation": 20})[f"{section}.schedule"] == "plateau"

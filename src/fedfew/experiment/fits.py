@@ -39,6 +39,16 @@ def misfits(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
     yield from _wire(document, plain)
     yield from _norm(document, plain)
     yield from _open_set(document)
+    yield from _schedules(document)
+
+
+def _schedules(document: Table) -> Iterator[FedfewError]:
+    if document["dataset"]["validation"] or document["dataset"]["name"] in BRING_SITES:
+        return
+    for section in ("server", "client"):
+        if document[section]["schedule"] == "plateau":
+            what = "a plateau is seen on validation images, and dataset.validation is 0"
+            yield FedfewError("E113", f"{section}.schedule", what, "Set dataset.validation, or use the cosine schedule")
 
 
 def _aggregator(document: Table) -> Iterator[FedfewError]:
