@@ -79,6 +79,11 @@ CODES: dict[str, Explanation] = {
         "Two settings exclude each other.",
         "Change one of the two keys named in the message.",
     ),
+    "E114": Explanation(
+        "runs that cannot be compared",
+        "The runs were told on different test images, so their accuracies do not belong into one table.",
+        "Compare runs of one dataset at a time, or group by the key named in the message.",
+    ),
     "E201": Explanation(
         "dataset not here",
         "The dataset has not been fetched to this machine.",
@@ -188,6 +193,11 @@ CODES: dict[str, Explanation] = {
         "spare checkpoint damaged",
         "The older of the two kept checkpoints is not whole; the newest one is, and the run goes on from it.",
         "Nothing to do: the next round writes a new one. Look at the disk if it happens twice.",
+    ),
+    "E312": Explanation(
+        "export not like the model",
+        "The exported file was read back and gave other probabilities than the model; it was not kept.",
+        "Try another --format, or another version of the exporter named in the message.",
     ),
     "E401": Explanation(
         "update with wrong names",

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 from numpy.typing import NDArray
 
+from fedfew.experiment.compare import BASELINE, METHOD, Comparison
 from fedfew.experiment.reproduce import ALL_LABELS, PANELS, SERVER_ONLY
 from fedfew.experiment.reproduce_results import ArmResult, Results
 from fedfew.interface.plots import COLOURS
@@ -148,8 +149,12 @@ def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
         axis.axhline(arm.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
 
 
+def _percent(value: float, place: object = None) -> str:
+    return f"{100 * value:.3g} %"
+
+
 def _finish(axis: Axes, *, legend: bool = True) -> None:
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
+    axis.yaxis.set_major_formatter(FuncFormatter(_percent))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
     if legend and axis.get_legend_handles_labels()[0]:
@@ -161,3 +166,27 @@ def _legend(figure: Figure, axis: Axes) -> None:
     handles, labels = axis.get_legend_handles_labels()
     if handles:
         figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+
+
+def comparison(found: Comparison) -> Figure:
+    """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
+    rows = list(reversed(found.rows))
+    figure = _sheet(7.2, 1.2 + 0.36 * len(rows))
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    for place, row in enumerate(rows):
+        base = row.key.get(METHOD) == BASELINE
+        colour = BOUND_STYLE[SERVER_ONLY]["color"] if base else COLOURS[0]
+        value = row.accuracy
+        axis.plot(value.mean, place, "o", color=colour, markersize=6)
+        if value.low is not None and value.high is not None:
+            axis.hlines(place, value.low, value.high, color=colour, linewidth=2)
+        if base:
+            axis.axvline(value.mean, linewidth=1, **BOUND_STYLE[SERVER_ONLY])
+    axis.set_yticks(range(len(rows)), [f"{row.label} (n = {row.accuracy.n})" for row in rows])
+    axis.set_ylim(-0.6, len(rows) - 0.4)
+    axis.set_xlabel("test accuracy, mean and 95 % interval over seeds")
+    axis.xaxis.set_major_formatter(FuncFormatter(_percent))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25, linewidth=0.6)
+    return figure

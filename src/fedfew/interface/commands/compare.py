@@ -1,0 +1,80 @@
+"""fedfew compare: runs beside each other with intervals over seeds, as a table, CSV, LaTeX and figure."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedfew.interface.options import Json
+
+if TYPE_CHECKING:
+    from fedfew.experiment.compare import Comparison
+
+
+def register(app: typer.Typer) -> None:
+    app.command("compare")(compare)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")],
+    by: Annotated[
+        str, typer.Option(metavar="KEY,KEY", help="Keys to group by, e.g. method,partition.mu (default: what differs).")
+    ] = "",
+    partial: Annotated[bool, typer.Option("--partial", help="Take unfinished runs as they are.")] = False,
+    measure: Annotated[
+        str, typer.Option(metavar="NAME", help="last, mean_last_10 or best_by_validation.")
+    ] = "mean_last_10",
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write it for booktabs.")] = None,
+    figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: PNG, SVG or PDF.")] = None,
+    json: Json = False,
+) -> None:
+    """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
+    from fedfew.core.errors import FedfewError
+    from fedfew.experiment.compare import compare as put_together
+    from fedfew.experiment.compare_tables import as_json, to_csv, to_latex
+    from fedfew.experiment.outcomes import read_outcome, run_folders
+    from fedfew.experiment.storage import write_atomically
+    from fedfew.interface.console import print_json
+
+    measures = ("last", "mean_last_10", "best_by_validation")
+    if measure not in measures:
+        raise FedfewError("E103", "--measure", f"{measure!r} is unknown", f"Use one of: {', '.join(measures)}")
+    if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
+        raise FedfewError("E103", "--figure", f"{figure} is no PNG, SVG or PDF", "Give a name that ends in .png")
+    keys = [key.strip() for key in by.split(",") if key.strip()]
+    found = put_together([read_outcome(path) for path in run_folders(runs)], keys, partial=partial, which=measure)
+    for path, content in ((csv, to_csv(found)), (latex, to_latex(found).encode())):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, content)
+    if figure is not None:
+        from fedfew.interface.figures import comparison
+        from fedfew.interface.plots import save
+
+        save(comparison(found), figure.with_suffix(""), (figure.suffix[1:],))
+    if json:
+        print_json(as_json(found))
+    else:
+        _show(found)
+
+
+def _show(found: "Comparison") -> None:
+    from rich.table import Table
+
+    from fedfew.experiment.compare_tables import accuracy_text, difference_text
+    from fedfew.interface.console import err, out
+
+    table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
+    for key in found.by:
+        table.add_column(key)
+    for column in ("seeds", "accuracy", "against server-only, paired"):
+        table.add_column(column, justify="right")
+    for row in found.rows:
+        keys = ["–" if value is None else str(value) for value in row.key.values()]
+        table.add_row(*keys, str(row.accuracy.n), accuracy_text(row.accuracy), difference_text(row))
+    out.print(table)
+    for note in found.notes:
+        err.print(f"note: {note}", markup=False, soft_wrap=True)
+    for path, why in found.left_out.items():
+        err.print(f"left out: {path}: {why}", markup=False, soft_wrap=True)
