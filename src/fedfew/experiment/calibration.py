@@ -1,4 +1,4 @@
-"""How sure a model may be: the temperature that makes its probabilities honest on held-out labels, and the labels' mix."""
+"""How sure a model may be: the temperature that makes its probabilities honest on held-out labels, and their mix."""
 
 import torch
 from torch import Tensor

@@ -7,19 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.core.streams import stream
+from fedfew.core.network import Network
 from fedfew.experiment import config as configs
 from fedfew.experiment.config import Config
 from fedfew.experiment.folder import CONFIG, MODEL, SUMMARY, RunFolder
-from fedfew.experiment.names import find, is_own
+from fedfew.experiment.model_file import read_model, read_weights
 from fedfew.experiment.session import Session, start
-from fedfew.models import MODELS
-from fedfew.models.build import build_model
 from fedfew.runtime.record import RoundRecord
 
 
@@ -93,7 +89,7 @@ class Run:
 
     def about_model(self) -> dict[str, Any]:
         """Model, class names, image shape and normalisation, as stored with the weights."""
-        return self._read_model()[1]
+        return read_weights(self._model_path())[1]
 
     def model(self) -> nn.Module:
         """The global model after the last round, as a module from normalised images to logits."""
@@ -101,28 +97,13 @@ class Run:
 
     def network(self) -> Network:
         """The same with its normalisation, for uint8 images."""
-        tensors, about = self._read_model()
-        name, options = about["model"]["name"], {k: v for k, v in about["model"].items() if k != "name"}
-        channels, size = about["shape"][0], about["shape"][1]
-        make = find("model", name, MODELS) if is_own(name) else name
-        module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
-        network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
-        network.load(network.layout.pack(tensors))
-        network.module.eval()
-        return network
+        return read_model(self._model_path())[0]
 
-    def _read_model(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def _model_path(self) -> Path:
         path = self.folder / MODEL
         if not path.is_file():
             raise FedfewError("E310", str(self.path), "has no final model yet")
-        try:
-            with safe_open(path, framework="pt") as file:
-                about: dict[str, Any] = json.loads(file.metadata()["fedfew"])
-                return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
-        except (ValueError, KeyError, TypeError) as error:
-            raise FedfewError("E309", str(path), f"is damaged ({error})") from None
-        except Exception as error:  # safetensors raises its own type
-            raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+        return path
 
 
 def predict(run: Run | str | Path, images: Tensor) -> Tensor:
@@ -131,5 +112,7 @@ def predict(run: Run | str | Path, images: Tensor) -> Tensor:
     shape = tuple(run.about_model()["shape"])
     batch = images[None] if images.ndim == 3 else images
     if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
-        raise FedfewError("E204", "images", f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}")
+        raise FedfewError(
+            "E204", "images", f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
+        )
     return run.network().probabilities(batch)

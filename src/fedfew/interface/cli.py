@@ -9,11 +9,14 @@ import typer
 
 from fedfew.interface.commands import (
     check,
+    compare,
     data,
     demo,
     deploy,
     explain,
+    export,
     init,
+    label_next,
     ls,
     methods,
     partition,
@@ -33,7 +36,24 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode="rich",
 )
-for verb in (demo, init, check, run, resume, predict, ls, reproduce, report, watch, partition, methods, explain):
+for verb in (
+    demo,
+    init,
+    check,
+    run,
+    resume,
+    predict,
+    label_next,
+    export,
+    ls,
+    compare,
+    reproduce,
+    report,
+    watch,
+    partition,
+    methods,
+    explain,
+):
     verb.register(app)
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.app, name="deploy")

@@ -1,0 +1,41 @@
+"""Reading a trained model from its safetensors file: weights, class names, image shape, normalisation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.streams import stream
+from fedfew.experiment.names import find, is_own
+from fedfew.models import MODELS
+from fedfew.models.build import build_model
+
+
+def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
+    """The network, ready to predict, and what is known about it."""
+    tensors, about = read_weights(path)
+    try:
+        name, options = about["model"]["name"], {k: v for k, v in about["model"].items() if k != "name"}
+        channels, size = about["shape"][0], about["shape"][1]
+        make = find("model", name, MODELS) if is_own(name) else name
+        module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
+        network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
+        network.load(network.layout.pack(tensors))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise FedfewError("E309", str(path), f"the weights do not fit what is said about them ({error})") from None
+    network.module.eval()
+    return network, about
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors by name, and the metadata."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about: dict[str, Any] = json.loads(file.metadata()["fedfew"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+    except Exception as error:  # safetensors raises its own type besides the usual ones
+        raise FedfewError("E309", str(path), f"is damaged ({error})") from None
