@@ -1,0 +1,106 @@
+"""Every method, objective and special aggregator has a preset of its name, and every such preset runs."""
+
+import math
+
+import pytest
+import torch
+
+from fedfew.algorithms import ALGORITHMS, OBJECTIVES
+from fedfew.experiment.build import assemble, sites_of
+from fedfew.experiment.config import load, presets
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import InlineFleet
+
+OF_METHODS = [
+    *ALGORITHMS,
+    *OBJECTIVES,
+    "fednova",
+    "median",
+    "trimmed-mean",
+    "krum",
+    "fltrust",
+    "rc-ssfl",
+    "label-shift",
+]
+LAPTOP = [name for name in OF_METHODS if name in presets() and name not in ("fedfew", "fedmix")]
+SMALL = {
+    "rounds": 2,
+    "dataset.validation": 20,
+    "dataset.test": 40,
+    "dataset.unlabeled": 160,
+    "model.width": 4,
+    "server.epochs": 1,
+    "client.epochs": 1,
+    "fleet.kind": "inline",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in OF_METHODS if name not in ("fedfew", "fedmix")])
+def test_a_preset_of_that_name_uses_it(name: str) -> None:
+    config = load(name)
+    named = {config["method.name"], config["objective.name"], config["aggregator.name"]}
+    assert name in named or name in ("rc-ssfl", "label-shift")
+    assert presets()[name], "its first line says what it is for"
+
+
+@pytest.mark.parametrize("name", LAPTOP)
+def test_a_preset_runs_on_small_data(name: str) -> None:
+    torch.set_num_threads(1)
+    open_set = {"dataset.open": 30, "method.subset": 20} if name == "ds-fl" else {}
+    config = load(name, SMALL | open_set)
+    parts = assemble(config)
+    fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
+    start = parts.algorithm.start(parts.network.snapshot())
+    rounds = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 2))
+    for state, record in rounds:
+        assert record["rejected"] == []
+        assert math.isfinite(record["loss"])
+        assert bool(torch.isfinite(state.omega).all())
+        asked = parts.algorithm.asks_clients
+        assert bool(record["bytes_down"]) == asked
+        if not name.startswith("fedmatch"):  # which sends what changed, so maybe nothing
+            assert bool(record["bytes_up"]) == asked
+    if name == "grouping":
+        assert rounds[0][1]["metrics"]["gradient_diversity"] >= 0
+    assert not torch.equal(rounds[0][0].omega, start.omega)
+
+
+def test_what_travels_up_is_what_the_method_promises() -> None:
+    """Bytes of one round and one client, worked out from the model's size."""
+
+    def up(name: str) -> float:
+        config = load(name, SMALL | ({"dataset.open": 30, "method.subset": 20} if name == "ds-fl" else {}))
+        parts = assemble(config)
+        fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
+        start = parts.algorithm.start(parts.network.snapshot())
+        _, record = next(iter(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 1)))
+        sizes[name] = len(start.omega)
+        return float(record["bytes_up"]) / len(record["cohort"])
+
+    sizes: dict[str, int] = {}
+    assert up("fixmatch") == 4 * sizes["fixmatch"]
+    assert up("fedsiam-mt") == 2 * 4 * sizes["fedsiam-mt"]
+    assert up("ds-fl") == 20 * 10 * 4
+    d = sizes["fixmatch"]
+    assert up("rc-ssfl") == -(-d // 5) + 4 * -(-d // 1024)
+
+
+@pytest.mark.parametrize(("name", "labels"), [("semifl-full", 4000), ("fl2-full", 40)])
+def test_full_scale_presets_have_the_published_settings(name: str, labels: int) -> None:
+    config = load(name)
+    published = {
+        "rounds": 800,
+        "clients": 100,
+        "participation": 0.1,
+        "labels": labels,
+        "model.name": "wrn",
+        "model.depth": 28,
+        "model.width": 2,
+        "method.server_momentum": 0.5,
+    }
+    for site in ("server", "client"):
+        for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):
+            published[f"{site}.{key}"] = value
+        assert config[f"{site}.schedule"] == "cosine"
+        assert config[f"{site}.nesterov"]
+    assert {key: config[key] for key in published} == published
