@@ -122,13 +122,14 @@ class Checkpoints:
         return replace(chosen, damaged=tuple(damaged), broken=broken)
 
     def mend(self, checkpoint: Checkpoint, warn: Warn) -> None:
-        """Remove the manifests that cannot be used, and write anew what only one of two copies has kept."""
+        """Remove what cannot be used or is no longer needed, and write anew what only one of two copies has kept."""
         for path in checkpoint.damaged:
             with contextlib.suppress(OSError):
                 path.unlink()
         for path, whole in checkpoint.broken.items():
             write_atomically(path, whole.read_bytes())
             warn(FedfewError("E309", str(path), "was damaged and has been restored from its copy", ""))
+        self._sweep()
 
     def _open(self, path: Path) -> Checkpoint | str:
         body = open_sealed(path)

@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,6 +131,9 @@ def _settings(section: str, name: str) -> dict[str, Setting]:
         parameters = inspect.signature(target).parameters.values()
         return {p.name: Setting(p.name, Any, p.default, "") for p in parameters if p.default is not p.empty}
     return found
+
+
+_adapter = cache(TypeAdapter)  # making one costs a hundred times what using it does
 
 
 def _fits_toml(value: Any) -> bool:
@@ -310,13 +314,13 @@ def _section(
         about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
         remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
         faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))
-    values = {}
+    values: Table = {}
     for key, setting in settings.items():
         if key not in given:
             values |= {key: setting.default} if _fits_toml(setting.default) else {}
             continue
         try:
-            values[key] = TypeAdapter(setting.annotation).validate_python(given[key], strict=True)
+            values[key] = _adapter(setting.annotation).validate_python(given[key], strict=True)
             if isinstance(values[key], float) and not math.isfinite(values[key]):
                 what = f"{prefix}{key} = {given[key]!r} should be a finite number"
                 faults.append(FedfewError("E103", place, what, f"It means: {setting.doc}"))

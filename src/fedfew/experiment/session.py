@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -41,7 +41,7 @@ class Session:
         """How many rounds the run has in all."""
         return int(self.parts.config["rounds"])
 
-    def advance(self) -> Iterator[RoundRecord]:
+    def advance(self) -> Generator[RoundRecord]:
         """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are."""
         store = Checkpoints(self.folder.checkpoints)
         with locked(self.folder.path), one_thread():
