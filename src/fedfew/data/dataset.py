@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedfew.core.types import LabeledSet
 from fedfew.data.shares import Indices
+from fedfew.data.unreadable import Problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,3 +29,5 @@ class Dataset:
     flips: bool = True
     sites: SiteImages | None = None
     """The clients' own images; None where the clients of a simulation are dealt images of ``train``."""
+    problems: tuple[Problem, ...] = ()
+    """Images that were skipped or used in part, for ``fedfew check``."""

@@ -16,8 +16,10 @@ from fedfew.core.types import LabeledSet
 from fedfew.data.cache import cache_folder, is_fetched, load
 from fedfew.data.dataset import Dataset
 from fedfew.data.formats import Shape
+from fedfew.data.npz import npz
 from fedfew.data.own_images import folder
 from fedfew.data.recipes import RECIPES
+from fedfew.data.tables import huggingface, parquet
 
 MINI_MNIST = Path(__file__).parent / "assets" / "mini-mnist.npz"
 MINI_MNIST_SHA256 = "02a99df9e3847ef676cc0db82f638a882ff1a3e0640faa1a4a6a78d3cbbd6ac8"
@@ -77,6 +79,9 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
     "folder": folder,
+    "npz": npz,
+    "parquet": parquet,
+    "huggingface": huggingface,
 }
 BRING_SITES = frozenset({"folder"})
 """Datasets whose clients are given by the data, so that no partition is drawn."""

@@ -12,7 +12,7 @@ from fedfew.core.network import Network
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Algorithm, Fleet, Oracle, ServerSite
-from fedfew.data import DATASETS, Federation, federate
+from fedfew.data import DATASETS, PARTITIONS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
 from fedfew.experiment.config import Config, DatasetSettings
@@ -40,20 +40,27 @@ class Parts:
     clients: Clients
 
 
+def dataset_of(config: Config) -> Dataset:
+    """The data as it is."""
+    options, split = config.options("dataset"), settings_of(DatasetSettings)
+    load = find("dataset", config["dataset.name"], DATASETS)
+    dataset: Dataset = load(**{key: options[key] for key in options if key not in split})
+    return dataset
+
+
 def federation_of(config: Config) -> Federation:
     """The data, split and shared out."""
-    options, name = config.options("dataset"), config["dataset.name"]
-    split = settings_of(DatasetSettings)
-    dataset = find("dataset", name, DATASETS)(**{key: options[key] for key in options if key not in split})
+    options, dataset = config.options("dataset"), dataset_of(config)
     if is_network(config):
         dataset = replace(dataset, sites=_elsewhere(config, dataset))
+    kind = config["partition.kind"]
     return federate(
         dataset,
         labels=config["labels"],
         clients=config["clients"],
-        kind=config["partition.kind"],
+        kind=find("partition", kind, PARTITIONS) if is_own(kind) else kind,
         options=config.options("partition"),
-        **{key: options[key] for key in split},
+        **{key: options[key] for key in settings_of(DatasetSettings)},
     )
 
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from fedfew.experiment.config import Config
 
 LIST = "check.csv"
+TABLES = ("parquet", "huggingface")
+"""Datasets whose rows may be unreadable one by one."""
 
 
 def register(app: typer.Typer) -> None:
@@ -56,10 +58,14 @@ def _suggested(folder: Path, overrides: dict[str, Any]) -> "Config":
 
 def _check_config(config: "Config", name: str, json: bool) -> None:
     """Another dataset: build everything up to the first round."""
-    from fedfew.experiment.build import assemble
-    from fedfew.interface.console import out, print_json
+    from fedfew.core.errors import FedfewError
+    from fedfew.experiment.build import assemble, dataset_of
+    from fedfew.interface.console import out, print_json, warn
 
     parts = assemble(config)
+    problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
+    for problem in problems:
+        warn(FedfewError("E209", problem.path, problem.reason, ""))
     federation = parts.federation
     sizes = federation.partition.sizes
     result: dict[str, Any] = {
@@ -71,6 +77,7 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
         "test": len(federation.test),
         "validation": len(federation.validation),
         "parameters": int(parts.network.layout.trainable),
+        "unreadable": [{"file": p.path, "reason": p.reason} for p in problems if p.skipped],
         "errors": [],
         "warnings": [],
     }

@@ -1,0 +1,180 @@
+"""The dataset ``npz``: arrays in MedMNIST's layout (train_images, train_labels, val_…, test_…), Keras's, or plain ones.
+
+Nothing is taken on trust: what the archive and the arrays claim to need is checked before a byte is inflated.
+"""
+
+import math
+import stat
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.streams import numpy_stream
+from fedfew.core.types import LabeledSet
+from fedfew.data.dataset import Dataset
+from fedfew.data.own_images import Flips, PathTo
+from fedfew.data.shares import Indices, ranks
+from fedfew.data.unreadable import shown
+
+Arrays = dict[str, NDArray[Any]]
+
+INFLATED_CAP = 4 * 2**30
+"""Bytes of the largest archive, inflated."""
+FREE, RATIO = 64 * 2**20, 100
+"""Beyond this many bytes, content that grows by more than this factor is no picture."""
+MEMBER_CAP = 64
+HELD_OUT = 6
+"""Of arrays without a test part, one image in this many becomes the test set."""
+PARTS = {
+    "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels")),
+    "val": (("val_images", "val_labels"), ("x_val", "y_val")),
+    "test": (("test_images", "test_labels"), ("x_test", "y_test")),
+}
+NAMES = ("classes", "label_names", "class_names")
+
+
+def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
+    """Own arrays in an NPZ file, as MedMNIST's (its validation images join the training images)."""
+    if not path:
+        raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE.npz" under [dataset]')
+    place = shown(path)
+    arrays = read_npz(Path(path).expanduser())
+    found = {part: _part(arrays, names, place) for part, names in PARTS.items()}
+    train = found["train"]
+    if train is None:
+        have = ", ".join(sorted(arrays)) or "nothing of use"
+        raise FedfewError(
+            "E204", place, f"it holds {have}", "It needs train_images and train_labels, or images and labels"
+        )
+    if found["val"] is not None:
+        _same_shape(train, found["val"], place)
+        both = (torch.cat([train.images, found["val"].images]), torch.cat([train.labels, found["val"].labels]))
+        train = LabeledSet(*both)
+    train, test = (train, found["test"]) if found["test"] is not None else hold_out(train)
+    _same_shape(train, test, place)
+    return Dataset("npz", train, test, _classes(arrays, train, test, place), flips)
+
+
+def read_npz(path: Path) -> Arrays:
+    """The arrays that have a known name, read without pickle and within the caps."""
+    place = shown(path)
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise FedfewError("E206", place, "is no file", "Give the path of an NPZ file")
+        with zipfile.ZipFile(path) as archive:
+            _refuse_bomb(archive, about.st_size, place)
+            known = {name for pairs in PARTS.values() for pair in pairs for name in pair} | set(NAMES)
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            return {name: _array(archive, members[name], place) for name in sorted(known & set(members))}
+    except FileNotFoundError:
+        raise FedfewError("E206", place, "does not exist", "Give the path of an NPZ file") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError) as error:
+        raise FedfewError("E204", place, f"it cannot be read as an NPZ file ({error})") from None
+
+
+def _refuse_bomb(archive: zipfile.ZipFile, size: int, place: str) -> None:
+    members = archive.infolist()
+    claimed = sum(info.file_size for info in members)
+    if len(members) > MEMBER_CAP:
+        raise FedfewError("E205", place, f"it has {len(members):,} members, the limit is {MEMBER_CAP}")
+    if claimed > INFLATED_CAP or (claimed > FREE and claimed > RATIO * size):
+        times = claimed / max(size, 1)
+        raise FedfewError("E205", place, f"it would inflate to {claimed / 2**20:,.0f} MB, {times:,.0f} times its size")
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> NDArray[Any]:
+    """One array; its header must account for exactly the bytes of the member, so memory is never taken on a claim."""
+    with archive.open(info) as stream:
+        shape, dtype = _header(stream)
+        if dtype.hasobject:
+            raise FedfewError("E204", place, f"{info.filename} holds Python objects, which are not read")
+        if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
+            raise FedfewError(
+                "E202", place, f"{info.filename} claims {dtype} {shape}, but has {info.file_size:,} bytes"
+            )
+    with archive.open(info) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = np.lib.format.read_magic(stream)
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+    if read is None:
+        raise ValueError(f"array format {version} is not read")
+    shape, _, dtype = read(stream)
+    return shape, dtype
+
+
+def _part(arrays: Arrays, names: tuple[tuple[str, str], ...], place: str) -> LabeledSet | None:
+    for images, labels in names:
+        if images in arrays and labels in arrays:
+            pixels = pictures(arrays[images], f"{place} {images}")
+            truth = _labels(arrays[labels], f"{place} {labels}")
+            if len(pixels) != len(truth):
+                raise FedfewError("E204", place, f"{len(pixels):,} {images} have {len(truth):,} {labels}")
+            return LabeledSet(torch.from_numpy(pixels), torch.from_numpy(truth))
+    return None
+
+
+def pictures(array: NDArray[Any], place: str) -> NDArray[np.uint8]:
+    """uint8 N×C×H×W from N×H×W, N×H×W×C or N×C×H×W; floats in 0..1 and bools are brought to 0..255."""
+    if array.ndim == 3:
+        array = array[:, None]
+    elif array.ndim == 4 and array.shape[3] in (1, 3):
+        array = array.transpose(0, 3, 1, 2)
+    if array.ndim != 4 or array.shape[1] not in (1, 3) or array.shape[2] != array.shape[3]:
+        raise FedfewError("E204", place, f"has the shape {array.shape}; square images with 1 or 3 channels are needed")
+    if array.dtype == np.bool_ or (array.dtype.kind == "f" and len(array) and array.min() >= 0 and array.max() <= 1):
+        array = np.rint(array * np.float32(255)).astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise FedfewError("E204", place, f"is {array.dtype}; uint8, bool, or floats from 0 to 1 are needed")
+    return np.ascontiguousarray(array)
+
+
+def _labels(array: NDArray[Any], place: str) -> Indices:
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        shape = f"{array.dtype} {array.shape}"
+        raise FedfewError("E204", place, f"is {shape}; one whole number for each image is needed")
+    if len(array) and int(array.min()) < 0:
+        raise FedfewError("E204", place, "has labels below 0")
+    return array.astype(np.int64)
+
+
+def _classes(arrays: Arrays, train: LabeledSet, test: LabeledSet, place: str) -> tuple[str, ...]:
+    count = max(int(part.labels.max()) + 1 for part in (train, test) if len(part))
+    for name in NAMES:
+        if name in arrays:
+            names = tuple(str(entry) for entry in arrays[name].ravel().tolist())
+            if len(names) < count:
+                raise FedfewError("E204", place, f"{name} has {len(names)} names, but labels go up to {count - 1}")
+            return names
+    if count > len(train) + len(test):
+        raise FedfewError("E204", place, f"labels go up to {count - 1:,} for {len(train) + len(test):,} images")
+    return tuple(str(c) for c in range(count))
+
+
+def _same_shape(first: LabeledSet, second: LabeledSet, place: str) -> None:
+    shapes = [tuple(part.images.shape[1:]) for part in (first, second)]
+    if shapes[0] != shapes[1]:
+        raise FedfewError("E204", place, f"its parts have images of different shapes, {shapes[0]} and {shapes[1]}")
+
+
+def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
+    """Every sixth image of each class by lot, always the same ones, for data that has no test part."""
+    order = numpy_stream(0, "held-out test").permutation(len(labeled))
+    tested = np.zeros(len(labeled), bool)
+    tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
+    train, test = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (~tested, tested))
+    return LabeledSet(labeled.images[train], labeled.labels[train]), LabeledSet(
+        labeled.images[test], labeled.labels[test]
+    )

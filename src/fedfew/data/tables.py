@@ -1,0 +1,208 @@
+"""The datasets ``parquet`` and ``huggingface``: rows of encoded images and labels; needs the extra ``data``."""
+
+import importlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Doc
+from fedfew.core.types import LabeledSet
+from fedfew.data.dataset import Dataset
+from fedfew.data.images import FILE_CAP, decode, read_file
+from fedfew.data.npz import FREE, RATIO, hold_out
+from fedfew.data.own_images import Channels, Flips, PathTo, Size
+from fedfew.data.unreadable import Problem, Unreadable, shown
+
+ROWS_AT_ONCE = 32
+ImageColumn = Annotated[str, Doc("column with the encoded images")]
+LabelColumn = Annotated[str, Doc("column with the classes, as numbers or names")]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One part of a table: its name, its rows as (image, label), and the classes' names if the table tells them."""
+
+    name: str
+    pairs: Iterable[tuple[Any, Any]]
+    classes: tuple[str, ...] = ()
+
+
+def parquet(
+    *,
+    path: PathTo = "",
+    size: Size = 64,
+    channels: Channels = 3,
+    flips: Flips = True,
+    image: ImageColumn = "image",
+    label: LabelColumn = "label",
+) -> Dataset:
+    """Own images in parquet files: one file, or a folder with train-….parquet and test-….parquet."""
+    if not path:
+        raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
+    files = _parquet_files(Path(path).expanduser())
+    pyarrow_parquet = need("pyarrow.parquet", "parquet files")
+    rows = [_parquet_rows(pyarrow_parquet, file, image, label) for file in files]
+    return _dataset("parquet", shown(path), rows, size, channels, flips)
+
+
+def huggingface(
+    *,
+    path: PathTo = "",
+    hub: Annotated[str, Doc("name on the hub, if there is no local path; fetched by the package datasets")] = "",
+    size: Size = 64,
+    channels: Channels = 3,
+    flips: Flips = True,
+    image: ImageColumn = "image",
+    label: LabelColumn = "label",
+) -> Dataset:
+    """A Hugging Face dataset: a folder written by ``save_to_disk``, or a name on the hub."""
+    if bool(path) == bool(hub):
+        raise FedfewError("E206", "dataset.path", "give either path or hub", 'Write path = "FOLDER" under [dataset]')
+    datasets = need("datasets", "Hugging Face datasets")
+    place = shown(path or hub)
+    try:
+        found = datasets.load_from_disk(str(Path(path).expanduser())) if path else datasets.load_dataset(hub)
+        parts = dict(found) if isinstance(found, Mapping) else {"train": found}
+        rows = [_hub_rows(datasets, name, part, image, label, place) for name, part in parts.items()]
+        return _dataset("huggingface", place, rows, size, channels, flips)
+    except FedfewError:
+        raise
+    except Exception as error:  # files, network, formats: the package raises nearly anything
+        text = " ".join(str(error).split())[:200]
+        raise FedfewError("E204", place, f"it cannot be read as a dataset ({text})") from None
+
+
+def need(module: str, what: str) -> Any:
+    """A package of the extra, or E112."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        package = module.partition(".")[0]
+        remedy = "Install it with pip install 'fedfew[data]'"
+        raise FedfewError("E112", what, f"need the package {package}", remedy) from None
+
+
+def _parquet_files(path: Path) -> list[Path]:
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    if not files or not files[0].is_file():
+        what = "holds no .parquet files" if path.is_dir() else "does not exist"
+        raise FedfewError("E206", shown(path), what, "Give a parquet file or a folder of them")
+    return files
+
+
+def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
+    place = shown(path)
+    try:
+        file = reader.ParquetFile(path)
+        about = file.metadata
+        claimed = sum(about.row_group(g).total_byte_size for g in range(about.num_row_groups))
+        if claimed > FREE and claimed > RATIO * path.stat().st_size:
+            raise FedfewError("E205", place, f"it would inflate to {claimed / 2**20:,.0f} MB")
+        columns = file.schema_arrow.names
+        notes = file.schema_arrow.metadata or {}
+    except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+        raise FedfewError("E204", place, f"it cannot be read as parquet ({error})") from None
+    for column in (image, label):
+        if column not in columns:
+            raise FedfewError("E204", place, f"it has no column {column}", f"It has {', '.join(columns)}")
+
+    def pairs() -> Iterator[tuple[Any, Any]]:
+        try:
+            for batch in file.iter_batches(ROWS_AT_ONCE, columns=[image, label]):
+                for row in batch.to_pylist():
+                    yield row[image], row[label]
+        except (OSError, ValueError) as error:
+            raise FedfewError("E202", place, f"it is damaged ({error})") from None
+
+    return Rows(path.stem, pairs(), _names_in(notes, label))
+
+
+def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
+    """The classes' names that Hugging Face's packages leave in a parquet file."""
+    try:
+        names = json.loads(notes[b"huggingface"])["info"]["features"][label]["names"]
+        return tuple(str(name) for name in names)
+    except (KeyError, ValueError, TypeError):
+        return ()
+
+
+def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, place: str) -> Rows:
+    for column in (image, label):
+        if column not in part.column_names:
+            raise FedfewError("E204", place, f"it has no column {column}", f"It has {', '.join(part.column_names)}")
+    feature = part.features[label]
+    encoded = part.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
+    names = tuple(feature.names) if hasattr(feature, "names") else ()
+    return Rows(name, ((row[image], row[label]) for row in encoded), names)
+
+
+def _dataset(name: str, place: str, parts: list[Rows], size: int, channels: int, flips: bool) -> Dataset:
+    images: dict[bool, list[NDArray[np.uint8]]] = {False: [], True: []}
+    labels: dict[bool, list[Any]] = {False: [], True: []}
+    problems: list[Problem] = []
+    for part in parts:
+        tested = "test" in part.name.lower()
+        for number, (image, label) in enumerate(part.pairs):
+            try:
+                if label is None:
+                    raise Unreadable("has no label")
+                pixels, remark = decode(_content(image), size, channels)
+            except Unreadable as fault:
+                problems.append(Problem(f"{place} {part.name} row {number}", str(fault)))
+                continue
+            images[tested].append(pixels)
+            labels[tested].append(label)
+            if remark:
+                problems.append(Problem(f"{place} {part.name} row {number}", remark, skipped=False))
+    if not images[False]:
+        why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
+        raise FedfewError("E209", place, f"there is no readable image to learn from{why}")
+    classes, numbers = _numbered(labels, next((p.classes for p in parts if p.classes), ()), place)
+    train, test = (
+        LabeledSet(
+            torch.from_numpy(np.stack(images[t]) if images[t] else np.empty((0, channels, size, size), np.uint8)),
+            torch.tensor(numbers[t], dtype=torch.int64),
+        )
+        for t in (False, True)
+    )
+    if not len(test):
+        train, test = hold_out(train)
+    return Dataset(name, train, test, classes, flips, problems=tuple(problems))
+
+
+def _content(image: Any) -> bytes:
+    """The encoded image of a cell: bytes, or Hugging Face's {"bytes", "path"}."""
+    if isinstance(image, Mapping):
+        if image.get("bytes") is None and image.get("path"):
+            return read_file(Path(image["path"]))
+        image = image.get("bytes")
+    if not isinstance(image, bytes):
+        raise Unreadable("holds no encoded image")
+    if len(image) > FILE_CAP:
+        raise Unreadable(f"has {len(image) / 2**20:,.0f} MB, the limit is {FILE_CAP // 2**20}")
+    return image
+
+
+def _numbered(
+    labels: dict[bool, list[Any]], names: tuple[str, ...], place: str
+) -> tuple[tuple[str, ...], dict[bool, list[int]]]:
+    """Classes as numbers: names are sorted, numbers are kept."""
+    seen = {label for part in labels.values() for label in part}
+    if all(isinstance(label, str) for label in seen):
+        order = {label: c for c, label in enumerate(sorted(seen))}
+        return tuple(order), {t: [order[label] for label in part] for t, part in labels.items()}
+    if not all(isinstance(label, int) and not isinstance(label, bool) for label in seen) or min(seen) < 0:
+        raise FedfewError("E204", place, "the labels are neither names nor whole numbers from 0")
+    count = max(seen) + 1
+    if names and len(names) < count:
+        raise FedfewError("E204", place, f"there are {len(names)} class names, but labels go up to {count - 1}")
+    if not names and count > sum(map(len, labels.values())):
+        raise FedfewError("E204", place, f"the labels go up to {count - 1:,}, with fewer images than that")
+    return names or tuple(str(c) for c in range(count)), labels
