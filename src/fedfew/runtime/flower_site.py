@@ -189,9 +189,13 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
             end.settimeout(_PATIENCE)
             try:
                 head, parts = receive(end, limit)
-                send(end, *site.answer(head, parts))
-            except (FrameError, ValueError, KeyError, TypeError) as error:
-                print(f"a message could not be answered: {type(error).__name__}: {error}", flush=True)
+                try:
+                    reply, content = site.answer(head, parts)
+                except (ValueError, KeyError, TypeError) as error:  # a message of another making
+                    reply, content = {"error": f"{type(error).__name__}: {error}"[:400]}, {}
+                send(end, reply, content)
+            except FrameError as error:
+                print(f"a connection broke: {error}", flush=True)
 
 
 def _fingerprint(head: Mapping[str, Any], parts: Parts) -> str:

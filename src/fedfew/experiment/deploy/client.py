@@ -21,6 +21,8 @@ class SiteProcesses:
     data: Path | None = None
     min_noise: float = 0.0
     max_clip: float = 0.0
+    allowed: tuple[str, ...] = ()
+    """Names of code outside fedfew that a server's config may ask for."""
     _sockets: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="fedfew-")  # mode 0700, short path
     )
@@ -49,6 +51,7 @@ class SiteProcesses:
         command += ["--state", str(plan.folder), "--number", str(plan.number), "--sites", str(plan.sites)]
         if self.data is not None:
             command += ["--data", str(self.data), "--min-noise", str(self.min_noise), "--max-clip", str(self.max_clip)]
+            command += [word for name in self.allowed for word in ("--allow-code", name)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         return self.crew.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
 

@@ -8,7 +8,7 @@ import os
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,9 @@ from fedfew.data import Federation, Partition
 from fedfew.experiment.build import federation_of, network_of, sites_of
 from fedfew.experiment.config import Config
 from fedfew.experiment.deploy.images import load_images
+from fedfew.experiment.names import is_own
 from fedfew.runtime.flower_frames import LIMIT
 from fedfew.runtime.flower_site import Ready, WarmSite, serve
-from fedfew.runtime.worker import end_with_parent
 
 
 def check_versions(claimed: Mapping[str, str]) -> None:
@@ -52,7 +52,7 @@ def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
 
 
 def real_site(
-    number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0
+    number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Any]], Ready]:
     """For a real network: the site's own images, which are the share of the client with the site's number."""
     loaded: dict[tuple[int, ...], Tensor] = {}
@@ -61,6 +61,7 @@ def real_site(
         check_versions(head["versions"])
         config, about = Config(dict(head["config"])), head["about"]
         _check_privacy(config, min_noise, max_clip)
+        refuse_foreign_code(config, allowed)
         shape = tuple(int(n) for n in about["shape"])
         if shape not in loaded:
             loaded.clear()
@@ -70,6 +71,18 @@ def real_site(
         return Ready(own, lambda client: client == number)
 
     return build
+
+
+def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
+    """E417 if the server's config names code outside fedfew that the site has not allowed.
+
+    ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
+    """
+    for section in ("method", "objective", "aggregator", "model"):  # what a site builds of a config
+        name = str(config.document.get(section, {}).get("name", ""))
+        if is_own(name) and name not in allowed:
+            remedy = f"If you know it and want it, start the site with --allow-code {name}"
+            raise FedfewError("E417", f"{section}.name", f"the server asks this site to run {name}", remedy)
 
 
 def _check_privacy(config: Config, min_noise: float, max_clip: float) -> None:
@@ -107,7 +120,7 @@ def secret_of(state: Path) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Listen and serve until the parent is gone."""
+    """Listen and serve until the keeper ends this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)
@@ -116,16 +129,14 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--data", type=Path, help="without it: a trial, with images from the config's partition")
     parser.add_argument("--min-noise", type=float, default=0.0)
     parser.add_argument("--max-clip", type=float, default=0.0)
-    parser.add_argument("--lifeline", type=int)
+    parser.add_argument("--allow-code", action="append", default=[])
     given = parser.parse_args(arguments)
-    if given.lifeline is not None:
-        end_with_parent(given.lifeline)
     torch.set_num_threads(1)
     given.state.mkdir(parents=True, exist_ok=True)
     if given.data is None:
         site = WarmSite(given.number, trial_site(given.number, given.sites), given.state)
     else:
-        build = real_site(given.number, given.data, given.min_noise, given.max_clip)
+        build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
         site = WarmSite(given.number, build, given.state, secret_of(given.state))
     given.socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)

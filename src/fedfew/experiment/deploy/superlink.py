@@ -31,7 +31,7 @@ publisher = "fedfew"
 
 [tool.flwr.app.components]
 serverapp = "fedfew.runtime.flower_server_app:server_app"
-clientapp = "fedfew.runtime.flower_client_app:client_app"
+clientapp = "{client_app}"
 
 [tool.flwr.app.config]
 """
@@ -43,6 +43,7 @@ class SuperLink:
 
     plan: ServerPlan
     crew: Crew
+    client_app: str = "fedfew.runtime.flower_client_app:client_app"
     line: ServerAppLine = field(init=False)
     port: int = field(init=False)
 
@@ -68,11 +69,11 @@ class SuperLink:
         trust = ["--insecure"] if plan.insecure else ["--root-certificates", str(plan.ca)]
         executor = ["flower-superexec", *trust, "--runtime-api-address", f"127.0.0.1:{self.port}"]
         self.crew.add("superexec", executor, environment)
-        if self.front:
-            front = self.crew.add("front", self._front(), environment)
-            wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
         if not plan.insecure:
             self._register()
+        if self.front:  # last: a site that is let in finds its key registered
+            front = self.crew.add("front", self._front(), environment)
+            wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
 
     @property
     def home(self) -> Path:
@@ -102,7 +103,7 @@ class SuperLink:
         """The app that names our modules, and the connection for Flower's command line."""
         app = self.home / "app"
         app.mkdir(parents=True, exist_ok=True)
-        (app / "pyproject.toml").write_text(_APP)
+        (app / "pyproject.toml").write_text(_APP.format(client_app=self.client_app))
         trust = (
             "insecure = true"
             if self.plan.insecure
@@ -111,6 +112,7 @@ class SuperLink:
         connection = (
             f'[superlink]\ndefault = "fedfew"\n\n[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
         )
+        (self.home / "port.json").write_text(json.dumps({"superlink": self.port}))
         (self.home / "config.toml").write_text(connection)
 
     def _healthy(self) -> bool:

@@ -1,0 +1,155 @@
+"""Seconds a round through Flower with several sites on loopback: a plain ClientApp, warm sites, and the floor.
+
+    python benchmarks/flower.py --megabytes 26 --sites 5 --rounds 6
+
+All use the same SuperLink, TLS front, keys, ServerApp and traffic (the model goes down and comes back, no training), so
+what differs is the site: torch and data loaded for every message, loaded once in a warm process, or nothing at all.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import socket
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedfew.core.types import ClientUpdate, Payload
+from fedfew.experiment.deploy.client import SiteProcesses
+from fedfew.experiment.deploy.images import read_npz
+from fedfew.experiment.deploy.plan import make_network, open_bundle
+from fedfew.experiment.deploy.processes import Crew, flower_environment, free_ports
+from fedfew.experiment.deploy.superlink import SuperLink
+from fedfew.runtime.flower import FlowerFleet, Roll, Terms
+from fedfew.runtime.flower_frames import LIMIT
+from fedfew.runtime.flower_site import Ready, WarmSite, serve
+
+HERE = Path(__file__).resolve().parent
+APPS = {
+    "floor": "flower_apps:floor_app",
+    "plain": "flower_apps:plain_app",
+    "fedfew": "fedfew.runtime.flower_client_app:client_app",
+}
+
+
+@dataclass
+class Echo:
+    """Stands in for a site's training: the images are loaded, and ψ is ω as it came."""
+
+    images: torch.Tensor
+    memory: dict[int, dict[str, torch.Tensor]]
+
+    def train(self, round: int, client: int, payload: Payload) -> ClientUpdate:
+        return ClientUpdate(client, {"psi": payload["omega"]}, 1, {})
+
+
+def site(path: str, state: str, data: str) -> None:
+    """The warm process of a site, with an echo for its training."""
+    echo: Any = Echo(read_npz(Path(data)), {})
+    warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state))
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(8)
+    serve(warm, listener, LIMIT)
+
+
+@contextlib.contextmanager
+def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerFleet]:
+    """A network of one kind, up and with every site online."""
+    names = [f"s{i}" for i in range(sites)]
+    plan = make_network(folder / "net", names, port=free_ports(1)[0], days=2)
+    paths = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{paths}" if paths else str(HERE)
+    os.environ["FEDFEW_BENCHMARK_DATA"] = str(data)
+    with contextlib.ExitStack() as stack:
+        crew = Crew(folder / "logs")
+        stack.callback(crew.close)
+        link = SuperLink(plan, crew, APPS[kind])
+        stack.callback(link.line.close)
+        link.start()
+        for name in names:
+            processes = SiteProcesses(open_bundle(folder / "net" / "bundles" / f"{name}.tar", folder / name), crew)
+            stack.callback(processes.close)
+            if kind == "fedfew":
+                start_echo(crew, processes, data)
+            processes.start_node()
+        fleet = FlowerFleet(
+            link.line, Roll(names, sites, link.keys()), {"run": "bench", "config": {}, "about": {}},
+            Terms(timeout=600.0, wait=300.0), lambda omega: None,  # type: ignore[arg-type, return-value]
+        )  # fmt: skip
+        fleet.online()
+        yield fleet
+
+
+def start_echo(crew: Crew, processes: SiteProcesses, data: Path) -> None:
+    """Start the warm process beside a node."""
+    command = [sys.executable, __file__, "site", str(processes.socket), str(processes.plan.folder), str(data)]
+    crew.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
+
+
+def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:
+    """Seconds of each round after the first, which warms everything up."""
+    seconds = []
+    with network(folder, kind, given.sites, data) as fleet:
+        for t in range(given.rounds + 1):
+            omega = torch.randn(given.megabytes * 1_000_000 // 4, generator=torch.Generator().manual_seed(t))
+            payloads: Mapping[int, Payload] = {k: {"omega": omega} for k in range(given.sites)}
+            start = perf_counter()
+            answers = list(fleet.train(t, payloads))
+            seconds.append(perf_counter() - start)
+            wrong = [a for a in answers if not isinstance(a, ClientUpdate) or not torch.equal(a.reply["psi"], omega)]
+            if wrong or len(answers) != given.sites:
+                raise SystemExit(f"{kind}: round {t} went wrong: {wrong[:1]}")
+            print(f"{kind:7} round {t}: {seconds[-1]:.2f} s", file=sys.stderr, flush=True)
+    return seconds[1:]
+
+
+def main() -> None:
+    """Measure all three, one after the other, and print one JSON line."""
+    if sys.argv[1:2] == ["site"]:
+        site(*sys.argv[2:5])
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=26)
+    parser.add_argument("--sites", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--images", type=int, default=10_000, help="images of 3×32×32 that a site has")
+    given = parser.parse_args()
+    results = {}
+    with tempfile.TemporaryDirectory() as place:
+        data = Path(place) / "images.npz"
+        rng = np.random.default_rng(0)
+        np.savez(data, images=rng.integers(0, 256, (given.images, 3, 32, 32), dtype=np.uint8))
+        for kind in ("floor", "plain", "fedfew"):
+            folder = Path(place) / kind
+            folder.mkdir()
+            results[kind] = measure(folder, kind, given, data)
+    middle = {kind: statistics.median(seconds) for kind, seconds in results.items()}
+    report = {
+        "seconds": {kind: [round(s, 3) for s in seconds] for kind, seconds in results.items()},
+        "median": {kind: round(s, 3) for kind, s in middle.items()},
+        "faster_than_plain": round(middle["plain"] / middle["fedfew"], 2),
+        "over_floor": round(middle["fedfew"] / middle["floor"], 2),
+        "megabytes": given.megabytes,
+        "sites": given.sites,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "flwr": version("flwr"),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

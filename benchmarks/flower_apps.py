@@ -1,0 +1,41 @@
+"""ClientApps to compare with: one that answers at once, and one that loads torch and data each time."""
+
+import os
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedfew.runtime.flower_records import from_content, to_content
+
+floor_app, plain_app = ClientApp(), ClientApp()
+DATA = "FEDFEW_BENCHMARK_DATA"
+
+
+@floor_app.train()
+def floor(message: Message, context: Context) -> Message:
+    """Gives back what came: Flower's own cost, and nothing else."""
+    head, parts = from_content(message.content, 1 << 40)
+    return Message(to_content(_answer(head), {"0": parts["0"]}), reply_to=message)
+
+
+@plain_app.train()
+def plain(message: Message, context: Context) -> Message:
+    """Imports torch, loads the site's images, makes a tensor of the model and gives it back; no training."""
+    import numpy as np
+    import torch
+
+    with np.load(os.environ[DATA]) as arrays:
+        images = torch.from_numpy(arrays["images"])
+    head, parts = from_content(message.content, 1 << 40)
+    vector = torch.frombuffer(bytearray(parts["0"]), dtype=torch.float32)
+    vector = vector + 0.0 * float(images[0].float().mean())
+    return Message(to_content(_answer(head), {"0": vector.numpy().tobytes()}), reply_to=message)
+
+
+def _answer(head: dict[str, Any]) -> dict[str, Any]:
+    """The head of a reply that holds ψ = ω for the one client that was asked."""
+    (job,) = head["jobs"]
+    tensors = {"psi": job["tensors"]["omega"]}
+    answer = {"client": job["client"], "examples": 1, "metrics": {}, "tensors": tensors}
+    return {"run": head["run"], "round": head["round"], "answers": [answer]}

@@ -1,0 +1,132 @@
+"""Real clusters under attack: every part killed, a site that stalls, and the run goes on without losing a round."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from tests.flower.cluster import Cluster, alive, cluster, descendants, eventually, named
+
+from fedfew.experiment.run import Experiment, Run
+
+pytestmark = pytest.mark.slow
+
+
+def kill(pids: list[int], signum: int = signal.SIGKILL) -> None:
+    assert pids
+    for pid in pids:
+        os.kill(pid, signum)
+
+
+def settled(network: Cluster, more: int = 1, seconds: float = 300.0) -> None:
+    """Some more rounds are committed."""
+    assert network.round_done(len(network.rounds()) + more, seconds), network.words()
+
+
+def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 14, "fleet.timeout": 150.0}) as network:
+        server = network.server()
+        a, b = network.site("a"), network.site("b")
+        settled(network, 1)
+        for word, owner in (
+            ("fedfew.experiment.deploy.site", a),
+            ("fedfew.runtime.flower_front", server),
+            ("flwr-serverapp", server),
+            ("flower-superexec", server),
+            ("flower-superlink", server),
+        ):
+            kill(named(owner.pid, word))
+            before = len(network.rounds())
+            settled(network, 2)
+            assert [record["round"] for record in network.rounds()] == list(range(1, len(network.rounds()) + 1))
+            assert len(network.rounds()) >= before
+        kill(named(b.pid, "flower-supernode"))
+        settled(network, 1)
+        below = descendants(server.pid)
+        kill([server.pid])
+        server.wait(30)
+        assert eventually(lambda: not alive(below), 40), "orphans of a killed server"
+        done = network.rounds()
+        again = network.server()
+        assert again.wait(400) == 0, network.words()
+        assert network.rounds()[: len(done)] == done
+        assert again.result()["rounds"] == 14
+        assert bool(torch.isfinite(Run.open(network.run).network().vector).all())
+
+
+def test_a_run_killed_in_every_round_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """The whole trial, kill -9, resumed again and again: same bits as inline."""
+    from tests.flower.conftest import TINY
+
+    changes = TINY | {"participation": 1.0, "compression.kind": "top-k"}
+    expected = Experiment.load("quick", changes).run(tmp_path / "inline").summary["model_sha256"]
+    here = Cluster(tmp_path, plan=None)  # type: ignore[arg-type]
+    settings = [f"--set={key}={value!r}" for key, value in changes.items() if key != "fleet.kind"]
+    run, first = tmp_path / "run", ["deploy", "local", "quick", "--sites", "2", *settings]
+    command = [*first, "--json", "--out", str(run)]
+    for done in (1, 2):
+        trial = here.start(*command)
+        try:
+            lines = lambda: (run / "rounds.jsonl").read_text().count("\n") if (run / "rounds.jsonl").exists() else 0  # noqa: E731
+            assert eventually(lambda: lines() >= done, 200), trial.errors()  # noqa: B023
+            below = descendants(trial.pid)
+            trial.process.kill()
+            trial.wait(10)
+            assert eventually(lambda: not alive(below), 40)  # noqa: B023
+        finally:
+            trial.end()
+        command = ["resume", str(run), "--json"]
+    last = here.start(*command)
+    try:
+        assert last.wait(300) == 0, last.errors()
+    finally:
+        last.end()
+    assert last.result()["model_sha256"] == expected
+
+
+def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 6, "fleet.timeout": 25.0, "fleet.min_clients": 1}) as network:
+        server = network.server()
+        network.site("a")
+        b = network.site("b")
+        settled(network, 1)
+        stalled = named(b.pid, "fedfew.experiment.deploy.site")
+        kill(stalled, signal.SIGSTOP)
+        settled(network, 1)
+        kill(stalled, signal.SIGCONT)
+        assert server.wait(400) == 0, network.words()
+        records = network.rounds()
+        missed = [fault["code"] for record in records for fault in record["rejected"]]
+        assert "E410" in missed and set(missed) <= {"E410"}
+        assert all(record["rejected"] == [] or record["rejected"][0]["client"] == 1 for record in records)
+        assert {fault["code"] for record in records for fault in record["unused"]} <= {"E413"}
+        assert not any(record["skipped"] for record in records)
+
+
+def test_no_site_before_the_deadline_stops_with_a_name_and_leaves_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"fleet.wait": 1.0}) as network:
+        server = network.server()
+        assert eventually(lambda: descendants(server.pid), 60)
+        assert server.wait(200) == 2
+        assert "E503" in server.errors() and "offline: a, b" in server.errors().replace("\n", " ")
+        assert "Traceback" not in server.errors()
+
+
+def test_a_second_server_on_the_same_network_and_a_taken_port_are_refused(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"fleet.wait": 30.0}) as network:
+        first = network.server()
+        assert eventually(lambda: named(first.pid, "flower-superlink"), 120), network.words()
+        second = network.server("--out", str(tmp_path / "other"))
+        assert second.wait(120) == 2 and "E306" in second.errors(), second.errors()
+        assert first.process.poll() is None
+
+
+def test_without_tls_on_loopback(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 2}, insecure=True) as network:
+        server = network.server()
+        network.site("a")
+        network.site("b")
+        assert server.wait(300) == 0, network.words()
+        assert [record["cohort"] for record in network.rounds()] == [[0, 1], [0, 1]]
+        assert not any(record["rejected"] for record in network.rounds())
