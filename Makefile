@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-flower check format clean
+.PHONY: demo test test-flower test-browser screenshots check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -12,6 +12,14 @@ test: check                             ## everything that must hold on every co
 
 test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS, keys, kills, rogue nodes
 	$(BIN)/python -m pytest tests/flower -m "slow or not slow"
+
+test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
+	sh tests/browser/ensure_chromium.sh
+	$(BIN)/python -m pytest tests/browser
+
+screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
+	sh tests/browser/ensure_chromium.sh
+	$(BIN)/python -m tests.browser.screenshots
 
 check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers
 	$(BIN)/ruff check .

@@ -25,27 +25,48 @@ function coloured(value, style) {
 }
 
 let plots = {};
+const near = new Set(); // figures in or close to the window; the others are drawn when they come near
+
+function plotOf(figure) {
+  let place = figure.querySelector(".plot");
+  if (!place) {
+    figure.querySelectorAll("svg.chart").forEach((svg) => (svg.closest(".wide-only, .narrow-only") || svg).remove());
+    place = document.createElement("div");
+    place.className = "plot";
+    place.setAttribute("role", "img");
+    figure.querySelector("figcaption").after(place);
+  }
+  return place;
+}
 
 function draw() {
   if (typeof Plotly === "undefined") return;
   const style = getComputedStyle(document.documentElement);
-  for (const [key, plot] of Object.entries(plots)) {
-    const figure = document.getElementById(key);
-    if (!figure) continue;
-    let place = figure.querySelector(".plot");
-    if (!place) {
-      figure.querySelectorAll("svg.chart").forEach((svg) => (svg.closest(".wide-only, .narrow-only") || svg).remove());
-      place = document.createElement("div");
-      place.className = "plot";
-      place.setAttribute("role", "img");
-      figure.querySelector("figcaption").after(place);
-    }
+  for (const figure of near) {
+    const plot = plots[figure.id];
+    if (!plot) continue;
+    const place = plotOf(figure);
     place.setAttribute("aria-label", `${figure.querySelector("h3").textContent}. ${plot.about}`);
     const words = figure.querySelector(":scope > p");
     if (words) words.textContent = plot.about;
-    Plotly.react(place, coloured(plot.data, style), { ...coloured(plot.layout, style), dragmode: touch.matches ? false : "zoom" }, config);
+    const layout = { ...coloured(plot.layout, style), dragmode: touch.matches ? false : "zoom" };
+    const drawn = Plotly.react(place, coloured(plot.data, style), layout, config);
+    drawn.then(() => {
+      // the label tells what the chart shows; its pieces, and the corner where plotly measures text, would only be noise
+      for (const noise of [place.firstElementChild, document.getElementById("js-plotly-tester")])
+        noise?.setAttribute("aria-hidden", "true");
+    });
   }
 }
+
+const watcher = new IntersectionObserver(
+  (entries) => {
+    for (const entry of entries) near[entry.isIntersecting ? "add" : "delete"](entry.target);
+    draw();
+  },
+  { rootMargin: "300px" },
+);
+document.querySelectorAll("figure").forEach((figure) => watcher.observe(figure));
 
 async function get(address) {
   const answer = await fetch(address, { cache: "no-store" });
@@ -54,11 +75,9 @@ async function get(address) {
 }
 
 async function loadFigures() {
-  if (!document.body.dataset.figures) return true;
+  if (!document.body.dataset.figures) return;
   plots = await (await get(document.body.dataset.figures)).json();
-  const missing = Object.keys(plots).some((key) => !document.getElementById(key));
   draw();
-  return !missing;
 }
 
 // the server renders, the browser only puts the new pieces in the place of the old ones
@@ -74,10 +93,21 @@ async function loadPage() {
     box.checked = ticked.has(box.value);
     if (focus && box.value === focus) box.focus();
   }
+  if (page.querySelectorAll(".grid").length !== document.querySelectorAll(".grid").length) return location.reload();
+  let before = null;
   for (const figure of page.querySelectorAll("figure")) {
     const old = document.getElementById(figure.id);
-    if (!old) return location.reload(); // the first pseudo-labels, say, bring charts that were not there before
-    old.querySelector("h3").textContent = figure.querySelector("h3").textContent;
+    if (!old) {
+      // the first pseudo-labels, say, bring charts that were not there before
+      if (before) before.after(figure);
+      else document.querySelector(".grid").prepend(figure);
+      watcher.observe(figure);
+    } else if (old.querySelector(".plot")) {
+      old.querySelector("h3").textContent = figure.querySelector("h3").textContent;
+    } else {
+      old.replaceChildren(...figure.childNodes);
+    }
+    before = old || figure;
   }
 }
 

@@ -1,0 +1,207 @@
+"""The live page and the report in a real browser: a run advancing, an overlay, a rejected client, a phone."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.browser.devtools import Tab, browser, chromium
+from tests.interface.page_server import serving
+from tests.interface.small_runs import SMALL, record, small_run, written_run
+
+import fedfew
+from fedfew.experiment.storage import append_durably
+from fedfew.interface.page.library import key_of
+from fedfew.interface.report import write_report
+
+pytestmark = pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it")
+
+IN_WINDOW = "[...document.querySelectorAll('figure')].filter(f => f.getBoundingClientRect().top < innerHeight)"
+DRAWN = f"{IN_WINDOW}.every(f => f.querySelector('.plot .main-svg'))"
+LIVE = "document.getElementById('line').classList.contains('on')"
+PHONE = 390
+
+
+@pytest.fixture(scope="module")
+def tab() -> Iterator[Tab]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Path:
+    """Where a person can look at what the tests saw."""
+    folder = Path("build") / "browser"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    small_run(folder / "mix", availability__dropout=0.5)
+    small_run(folder / "mix-again", seed=1)
+    small_run(folder / "lower", method__name="server-only")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(runs: Path) -> Iterator[str]:
+    with serving(runs) as found:
+        yield found
+
+
+def place(root: Path, name: str) -> str:
+    return f"/run/{key_of(root.resolve() / name, root.resolve())}"
+
+
+def assert_clean(tab: Tab, server: str) -> None:
+    """No error on the console, and no request to anybody but the page's own server."""
+    assert tab.complaints() == []
+    assert [url for url in tab.requests() if not url.startswith((server + "/", "data:", "blob:"))] == []
+
+
+def test_a_run_advances_before_our_eyes(tab: Tab, tmp_path: Path, pictures: Path) -> None:
+    session = fedfew.Experiment.load("quick", SMALL | {"rounds": 6}).start(tmp_path / "live")
+    advancing = session.advance()
+    with serving(tmp_path) as server:
+        tab.open(server + place(tmp_path, "live"))
+        tab.wait(LIVE)
+        assert tab.run("document.getElementById('round-now').textContent") == "0"
+        delays = []
+        for number in range(1, 7):
+            expected = next(advancing)
+            assert expected["round"] == number
+            delays.append(tab.wait(f"document.getElementById('round-now')?.textContent === '{number}'"))
+            shown = f"{100 * expected['accuracy']:.1f} %"
+            tab.wait(f"document.getElementById('accuracy-now').textContent.includes('{shown}')")
+            tab.wait(f"document.querySelector('#accuracy .plot')?.data?.[0].y.length === {number}")
+        assert min(delays) < 1.0  # the machine may be busy in between, but this is the pace
+        assert tab.run("document.querySelector('#head .state').textContent") == "running"
+        assert next(advancing, None) is None
+        tab.wait("document.querySelector('#head .state').textContent === 'finished'")
+        assert_clean(tab, server)
+        tab.screenshot(pictures / "live.png")
+
+
+def test_a_lost_connection_is_taken_up_again(tab: Tab, tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run", [record(1)], rounds=9)
+    with serving(tmp_path) as server:
+        tab.open(server + place(tmp_path, "run"))
+        tab.wait(LIVE)
+    tab.wait(f"!({LIVE})")
+    append_durably(run / "rounds.jsonl", json.dumps(record(2, accuracy=0.66)).encode() + b"\n")
+    with serving(tmp_path, port=int(server.rpartition(":")[2])):
+        tab.wait("document.getElementById('accuracy-now').textContent.includes('66.0 %')")
+        assert tab.run(LIVE)
+
+
+def test_a_rejected_client_is_marked_with_its_reason(tab: Tab, runs: Path, server: str) -> None:
+    records = [json.loads(line) for line in (runs / "mix" / "rounds.jsonl").read_text().splitlines()]
+    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in r["rejected"]]
+    tab.open(server + place(runs, "mix"))
+    tab.wait(DRAWN)
+    tab.run("document.getElementById('participation').scrollIntoView()")
+    tab.wait("document.querySelectorAll('#participation .scatterlayer .point').length")
+    marks = tab.run("document.querySelector('#participation .plot').data.find(t => t.name.startsWith('E411')).text")
+    assert sorted(m[: len(lost[0])] for m in marks) == sorted(lost)
+    assert tab.run("document.querySelectorAll('#participation .scatterlayer .point').length") == len(lost)
+    assert "E411 client dropped out" in tab.run("document.getElementById('events').textContent")
+    assert_clean(tab, server)
+
+
+def test_other_runs_are_laid_over_the_curves(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
+    tab.open(server + place(runs, "mix"))
+    tab.wait(DRAWN)
+    tab.run("document.querySelector('.screen summary').click()")
+    tab.run("[...document.querySelectorAll('.choices input')].forEach(i => i.click())")
+    tab.run("document.querySelector('.choices button').click()")
+    tab.wait(
+        "location.search.split('with=').length === 3 && document.querySelector('#accuracy .plot')?.data?.length === 3"
+    )
+    names = tab.run("document.querySelector('#accuracy .plot').data.map(t => t.name)")
+    assert sorted(names) == ["lower", "mix", "mix-again"]
+    legend = tab.run("document.querySelector('#accuracy .legend').textContent")
+    assert all(name in legend for name in names)
+    assert_clean(tab, server)
+    tab.screenshot(pictures / "overlay.png")
+
+
+def test_chosen_runs_are_compared(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
+    tab.open(server)
+    tab.wait(LIVE)
+    tab.run("document.querySelectorAll('input[name=run]').forEach(i => i.click())")
+    tab.run("document.querySelector('form button').click()")
+    tab.wait("location.pathname === '/compare' && " + DRAWN)
+    assert tab.run("document.querySelectorAll('table tbody tr').length") == 3  # the two seeds differ in dropout too
+    assert_clean(tab, server)
+    tab.screenshot(pictures / "compare.png")
+
+
+def test_every_page_fits_a_phone(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
+    for name, path in (("runs", "/"), ("run", place(runs, "mix")), ("compare", "/compare")):
+        tab.open(server + path, PHONE, 844)
+        tab.wait(DRAWN)
+        assert tab.run("document.documentElement.scrollWidth") <= PHONE, name
+        small = "[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1)"
+        assert tab.run(f"{small}.filter(e => !e.closest('.plot, svg')).length") == 0, name
+        tab.screenshot(pictures / f"phone-{name}.png", whole=True)
+
+
+def test_dark_follows_the_system(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
+    brightness = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).reduce((s, v) => s + +v, 0)"
+    for dark in (False, True):
+        tab.open(server + place(runs, "mix"), dark=dark)
+        tab.wait(DRAWN)
+        assert (tab.run(brightness) < 200) is dark
+        paper = tab.run("document.querySelector('#accuracy .plot').layout.paper_bgcolor")
+        assert paper == ("#151b25" if dark else "#ffffff")
+    tab.screenshot(pictures / "dark.png")
+
+
+def test_keyboard_and_screen_reader_find_their_way(tab: Tab, runs: Path, server: str) -> None:
+    tab.open(server + place(runs, "mix"))
+    tab.wait(DRAWN)
+    for kind in ("keyDown", "keyUp"):
+        tab.send("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
+    assert tab.run("document.activeElement.className") == "skip"
+    unnamed = "[...document.querySelectorAll('.plot')].filter(p => p.getAttribute('aria-label').length < 20).length"
+    assert tab.run(unnamed) == 0
+    nodes = tab.send("Accessibility.getFullAXTree")["nodes"]
+    silent = [
+        node["role"]["value"]
+        for node in nodes
+        if not node["ignored"]
+        and node.get("role", {}).get("value") in ("link", "button", "checkbox", "img", "image", "progressbar")
+        and not node.get("name", {}).get("value")
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("what", ["mix", "."])
+def test_the_report_opens_from_the_disk_without_network(tab: Tab, runs: Path, pictures: Path, what: str) -> None:
+    written = write_report(runs / what)
+    name = "report" if what == "mix" else "report-folder"
+    for width in (1200, PHONE):
+        tab.open(f"file://{written}", width)
+        assert tab.complaints() == []
+        assert [url for url in tab.requests() if not url.startswith(("file://", "data:"))] == []
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        sizes = tab.run("[...document.querySelectorAll('svg.chart')].map(s => s.getBoundingClientRect().height)")
+        assert len(sizes) >= 4 and sum(height > 150 for height in sizes) >= 4
+        tab.screenshot(pictures / f"{name}{'-phone' if width == PHONE else ''}.png", whole=True)
+    assert len(tab.send("Page.printToPDF")["data"]) > 10_000
+
+
+def test_a_page_that_lists_a_nasty_name_runs_nothing(tab: Tab, tmp_path: Path) -> None:
+    nasty = "<img src=x onerror=document.title='caught'>"
+    written_run(tmp_path / nasty, [record(1, cohort=[0], rejected=[{"client": 0, "code": "E408", "reason": nasty}])])
+    with serving(tmp_path) as server:
+        for path in ("/", place(tmp_path, nasty), "/compare"):
+            tab.open(server + path)
+            tab.wait(DRAWN)
+            time.sleep(0.2)
+            assert tab.run("document.title") != "caught"
+            assert tab.run("document.querySelectorAll('main img').length") == 0
+            assert_clean(tab, server)
