@@ -13,7 +13,8 @@ def register(app: typer.Typer) -> None:
 
 
 def methods(
-    name: Annotated[str, typer.Argument(help="A method, aggregator, objective or model.")] = "", json: Json = False
+    name: Annotated[str, typer.Argument(help="A method, aggregator, objective or model, or package.module:Name.")] = "",
+    json: Json = False,
 ) -> None:
     """List methods, aggregators, objectives, models, datasets, partitions and fleets; or explain one."""
     from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
@@ -46,13 +47,15 @@ def methods(
 
 def _one(name: str, registries: dict[str, Any], json: bool) -> None:
     import difflib
-    import sys
 
     from fedfew.core.errors import FedfewError
     from fedfew.core.settings import settings_of
-    from fedfew.experiment.names import method_class
+    from fedfew.experiment.config import presets
+    from fedfew.experiment.names import find, is_own, method_class
     from fedfew.interface.console import out, print_json
 
+    if is_own(name):
+        registries = {"own": {name: find("methods", name, {})}}
     kind = next((kind for kind, names in registries.items() if names.get(name) is not None), None)
     if kind is None:
         known = [entry for names in registries.values() for entry in names]
@@ -61,16 +64,33 @@ def _one(name: str, registries: dict[str, Any], json: bool) -> None:
         raise FedfewError("E105", "methods", f"{name!r} is unknown", hint)
     target = registries[kind][name]
     settings = settings_of(target)
+    about = _about(kind, target)
+    unfit = method_class(target).unfit if kind == "algorithms" else {}
+    preset = name if name in presets() else None
     if json:
-        print_json(
-            {"name": name, "kind": kind, "settings": {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}}
-        )
+        told = {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}
+        print_json({"name": name, "kind": kind, "about": about, "settings": told, "unfit": unfit, "preset": preset})
         return
-    about = inspect.getdoc(target) or ""
-    if kind == "algorithms":
-        about = inspect.getdoc(sys.modules[method_class(target).__module__]) or about
     out.print(f"[bold]{name}[/] ({kind})\n")
-    out.print(about, markup=False)
+    out.print(about, markup=False, soft_wrap=True)
     out.print("\n[bold]settings[/]" if settings else "\nno settings")
     for setting in settings.values():
         out.print(f"  {setting.name:20} {setting.default!r:14} {setting.doc}", markup=False, soft_wrap=True)
+    if unfit:
+        out.print("\n[bold]aggregators that do not fit[/]")
+    for aggregator, reason in unfit.items():
+        out.print(f"  {aggregator:20} {reason}", markup=False, soft_wrap=True)
+    if preset:
+        out.print(f"\npreset: fedfew run {preset}", markup=False)
+
+
+def _about(kind: str, target: Any) -> str:
+    """Its docstring; before it the module's, which has citation and equation, where a module is about one family."""
+    import sys
+
+    own = inspect.getdoc(target) or ""
+    module = sys.modules[target.__module__]
+    if kind == "algorithms":
+        return inspect.getdoc(module) or own
+    shared = module.__name__ == "fedfew.algorithms.aggregators" or not module.__name__.startswith("fedfew.algorithms")
+    return own if shared else f"{inspect.getdoc(module)}\n\n{own}"
