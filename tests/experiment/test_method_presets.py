@@ -1,11 +1,16 @@
 """Every method, objective and special aggregator has a preset of its name, and every such preset runs."""
 
 import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fedfew.algorithms import ALGORITHMS, OBJECTIVES
+from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.core.settings import settings_of
 from fedfew.experiment.build import assemble, sites_of
 from fedfew.experiment.config import load, presets
 from fedfew.runtime.rounds import run_rounds
@@ -104,3 +109,31 @@ def test_full_scale_presets_have_the_published_settings(name: str, labels: int) 
         assert config[f"{site}.schedule"] == "cosine"
         assert config[f"{site}.nesterov"]
     assert {key: config[key] for key in published} == published
+
+
+def rows() -> dict[str, list[str]]:
+    """The tables of docs/methods.md: cells by the name in the first one."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 7 and cells[0].startswith("`"):
+            found.setdefault(cells[0].strip("`"), []).extend(cells)
+    return found
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *OBJECTIVES, *AGGREGATORS])
+def test_every_name_has_a_row_in_the_docs_with_every_cell_filled(name: str) -> None:
+    cells = rows()[name]
+    assert all(cells), f"an empty cell in the row of {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [*ALGORITHMS.items(), *OBJECTIVES.items(), *((n, a) for n, a in AGGREGATORS.items() if n != "fedavg")],
+)
+def test_a_row_names_every_setting(name: str, made: Callable[..., Any]) -> None:
+    told = " ".join(rows()[name])
+    if name in ("fedfew", "fedprox", "fedbn"):  # these refer to another row or to the command
+        return
+    assert all(f"`{setting}`" in told for setting in settings_of(made)), sorted(settings_of(made))
