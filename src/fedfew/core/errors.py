@@ -37,7 +37,7 @@ CODES: dict[str, Explanation] = {
     "E105": Explanation(
         "unknown name",
         "A method, aggregator, model, dataset, partition or fleet of that name is not registered.",
-        "Use one of the names listed in the message, or `package.module:function` for a model or dataset of your own.",
+        "Use one of the names listed in the message, or `package.module:Name` for something of your own.",
     ),
     "E106": Explanation(
         "weights of the mix",
@@ -66,8 +66,8 @@ CODES: dict[str, Explanation] = {
     ),
     "E111": Explanation(
         "cannot import",
-        "A name of the form package.module:function could not be imported or is not callable.",
-        "Install the package into the same environment and check the spelling.",
+        "A name of the form package.module:Name could not be imported or is not callable.",
+        "Check the spelling; install the package, or for a file in this folder put PYTHONPATH=. before the command.",
     ),
     "E112": Explanation(
         "extra not installed",
@@ -83,6 +83,11 @@ CODES: dict[str, Explanation] = {
         "runs that cannot be compared",
         "The runs were told on different test images, so their accuracies do not belong into one table.",
         "Compare runs of one dataset at a time, or group by the key named in the message.",
+    ),
+    "E115": Explanation(
+        "own code does not fit",
+        "What a name of the form package.module:Name points to cannot be used in its section of the config.",
+        "Give it the parameters and members that the message names; the page on extending shows each kind whole.",
     ),
     "E201": Explanation(
         "dataset not here",

@@ -1,5 +1,6 @@
 """One dataset becomes a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from fedfew.core.network import Pixels
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset, SiteImages
-from fedfew.data.partitions import make_partition
+from fedfew.data.partitions import Deal, make_partition
 from fedfew.data.shares import Indices, Partition, ranks
 from fedfew.data.virtual import VirtualPartition
 
@@ -43,13 +44,22 @@ class Federation:
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
 
+    def fingerprint(self) -> str:
+        """SHA-256 over all images and labels: own files may change between the start of a run and its resumption."""
+        seen = hashlib.sha256("\0".join(self.classes).encode())
+        for part in (self.server, self.validation, self.test, LabeledSet(self.images, self.truth)):
+            seen.update(f"{tuple(part.images.shape)}".encode())
+            seen.update(np.ascontiguousarray(part.images.numpy()).data)
+            seen.update(np.ascontiguousarray(part.labels.numpy()).data)
+        return seen.hexdigest()
+
 
 def federate(
     dataset: Dataset,
     *,
     labels: int,
     clients: int,
-    kind: str = "dirichlet",
+    kind: str | Deal = "dirichlet",
     options: Mapping[str, Any] | None = None,
     split: str = "standard",
     seed: int = 0,

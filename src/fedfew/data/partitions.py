@@ -1,6 +1,6 @@
 """Ways to deal the unlabeled images to the clients: every image exactly once, with stated class and size skew."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
-from fedfew.data.shares import Indices, Partition, from_owners, grouped, heterogeneity, ranks, starts
+from fedfew.data.shares import Indices, Partition, from_lists, from_owners, grouped, heterogeneity, ranks, starts
 from fedfew.data.virtual import VirtualPartition
 
 __all__ = [
@@ -145,10 +145,18 @@ PARTITIONS: dict[str, Callable[..., Partition | VirtualPartition]] = {
 }
 
 
+Deal = Callable[..., Partition | VirtualPartition | Sequence[ArrayLike]]
+"""A function of one's own that deals images: ``deal(labels, clients, rng, **options)``."""
+
+
 def make_partition(
-    labels: ArrayLike, clients: int, kind: str, seed: int, options: Mapping[str, Any] | None = None
+    labels: ArrayLike, clients: int, kind: str | Deal, seed: int, options: Mapping[str, Any] | None = None
 ) -> Partition | VirtualPartition:
     """The partition that a config names; equal arguments give equal partitions."""
+    if not isinstance(kind, str):
+        classes = _classes(labels)
+        own = kind(classes, clients, numpy_stream(seed, "partition"), **(options or {}))
+        return own if isinstance(own, Partition | VirtualPartition) else from_lists(own, len(classes), clients)
     if kind not in PARTITIONS:
         raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")
     deal, given = PARTITIONS[kind], dict(options or {})
@@ -156,10 +164,14 @@ def make_partition(
     for name in given:
         if name not in known:
             raise FedfewError("E104", f"partition.{name}", f"{kind} does not know it; it has {', '.join(known)}")
+    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **given)
+
+
+def _classes(labels: ArrayLike) -> Indices:
     classes = np.asarray(labels)
     if classes.ndim != 1 or (classes.size and (not np.issubdtype(classes.dtype, np.integer) or classes.min() < 0)):
         raise FedfewError("E103", "labels", "the classes of the images are not a list of whole numbers from 0")
-    return deal(classes.astype(np.int64), clients, numpy_stream(seed, "partition"), **given)
+    return classes.astype(np.int64)
 
 
 def partition(labels: ArrayLike, clients: int, kind: str = "dirichlet", seed: int = 0, **options: Any) -> list[Indices]:

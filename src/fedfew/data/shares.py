@@ -5,11 +5,12 @@ import io
 import os
 import zipfile
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import numpy_stream
@@ -103,6 +104,22 @@ def _fault(order: Indices, offsets: Indices) -> str:
 def from_owners(owner: Indices, clients: int) -> Partition:
     """The partition in which image i belongs to client ``owner[i]``."""
     return Partition(grouped(owner), starts(owner, clients))
+
+
+def from_lists(shares: Sequence[ArrayLike], images: int, clients: int) -> Partition:
+    """The partition that a function of the user's gave as one list of indices for each client, checked."""
+    try:
+        parts = [np.asarray(share, np.int64).ravel() for share in shares]
+        partition = Partition(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise FedfewError("E115", "partition.kind", f"it gave no lists of whole numbers ({error})") from None
+    if partition.clients != clients:
+        raise FedfewError("E115", "partition.kind", f"it gave {partition.clients} lists for {clients} clients")
+    fault = _fault(partition.order, partition.offsets)
+    if fault or len(partition.order) != images:
+        what = f"of {images} images it gave out {len(partition.order)}" + (f"; {fault}" if fault else "")
+        raise FedfewError("E115", "partition.kind", what, "Every image must be given to exactly one client")
+    return partition
 
 
 def starts(keys: Indices, groups: int) -> Indices:

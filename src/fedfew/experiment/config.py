@@ -1,7 +1,6 @@
 """The config: TOML, a preset or a dict, checked against the settings of what it names; all faults are told at once."""
 
 import difflib
-import inspect
 import math
 import tomllib
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, sett
 from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
 from fedfew.experiment.fits import misfits, settle
 from fedfew.experiment.method import plain_algorithm
-from fedfew.experiment.names import find, is_own, method_class
+from fedfew.experiment.names import find, is_own, method_class, own_settings
 from fedfew.models import MODELS
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
@@ -126,11 +125,7 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
 
 def _settings(section: str, name: str) -> dict[str, Setting]:
     target = find(section, name, NAMED[section][1])
-    found = settings_of(target)
-    if is_own(name) and not found:  # a function of the user's: any keyword with a default is a setting
-        parameters = inspect.signature(target).parameters.values()
-        return {p.name: Setting(p.name, Any, p.default, "") for p in parameters if p.default is not p.empty}
-    return found
+    return own_settings(section, target) if is_own(name) else settings_of(target)
 
 
 _adapter = cache(TypeAdapter)  # making one costs a hundred times what using it does
@@ -279,7 +274,7 @@ def _named_section(section: str, given: Table, place: str, faults: list[FedfewEr
             raise FedfewError("E103", place, f"{section}.{key} = {name!r} is not a name", "Give a name in quotes")
         if (section, name) in (("aggregator", "auto"), ("partition", SITES)):
             return {key: name} | _section(section, given, name, place, faults, settings={})
-        if section not in ("dataset", "model") or not is_own(name):
+        if section == "fleet" or not is_own(name):
             _known_name(section, key, name, registry, place)
         return {key: name} | _section(section, given, name, place, faults)
     except FedfewError as fault:
@@ -334,11 +329,11 @@ def _section(
 
 def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
     """What no single key can show."""
-    method = method_class(ALGORITHMS[document["method"]["name"]])
+    method = method_class(find("method", document["method"]["name"], ALGORITHMS))
     if document["aggregator"]["name"] == "auto":
         usual = method.usual_aggregator
         document["aggregator"] = {"name": usual} | {
-            key: setting.default for key, setting in settings_of(AGGREGATORS[usual]).items()
+            key: setting.default for key, setting in _settings("aggregator", usual).items()
         }
     chosen = document["aggregator"]["name"]
     if chosen in method.unfit:

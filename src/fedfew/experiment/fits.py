@@ -11,7 +11,7 @@ from fedfew.algorithms.robust import krum_misfit
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Algorithm, Oracle
 from fedfew.data import BRING_SITES
-from fedfew.experiment.names import is_own
+from fedfew.experiment.names import find, is_own
 from fedfew.runtime.cohort import cohort_size
 
 Table = dict[str, Any]
@@ -40,6 +40,17 @@ def misfits(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
     yield from _norm(document, plain)
     yield from _open_set(document)
     yield from _schedules(document)
+    yield from _own(document)
+
+
+def _own(document: Table) -> Iterator[FedfewError]:
+    if document["fleet"]["kind"] == "inline":
+        return
+    for section in ("method", "objective", "aggregator", "model"):
+        name = document[section]["name"]
+        if name.startswith("__main__:"):
+            what = f"{name!r} lives in a script or notebook, which the processes that train clients cannot import"
+            yield FedfewError("E113", f"{section}.name", what, 'Put it into a file, or set fleet.kind = "inline"')
 
 
 def _schedules(document: Table) -> Iterator[FedfewError]:
@@ -64,13 +75,13 @@ def _aggregator(document: Table) -> Iterator[FedfewError]:
 def _vote(document: Table) -> Iterator[FedfewError]:
     if document["vote"]["prior"] == "server":
         return
-    wanted = inspect.signature(ALGORITHMS[document["method"]["name"]]).parameters
+    wanted = inspect.signature(find("method", document["method"]["name"], ALGORITHMS)).parameters
     objective = document["objective"]["name"]
     if "vote" not in wanted:
         fits = [name for name, make in ALGORITHMS.items() if "vote" in inspect.signature(make).parameters]
         what = f"method {document['method']['name']} makes no pseudo-labels by vote, so vote.prior has no meaning"
         yield FedfewError("E113", "vote.prior", what, f"These have a vote: {', '.join(fits)}")
-    elif "objective" in wanted and not OBJECTIVES[objective]().labels:
+    elif "objective" in wanted and not find("objective", objective, OBJECTIVES)().labels:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]
         what = f"objective {objective} makes no pseudo-labels, so vote.prior has no meaning"
         yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")

@@ -13,6 +13,7 @@ from fedfew.algorithms.norm_policy import NormPolicy
 from fedfew.algorithms.privacy import Privacy
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Algorithm
+from fedfew.experiment.names import find
 
 
 def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
@@ -27,18 +28,19 @@ def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
 def plain_algorithm(document: Mapping[str, Any]) -> Algorithm:
     """The method by itself; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
-    factory = ALGORITHMS[method.pop("name")]
+    factory = find("method", method.pop("name"), ALGORITHMS)
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
     rounds = document["rounds"]
     parts: dict[str, Any] = {
         "server": Supervised(LocalSGD(**server, rounds=rounds), **supervised),
         "client": LocalSGD(**document["client"], rounds=rounds),
-        "aggregator": partial(AGGREGATORS[aggregator.pop("name")], **aggregator),
+        "aggregator": partial(find("aggregator", aggregator.pop("name"), AGGREGATORS), **aggregator),
     }
     wanted = inspect.signature(factory).parameters
     if "vote" in wanted:
         parts["vote"] = Voting(**document["vote"], rounds=rounds)
     if "objective" in wanted:
         objective = dict(document["objective"])
-        parts["objective"] = OBJECTIVES[objective.pop("name")](**objective)
-    return factory(**parts, **method)
+        parts["objective"] = find("objective", objective.pop("name"), OBJECTIVES)(**objective)
+    made: Algorithm = factory(**parts, **method)
+    return made

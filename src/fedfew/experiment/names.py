@@ -1,12 +1,33 @@
-"""From a name in the config to the thing it names: a registry's entry, or ``package.module:function`` of the user's."""
+"""From a name in the config to the thing it names: a registry's entry, or ``package.module:Name`` of the user's."""
 
 import importlib
 import inspect
+import traceback
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Setting, settings_of
+
+PARTS = ("server", "client", "aggregator")
+"""What every method is given besides its settings."""
+OPTIONAL_PARTS = ("objective", "vote")
+"""What a method is given if it has a parameter of that name."""
+MEMBERS = {
+    "method": (
+        "start", "before_clients", "broadcast", "train_client", "after_clients", "reply_schema",
+        "unfit", "asks_clients", "usual_aggregator",
+    ),
+    "objective": ("begin", "labels"),
+}  # fmt: skip
+"""What a method's and an objective's class must have."""
+POSITIONAL = {
+    "partition": ("labels", "clients", "rng"),
+    "model": ("channels", "size", "classes"),
+    "aggregator": ("contributions", "omega", "sigma"),
+}
+"""How each kind of function is called, before its settings."""
 
 
 def is_own(name: str) -> bool:
@@ -15,20 +36,77 @@ def is_own(name: str) -> bool:
 
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a name stands for."""
+    """What a name stands for; the user's own is looked at first, so that a fault is told before anything runs."""
     if not is_own(name):
         entry: Callable[..., Any] = registry[name]
         return entry
+    place = f"{section}.{'kind' if section == 'partition' else 'name'}"
     module, _, attribute = name.partition(":")
     try:
-        target = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise FedfewError("E111", f"{section}.name", f"{name!r} cannot be imported: {error}") from None
+        target: Any = importlib.import_module(module)
+        for part in attribute.split("."):
+            target = getattr(target, part)
+    except Exception as error:  # a module of the user's may fail in any way as it is imported
+        raise FedfewError("E111", place, f"{name!r} cannot be imported: {_told(error)}") from error
     if not callable(target):
-        raise FedfewError("E111", f"{section}.name", f"{name!r} is not a function")
+        raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
+    if fault := _misfit(section, target):
+        raise FedfewError("E115", place, f"{name!r} {fault}")
     return typing.cast(Callable[..., Any], target)
+
+
+def own_settings(section: str, target: Callable[..., Any]) -> dict[str, Setting]:
+    """The settings of the user's own: what is annotated with a Doc, or else every parameter with a default."""
+    if found := settings_of(target):
+        return found
+    given = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
+    parameters = inspect.signature(target).parameters.values()
+    return {
+        p.name: Setting(p.name, Any, p.default, "a setting of your own")
+        for p in parameters
+        if p.default is not p.empty and p.name not in given
+    }
 
 
 def method_class(factory: Callable[..., Any]) -> Any:
     """The class of a method's entry: itself, or what the function gives back."""
     return factory if inspect.isclass(factory) else typing.get_type_hints(factory)["return"]
+
+
+def _told(error: Exception) -> str:
+    """An import's failure with the line it happened in."""
+    if isinstance(error, ImportError | AttributeError):
+        return str(error)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+
+
+def _misfit(section: str, target: Callable[..., Any]) -> str:
+    """Why the user's own cannot be what the section needs; nothing if it can."""
+    try:
+        parameters = list(inspect.signature(target).parameters.values())
+        settings_of(target)
+        kind = method_class(target) if section in MEMBERS else target
+    except KeyError:
+        return "is a function that does not say what it returns; write -> and the class"
+    except Exception as error:  # annotations are the user's code as well
+        return f"cannot be looked into: {type(error).__name__}: {error}"
+    if missing := [name for name in MEMBERS.get(section, ()) if not hasattr(kind, name)]:
+        return f"has no {', '.join(missing)}"
+    return _miscalled(section, parameters)
+
+
+def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
+    """Why the user's own cannot be called as the section's entries are."""
+    given, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
+    try:
+        inspect.Signature(parameters).bind_partial(*given)
+    except TypeError:
+        return f"does not take {', '.join(given)}"
+    if section == "method" and not any(p.kind is p.VAR_KEYWORD for p in parameters) and not names >= set(PARTS):
+        return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method is given"
+    filled = (*PARTS, *OPTIONAL_PARTS) if section == "method" else ()
+    open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    rest = [p for p in parameters[len(given) :] if p.default is p.empty and p.kind not in open_ended]
+    unfilled = [p.name for p in rest if p.name not in filled]
+    return f"needs {', '.join(unfilled)}, which nothing gives it; a setting has a default" if unfilled else ""

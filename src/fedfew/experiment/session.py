@@ -86,12 +86,17 @@ def one_thread() -> Iterator[None]:
 
 def start(config: Config, out: str | Path | None = None, command: str = "") -> Session:
     """Build everything first, so that a fault leaves nothing behind; then put the folder in its place whole."""
-    path = new_folder(out, f"{config['dataset.name'].replace(':', '.')}-{config['method.name']}")
+    path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config)
     state = parts.algorithm.start(parts.network.snapshot())
     around = environment(command)
-    facts = {"document": parts.config.document, "environment": around, "partition": parts.federation.partition.hash}
+    facts = {
+        "document": parts.config.document,
+        "environment": around,
+        "partition": parts.federation.partition.hash,
+        "images": parts.federation.fingerprint(),
+    }
     staged = stage(path)
     try:
         folder = RunFolder(staged)

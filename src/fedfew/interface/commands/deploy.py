@@ -94,6 +94,10 @@ def client(
     state: State = None,
     min_noise: Annotated[float, typer.Option("--min-noise", min=0, help="Refuse runs with less noise.")] = 0.0,
     max_clip: Annotated[float, typer.Option("--max-clip", min=0, help="Refuse runs that clip at more; 0: any.")] = 0.0,
+    allow_code: Annotated[
+        list[str] | None,
+        typer.Option("--allow-code", metavar="MODULE:NAME", help="Code outside fedfew that a run may ask for."),
+    ] = None,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and end.")] = False,
 ) -> None:
     """Keep a site online: warm process with the images, and Flower's SuperNode; reconnects by itself."""
@@ -111,7 +115,7 @@ def client(
         raise FedfewError("E509", "--data", "is missing")
     from fedfew.interface.deploy.attendance import attend
 
-    attend(plan, data.absolute(), min_noise, max_clip)
+    attend(plan, data.absolute(), min_noise, max_clip, tuple(allow_code or ()))
 
 
 @app.command("local")

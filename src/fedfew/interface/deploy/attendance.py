@@ -12,13 +12,13 @@ from fedfew.experiment.storage import locked
 from fedfew.interface.console import err
 
 
-def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float) -> None:
+def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowed: tuple[str, ...] = ()) -> None:
     """Start the site's processes and watch them; a fault at the start is raised, later ones are told and mended."""
     images = count_images(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(plan.folder))
         crew = Crew(plan.folder / "logs")
-        site = SiteProcesses(plan, crew, data, min_noise, max_clip)
+        site = SiteProcesses(plan, crew, data, min_noise, max_clip, allowed)
         stack.callback(site.close)
         stack.callback(crew.close)
         site.start()
