@@ -48,6 +48,9 @@ def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
     """Data and model must be what the run was started with."""
     if parts.federation.partition.hash != found.facts["partition"]:
         raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
+    if found.facts.get("images", "") not in ("", parts.federation.fingerprint()):
+        what = "the images are not those the run was started with"
+        raise FedfewError("E307", str(folder / CONFIG), what, "Put the files back, or start a new run")
     if found.state.omega.shape != parts.network.vector.shape:
         raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")
 
