@@ -291,6 +291,12 @@ def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], 
         )
 
 
+def _closest(key: str, known: list[str]) -> list[str]:
+    """The key that was probably meant: one spelled much alike, or one that is a word of it."""
+    words = [name for name in known if name in key.split("_") or key in name.split("_")]
+    return words[:1] or difflib.get_close_matches(key, known, 1, cutoff=0.5)
+
+
 def _section(
     section: str,
     given: Table,
@@ -304,7 +310,7 @@ def _section(
     settings = settings_for(section, name) if settings is None else settings
     prefix = f"{section}." if section else ""
     for key in given.keys() - settings.keys():
-        close = difflib.get_close_matches(key, candidates or list(settings), 1, cutoff=0.5)
+        close = _closest(key, candidates or list(settings))
         hint = f"; did you mean {prefix}{close[0]}?" if close else ""
         about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
         remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
