@@ -15,6 +15,7 @@ from tests.interface.small_runs import record, small_run, written_run
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Grid
 from fedfew.interface.report import write_report
+from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.facts import bounds_of, find_runs, lock_held, read_all, read_facts
 from fedfew.interface.report.figures import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report.groups import group
@@ -142,6 +143,34 @@ def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> N
     assert expected in text
     assert "a row with one seed has no deviation" in text
     assert "There is no all-labels run here" in text and "There is no server-only run here" not in text
+
+
+def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, value in enumerate((0.41, 0.44, 0.5)):
+        written_run(tmp_path / f"mix-{seed}", [record(1, accuracy=value)], seed=seed, rounds=1)
+        low = [record(1, accuracy=value - 0.1 - 0.01 * seed)]
+        written_run(tmp_path / f"low-{seed}", low, method__name="server-only", seed=seed, rounds=1)
+    for run in find_runs(tmp_path):
+        (run / "summary.json").write_text("{}")
+    said = fedfew(capsys, "compare", tmp_path, "--json").json
+    (table,) = tables(read_all(tmp_path)[0])
+    assert (
+        [row[0] for row in table.rows]
+        == [row["key"]["method.name"] for row in said["rows"]]
+        == ["fedmix", "server-only"]
+    )
+    for shown_row, row in zip(table.rows, said["rows"], strict=True):
+        half = row["accuracy"]["high"] - row["accuracy"]["mean"]
+        assert shown_row[1:3] == ["3", f"{100 * row['accuracy']['mean']:.1f} ± {100 * half:.1f}"]
+    assert table.rows[0][3].startswith(f"{100 * (0.1 + 0.11 + 0.12) / 3:+.1f} [")
+    text = page_of(write_report(tmp_path)).text
+    assert all(cell in text for row in table.rows for cell in row)
+
+
+def test_runs_on_other_test_images_are_compared_apart(tmp_path: Path) -> None:
+    written_run(tmp_path / "a", [record(1)], dataset__test=100)
+    written_run(tmp_path / "b", [record(1)], dataset__test=200)
+    assert [len(table.rows) for table in tables(read_all(tmp_path)[0])] == [1, 1]
 
 
 def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:

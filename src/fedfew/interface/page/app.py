@@ -22,6 +22,7 @@ from fedfew.interface.page.door import Door
 from fedfew.interface.page.library import Library, key_of
 from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
 from fedfew.interface.report import words
+from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.document import Links, Section, environment, sections_of
 from fedfew.interface.report.document import draw as draw_figure
 from fedfew.interface.report.facts import Bound, Facts, bounds_of
@@ -130,6 +131,7 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
         runs=library.all(),
         chosen=chosen,
         sections=sections,
+        tables=tables(list(chosen.values())) if chosen else [],
         faults=library.faults(),
         live="/live",
         figures=f"/compare/figures.json{query}",

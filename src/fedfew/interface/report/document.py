@@ -20,6 +20,7 @@ from fedfew.interface.charts import Figure, Grid
 from fedfew.interface.charts.sheet import to_csv
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
+from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.facts import BOUNDS, Facts, bounds_of, read_all, read_facts
 from fedfew.interface.report.figures import figures_of
 from fedfew.interface.report.groups import Group, group, overlay
@@ -182,6 +183,7 @@ def folder_report(folder: Path, runs: Sequence[Facts], faults: Sequence[FedfewEr
         runs=runs,
         faults=faults,
         sections=sections_of(runs, links),
+        tables=tables(runs),
         alarms={run.name: alarms(run.records) for run in runs},
         plural=True,
     )
