@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedfew import plots
     from fedfew.algorithms.aggregators import fedfreq_weights
     from fedfew.algorithms.mixing import mix
     from fedfew.algorithms.vote import vote
@@ -32,6 +33,7 @@ __all__ = [
     "fedfreq_weights",
     "mix",
     "partition",
+    "plots",
     "predict",
     "vote",
 ]
@@ -39,10 +41,12 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the public names when they are first used, so that ``fedfew --help`` does not wait for torch."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'fedfew' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "plots":
+        return import_module("fedfew.plots")
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedfew' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
 
 

@@ -1,0 +1,124 @@
+"""Figures drawn with matplotlib, for notebooks and papers: those of the report and the live page."""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Series, Unit
+from fedfew.interface.charts.scale import amount, labelled
+from fedfew.interface.plots import COLOURS
+
+SYMBOLS = ("x", "o", "^", "s")
+LEVEL: dict[str, Any] = {"color": "#6c757d", "linestyle": (0, (4, 2)), "linewidth": 1.2}
+
+
+def draw(figure: Figure, width: float = 7.2, height: float = 4.0) -> Drawing:
+    """A figure as matplotlib's; a notebook shows it when it is the last line of a cell."""
+    drawing = Drawing(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(drawing)
+    axis = drawing.subplots()
+    match figure:
+        case Lines():
+            _lines(axis, figure)
+        case Bars():
+            _bars(axis, figure)
+        case Grid():
+            _grid(drawing, axis, figure)
+    axis.set_title(figure.title)
+    axis.set_xlabel(figure.x)
+    axis.set_ylabel(figure.y)
+    axis.spines[["top", "right"]].set_visible(False)
+    if len(axis.get_legend_handles_labels()[0]) > (0 if isinstance(figure, Grid) else 1):
+        axis.legend(frameon=False, fontsize=9)
+    vars(drawing)["_repr_png_"] = lambda: png(drawing)  # what IPython asks an object for
+    return drawing
+
+
+def png(drawing: Drawing) -> bytes:
+    """A drawing as PNG."""
+    content = io.BytesIO()
+    drawing.savefig(content, format="png", dpi=110)
+    return content.getvalue()
+
+
+def _colour(place: int) -> str:
+    return COLOURS[place % len(COLOURS)]
+
+
+def _values(values: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else float(value) for value in values]
+
+
+def _lines(axis: Axes, figure: Lines) -> None:
+    for series in figure.series:
+        _curve(axis, series)
+    for level in figure.levels:
+        axis.axhline(level.y, label=level.name, **LEVEL)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _unit(axis, figure.unit)
+
+
+def _curve(axis: Axes, series: Series) -> None:
+    y, colour = _values(series.y), _colour(series.colour)
+    if series.style == "points":
+        axis.scatter(series.x, y, s=14, color=colour, alpha=0.7, linewidths=0, label=series.name)
+        return
+    marker = "o" if len(y) < 12 else ""
+    dashes: Any = (0, (4, 2)) if series.style == "dashed" else "-"
+    axis.plot(
+        series.x, y, color=colour, linestyle=dashes, linewidth=1.6, marker=marker, markersize=4, label=series.name
+    )
+    if series.spread:
+        low, high = (np.array(y) + sign * np.array(_values(series.spread)) for sign in (-1, 1))
+        axis.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
+
+
+def _bars(axis: Axes, figure: Bars) -> None:
+    places, count = np.arange(len(figure.names)), len(figure.series)
+    bottom, width = np.zeros(len(places)), 0.8 if figure.stacked else 0.8 / max(count, 1)
+    for i, (name, values) in enumerate(figure.series):
+        shift = 0.0 if figure.stacked else (i - (count - 1) / 2) * width
+        axis.bar(places + shift, values, width, bottom=bottom, color=_colour(i), label=name)
+        bottom = bottom + np.array(values) if figure.stacked else bottom
+    shown = labelled(figure.names, 16)
+    axis.set_xticks(shown, [figure.names[i] for i in shown])
+    _unit(axis, figure.unit)
+
+
+def _unit(axis: Axes, unit: Unit) -> None:
+    if unit != "number":
+        axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: amount(value, unit)))
+    axis.grid(alpha=0.25, linewidth=0.6)
+
+
+def _grid(drawing: Drawing, axis: Axes, figure: Grid) -> None:
+    columns, rows = [p.column for p in figure.points], [p.row for p in figure.points]
+    values = [p.value for p in figure.points]
+    if figure.shape == "bubbles":
+        largest = max(values, default=1.0) or 1.0
+        sizes = [260 * value / largest for value in values]
+        axis.scatter(columns, rows, s=sizes, color=COLOURS[0], alpha=0.65, linewidths=0)
+        axis.set_axisbelow(True)
+        axis.grid(alpha=0.2)
+    else:
+        table = np.full((max(len(figure.rows), 1), max(len(figure.columns), 1)), math.nan)
+        table[rows, columns] = values
+        shades = axis.imshow(table, aspect="auto", cmap="Blues", vmin=0.0, interpolation="nearest")
+        drawing.colorbar(shades, ax=axis, label=figure.value)
+    kinds = list(dict.fromkeys(mark.kind for mark in figure.marks))
+    for place, kind in enumerate(kinds):
+        found = [mark for mark in figure.marks if mark.kind == kind]
+        symbol, colour = SYMBOLS[place % len(SYMBOLS)], _colour(place + 3)
+        axis.scatter([m.column for m in found], [m.row for m in found], marker=symbol, color=colour, label=kind)
+    for names, put in ((figure.columns, axis.set_xticks), (figure.rows, axis.set_yticks)):
+        shown = labelled(names, 16)
+        put(shown, [names[i] for i in shown])
+    margin = 0.5 if figure.shape == "cells" else 1.0
+    axis.set_xlim(-margin, len(figure.columns) - 1 + margin)
