@@ -188,17 +188,17 @@ def _row(
     key = {name: own.get(name) for name in keys}
     mixed = [k for k in _differing([flats[id(r)] for r in group], keys) if k != METHOD or METHOD not in keys]
     mixed = [k for k in mixed if len({json.dumps(flats[id(r)].get(k)) for r in group}) > 1]
-    pairs, faults = [], set()
+    gains, faults = [], set()
     if own[METHOD] != BASELINE:
         for run in group:
             base, fault = _baseline(run, runs, flats, keys)
             faults.add(fault)
             if base is not None:
-                pairs.append(_accuracy(run, which) - _accuracy(base, which))
+                gains.append((run.seeds, _accuracy(run, which) - _accuracy(base, which)))
     row = Row(
         key=key,
-        accuracy=Interval.of([_accuracy(run, which) for run in group]),
-        difference=Interval.of(pairs) if pairs else None,
+        accuracy=Interval.of(_by_seeds((run.seeds, _accuracy(run, which)) for run in group)),
+        difference=Interval.of(_by_seeds(gains)) if gains else None,
         runs=tuple(str(run.path) for run in group),
         rounds=min(run.rounds for run in group),
         partial=any(not run.finished for run in group),
@@ -210,6 +210,14 @@ def _row(
         told = ", ".join(f"{run.rounds} of {run.of}" for run in group if not run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {told}")
     return row
+
+
+def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
+    """One value for each pair of seeds: runs that share them are no independent repetitions."""
+    found: dict[tuple[int, int], list[float]] = {}
+    for seeds, value in values:
+        found.setdefault(seeds, []).append(value)
+    return [mean(own) for own in found.values()]
 
 
 def _accuracy(run: Outcome, which: str) -> float:

@@ -74,14 +74,15 @@ def grid(options: Sequence[str]) -> list[dict[str, Any]]:
     """``["partition.mu=0.1,1", "seed=0,1"]`` → the four combinations, the last key varying fastest."""
     axes: dict[str, list[Any]] = {}
     for option in options:
-        key, values = _axis(option)
+        key, values = grid_axis(option)
         if key in axes:
             raise FedfewError("E103", f"--grid {option}", f"{key} is varied twice", "Give all its values in one --grid")
         axes[key] = values
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
 
-def _axis(option: str) -> tuple[str, list[Any]]:
+def grid_axis(option: str) -> tuple[str, list[Any]]:
+    """``partition.mu=0.1,1`` → its key and values; names need no quotes."""
     key, equals, text = option.partition("=")
     if not equals or not key.strip() or not text.strip():
         raise FedfewError(
@@ -113,8 +114,9 @@ def cells_of(source: str | Path | dict[str, Any], base: Mapping[str, Any], grids
 
 
 def slug(overrides: Mapping[str, Any]) -> str:
-    """A folder's name from overrides: ``partition.mu=0.1, seed=2`` → ``mu0.1-seed2``."""
-    words = [f"{key.rpartition('.')[2]}{value}" for key, value in overrides.items()]
+    """A folder's name from overrides: ``method.name=fedmix, partition.mu=0.1, seed=2`` → ``fedmix-mu0.1-seed2``."""
+    last = [(key.rpartition(".")[2], value) for key, value in overrides.items()]
+    words = [f"{'' if name in ('name', 'kind') else name}{value}" for name, value in last]
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(words))[:80] or "run"
 
 

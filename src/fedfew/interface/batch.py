@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.interface.console import complain, err, percent, warn
+from fedfew.interface.progress import LONG
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,16 +46,21 @@ def run_all(
         if jobs
         else advance(cells, folder, warn, anyway=anyway, command=command)
     )
+    return follow_all(events, cells, command, jobs)
+
+
+def follow_all(events: "Iterator[Event]", cells: "Sequence[Cell]", command: str, jobs: int = 0) -> Tally:
+    """Show events as they come; ``cells`` are those to come, as far as they are known."""
     try:
-        return _follow(events, cells)
+        return _follow(events, cells, max(jobs, 1))
     except KeyboardInterrupt:
         err.print("stopped; every round that was done is saved. The same command goes on from there:")
         err.print(f"  {command}", markup=False, soft_wrap=True)
         raise
 
 
-def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]") -> Tally:
-    tally, begun, announced = Tally(), perf_counter(), False
+def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int) -> Tally:
+    tally, pace = Tally(), 0.0
     total = sum(int(cell.config["rounds"]) for cell in cells)
     left, done = total, 0
     columns = (
@@ -67,25 +72,23 @@ def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]") -> Tally:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=err, transient=True, speed_estimate_period=600) as bar:
-        task = bar.add_task(f"{len(cells)} runs", total=total)
+        task = bar.add_task(f"{len(cells)} runs" if cells else "search", total=total or None)
         for event in events:
             rounds = int(event.cell.config["rounds"])
             if event.kind == "round":
                 left, done = left - 1, done + 1
                 note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
-                bar.update(task, completed=total - left, description=note)
+                bar.update(task, completed=total - left if total else done, description=note)
             elif event.kind == "started":
                 left -= event.done
             elif event.kind in ("skipped", "busy"):
                 left -= rounds
-                bar.update(task, completed=total - left)
+                bar.update(task, completed=max(total - left, 0))
             _note(event, tally)
-            if not announced and done >= 2 and (pace := (perf_counter() - begun) / done) * left > 120:
-                announced = True
-                bar.console.print(
-                    f"about {_duration(pace * left)} for the {left} rounds left, if all go like the first "
-                    f"({pace:.1f} s a round)"
-                )
+            if event.kind == "round" and not pace:
+                pace = sum(event.record["seconds"].values()) / abreast
+                if pace * left > LONG:
+                    bar.console.print(f"about {_duration(pace * left)} for {left} rounds, if all go like the first")
     return tally
 
 

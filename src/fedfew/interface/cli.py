@@ -25,6 +25,8 @@ from fedfew.interface.commands import (
     reproduce,
     resume,
     run,
+    sweep,
+    track,
     watch,
 )
 
@@ -47,8 +49,10 @@ for verb in (
     export,
     ls,
     compare,
+    sweep,
     reproduce,
     report,
+    track,
     watch,
     partition,
     methods,

@@ -1,0 +1,127 @@
+"""Where else a run's rounds can go: TensorBoard and MLflow, fed from rounds.jsonl, each round once."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+from fedfew.experiment.folder import CONFIG
+from fedfew.experiment.outcomes import Outcome
+
+PLAIN = (
+    "accuracy",
+    "loss",
+    "validation",
+    "coverage",
+    "correct",
+    "bytes_up",
+    "bytes_down",
+    "norm_server",
+    "norm_clients",
+)
+
+
+def scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a round, by name; what is not known is left out."""
+    found = {name: record.get(name) for name in PLAIN}
+    found |= {f"seconds/{phase}": value for phase, value in record.get("seconds", {}).items()}
+    found |= {f"metrics/{name}": value for name, value in record.get("metrics", {}).items()}
+    found["rejected"] = len(record.get("rejected", ()))
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def times(run: Outcome) -> Iterator[float]:
+    """When each round was done: the start of the run plus the seconds of its rounds."""
+    try:
+        now = datetime.fromisoformat(run.environment["started"]).timestamp()
+    except (KeyError, TypeError, ValueError):
+        now = (run.path / CONFIG).stat().st_mtime
+    for record in run.records:
+        now += sum(record["seconds"].values())
+        yield now
+
+
+def to_tensorboard(run: Outcome, out: Path) -> int:
+    """Write the rounds that the event files in OUT/NAME do not have yet, and say how many they were."""
+    try:
+        from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError:
+        raise _missing("tensorboard") from None
+    folder = out / run.path.resolve().name
+    known = max(
+        (event.step for path in folder.glob("events.*") for event in LegacyEventFileLoader(str(path)).Load()), default=0
+    )
+    fresh = [(when, r) for when, r in zip(times(run), run.records, strict=True) if r["round"] > known]
+    if not fresh:
+        return 0
+    writer = EventFileWriter(str(folder))
+    for when, record in fresh:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record).items()]
+        writer.add_event(Event(wall_time=when, step=record["round"], summary=Summary(value=values)))
+    writer.close()
+    return len(fresh)
+
+
+def to_mlflow(run: Outcome, out: str) -> int:
+    """Log the rounds that MLflow does not have yet; OUT is a folder or the address of a tracking server."""
+    address = out if "://" in out else Path(out).absolute().as_uri()
+    if address.startswith("file:"):
+        # without a database (not part of mlflow-skinny) a folder is the only local store, and must be asked for
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    try:
+        from mlflow.entities import Metric, Param, RunTag
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError:
+        raise _missing("mlflow") from None
+    try:
+        client = MlflowClient(tracking_uri=address)
+        logged, known = _mlflow_run(client, run)
+        tags = [RunTag("fedfew.path", str(run.path)), RunTag("fedfew.finished", str(run.finished))]
+        parameters = [] if known else [Param(key, value[:500]) for key, value in _parameters(run.config)]
+        metrics = [
+            Metric(name, value, int(1000 * when), record["round"])
+            for when, record in zip(times(run), run.records, strict=True)
+            if record["round"] > known
+            for name, value in scalars(record).items()
+        ]
+        for first in range(0, max(len(metrics), len(parameters), 1), 100):  # a batch has at most 100 parameters
+            part = slice(first, first + 100)
+            client.log_batch(logged, metrics=metrics[part], params=parameters[part], tags=tags if not first else [])
+        if run.finished:
+            client.set_terminated(logged)
+    except MlflowException as error:
+        raise FedfewError("E305", out, f"MLflow refuses: {str(error).splitlines()[0]}") from None
+    return len({metric.step for metric in metrics})
+
+
+def _mlflow_run(client: Any, run: Outcome) -> tuple[str, int]:
+    """The MLflow run of this run (made if there is none), and the last round it has."""
+    name = run.config["dataset"]["name"]
+    experiment = client.get_experiment_by_name(name)
+    identifier = experiment.experiment_id if experiment else client.create_experiment(name)
+    mark = f"{run.path.resolve().name} {run.environment.get('started', '')}"
+    for found in client.search_runs([identifier], max_results=10_000):
+        if found.data.tags.get("fedfew.run") == mark:
+            history = client.get_metric_history(found.info.run_id, "accuracy")
+            return found.info.run_id, max((metric.step for metric in history), default=0)
+    made = client.create_run(identifier, run_name=run.path.resolve().name, tags={"fedfew.run": mark})
+    return made.info.run_id, 0
+
+
+def _parameters(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _parameters(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
+
+
+def _missing(name: str) -> FedfewError:
+    return FedfewError("E112", "--to", f"{name} is not installed", "Install it with pip install 'fedfew[track]'")
