@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-flower test-browser screenshots check format clean
+.PHONY: demo test test-flower test-browser screenshots docs check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -20,6 +20,10 @@ test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chrom
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m tests.browser.screenshots
+
+docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
+	$(BIN)/python -m fedfew.interface.reference docs
+	$(BIN)/mkdocs build --quiet --strict
 
 check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers
 	$(BIN)/ruff check .
@@ -39,8 +43,12 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,flower,privacy]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,flower,privacy,sweep,track]"
+	touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache
