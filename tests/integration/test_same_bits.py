@@ -1,0 +1,113 @@
+"""The same config gives the same bits: again, in another process, on any number of workers, in any order of arrival."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runtime.tiny_run import (
+    TINY,
+    AlteredFleet,
+    Answer,
+    RememberingFleet,
+    model_hash,
+    play,
+    records,
+    tiny,
+    tiny_parts,
+    tiny_run,
+)
+
+from fedfew.algorithms import ALGORITHMS
+from fedfew.experiment.run import Run
+from fedfew.experiment.session import reopen, start
+
+SETTINGS = {"ds-fl": {"method__subset": 20}, "fedmatch": {"method__interval": 1}}
+
+
+@pytest.fixture(scope="module")
+def inline(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return tiny_run(tmp_path_factory.mktemp("inline") / "run")
+
+
+def test_twenty_times(inline: Run, tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / str(number)) for number in range(20)]
+    assert {model_hash(run) for run in runs} == {model_hash(inline)}
+    assert all(records(run) == records(inline) for run in runs)
+    assert {(run.path / "partition.npz").read_bytes() for run in runs} == {(inline.path / "partition.npz").read_bytes()}
+
+
+def test_another_seed_gives_other_bits(inline: Run, tmp_path: Path) -> None:
+    assert model_hash(tiny_run(tmp_path / "seed", seed=2)) != model_hash(inline)
+    other_data = tiny_run(tmp_path / "data", dataset__seed=2)
+    assert model_hash(other_data) != model_hash(inline)
+    assert records(other_data)[0]["cohort"] == records(inline)[0]["cohort"], "the cohort follows the model's seed"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_any_number_of_workers(workers: int, inline: Run, tmp_path: Path) -> None:
+    pool = {"fleet__kind": "pool", "fleet__workers": workers}
+    whole = {"participation": 0.5}  # six clients a round, so that four workers have something to do
+    run = tiny_run(tmp_path / "run", **pool, **whole)
+    alone = tiny_run(tmp_path / "inline", **whole)
+    assert model_hash(run) == model_hash(alone)
+    assert records(run) == records(alone)
+
+
+def test_a_hundred_orders_of_arrival() -> None:
+    """With weights that differ by client, so that a sum in another order would show."""
+    parts, fleet = tiny_parts(participation=0.5, aggregator__name="fedavg")
+    remembering, first = RememberingFleet(fleet), parts.network.snapshot()
+    expected = play(parts, remembering, 2)
+    rng = random.Random(0)
+    orders = set()
+
+    def shuffled(_: int, answers: list[Answer]) -> list[Answer]:
+        mixed = rng.sample(answers, len(answers))
+        orders.add(tuple(answer.client for answer in mixed))
+        return mixed
+
+    for _ in range(100):
+        parts.network.load(first)
+        found = play(parts, AlteredFleet(remembering, shuffled), 2)
+        for (state, record), (wanted, told) in zip(found, expected, strict=True):
+            assert torch.equal(state.omega, wanted.omega)
+            assert {**record, "seconds": 0} == {**told, "seconds": 0}
+    assert len(orders) > 150
+
+
+def test_another_process_with_other_surroundings(inline: Run, tmp_path: Path) -> None:
+    """Global random state, the number of threads and the hash seed of the caller do not matter."""
+    script = (
+        "import json, random, sys, numpy, torch\n"
+        "torch.manual_seed(99); numpy.random.seed(99); random.seed(99); torch.set_num_threads(2)\n"
+        "from fedfew import Experiment\n"
+        "run = Experiment.load(json.loads(sys.argv[1])).run(sys.argv[2])\n"
+        "print(run.summary['model_sha256'], torch.get_num_threads())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(TINY), str(tmp_path / "run")],
+        capture_output=True, text=True, check=True, env=os.environ | {"PYTHONHASHSEED": "7", "OMP_NUM_THREADS": "2"},
+    )  # fmt: skip
+    assert done.stdout.split() == [model_hash(inline), "2"]
+    assert records(tmp_path / "run") == records(inline)
+
+
+@pytest.mark.parametrize("method", [name for name in ALGORITHMS if name != "fedmix"])
+def test_every_method_gives_the_same_bits_again_and_after_a_stop(method: str, tmp_path: Path) -> None:
+    """Whatever a method keeps from round to round is in the checkpoint."""
+    small = {"rounds": 3, "clients": 6, "participation": 0.5, "dataset__open": 60}
+    config = tiny(method__name=method, **small, **SETTINGS.get(method, {}))
+    whole = start(config, tmp_path / "whole")
+    list(whole.advance())
+    rounds = start(config, tmp_path / "stopped").advance()
+    next(rounds)
+    rounds.close()
+    list(reopen(tmp_path / "stopped", lambda fault: pytest.fail(str(fault))).advance())
+    assert model_hash(tmp_path / "stopped") == model_hash(tmp_path / "whole")
+    assert records(tmp_path / "stopped") == records(tmp_path / "whole")
+    assert all(not record["skipped"] and record["rejected"] == [] for record in records(tmp_path / "whole"))
