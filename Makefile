@@ -8,10 +8,10 @@ demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS, keys, kills, rogue nodes
-	$(BIN)/python -m pytest tests/flower -m "slow or not slow"
+	$(BIN)/python -m pytest tests/flower
 
 test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
 	sh tests/browser/ensure_chromium.sh

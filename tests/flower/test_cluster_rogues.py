@@ -136,7 +136,7 @@ def test_flowers_own_command_line_gets_nothing_through_the_front(network: Cluste
         f'[superlink]\ndefault = "x"\n[superlink.x]\naddress = "{address}"\nroot-certificates = "{ca}"\n'
     )
     flwr = Path(sysconfig.get_path("scripts")) / "flwr"
-    command = [flwr, "supernode", "list", "x", "--format", "json"]
+    command = [str(flwr), "supernode", "list", "x", "--format", "json"]
     done = subprocess.run(command, env=flower_environment(home), capture_output=True, text=True, timeout=120)
     assert '"success": true' not in done.stdout
 
