@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from tests.interface.small_runs import record, written_run
 
 import fedfew
@@ -64,7 +65,7 @@ def test_several_runs_stand_in_one_figure_with_the_bound_as_a_level(run: fedfew.
 
 def test_participation_has_a_cell_for_each_update_and_a_mark_for_the_one_left_out(run: fedfew.Run) -> None:
     figure = plots.participation(run)
-    cells = np.ma.filled(np.ma.asarray(axis(figure).images[0].get_array()), np.nan)
+    cells: NDArray[np.float64] = np.ma.filled(np.ma.asarray(axis(figure).images[0].get_array()), np.nan)
     assert np.array_equal(cells, [[0.25, 1.0], [0.75, np.nan], [np.nan, np.nan]], equal_nan=True)
     (mark,) = axis(figure).collections
     assert np.asarray(mark.get_offsets()).tolist() == [[1, 2]] and "E404" in str(mark.get_label())

@@ -1,0 +1,156 @@
+"""Reference pages of the docs, written from the code: every error code, and every key of a config.
+
+``python -m fedfew.interface.reference docs`` writes errors.md and config.md into the folder.
+"""
+
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from fedfew.core.errors import CODES
+from fedfew.core.settings import Setting, settings_of
+from fedfew.experiment.config import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
+
+FAMILIES = {
+    "1": ("Config", "What was asked for cannot be run. Nothing has been started yet."),
+    "2": ("Data", "Images or labels are missing, damaged, or would spoil the result."),
+    "3": ("Storage", "Run folders, checkpoints and files that were written."),
+    "4": ("Updates", "A client's answer was missing or left out. The run went on; the codes stand in `rounds.jsonl`."),
+    "5": ("Network", "Processes and sites that do not start, answer or fit together."),
+}
+ABOUT = {
+    "dataset": "Which images, and how they are split. The first table holds for every dataset.",
+    "partition": "How a simulation deals the unlabeled images to its clients. Own images in folders have sites.",
+    "model": "The network.",
+    "method": "How server and clients train, and how their models become one. Equations are in [Methods](methods.md).",
+    "objective": "What clients minimise, for methods that leave it open: fedavg, fedprox, fedbn, ds-fl.",
+    "aggregator": "How the clients' models are joined. Where none is named it is `\"auto\"`: the method's usual one.",
+    "server": "How the server trains on its labels.",
+    "client": "How a client trains on its images.",
+    "vote": "Whose class shares a pseudo-label assumes.",
+    "norm": "What happens to normalisation layers.",
+    "privacy": "What is done to an update before it leaves its client.",
+    "compression": "How updates are shortened on their way up.",
+    "availability": "Which clients can be asked.",
+    "gate": "What a client's answer must keep to.",
+    "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
+}
+NOTE = "<!-- written by python -m fedfew.interface.reference; change the code, not this page -->\n"
+
+
+ERRORS = f"""# Errors
+
+{NOTE}
+A fault that you can do something about has a code. The message names the place, what was given and what to do; the exit
+status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. Faults of a
+config are all told at once."""
+CONFIG = f"""# Config keys
+
+{NOTE}
+A config is a TOML file. Every key has a default, so a config says only what differs. `run.toml` in a run folder has all
+of them. On the command line: `--set partition.mu=0.1`. A key that is not on this page is refused.
+
+The sections `dataset`, `partition`, `model`, `method`, `objective`, `aggregator` and `fleet` name something: `name = …`
+or, for partition and fleet, `kind = …`. The other keys of the section are the settings of what is named. Instead of a
+name from this page, all but the fleet take `package.module:Name` of your own, see [Extending](extending.md).
+
+## Outside any section
+"""
+
+
+def errors_page() -> str:
+    """One entry for each code."""
+    lines = [ERRORS]
+    family = ""
+    for code, entry in CODES.items():
+        if code[1] != family:
+            family = code[1]
+            title, about = FAMILIES[family]
+            lines += ["", f"## {title} (E{family}xx)", "", about]
+        lines += ["", f"### {code} {entry.title}", "", plain(entry.cause)]
+        lines += ["", f"**What to do:** {plain(entry.remedy)}"]
+    return "\n".join(lines) + "\n"
+
+
+def config_page() -> str:
+    """Every section and every key, with its default and meaning."""
+    lines = [CONFIG, *_table(settings_for("", ""))]
+    for section in SECTIONS:
+        lines += ["", f"## [{section}]", "", ABOUT[section], ""]
+        lines += _table(settings_for(section, "")) if section in PLAIN else _named(section)
+    return "\n".join(lines) + "\n"
+
+
+def _named(section: str) -> Iterator[str]:
+    key, registry, default = NAMED[section]
+    if section == "fleet":
+        yield f"`{key}`: " + ", ".join(f"`{name}`" for name in FLEETS) + f". Default: `{default}`."
+        yield ""
+        yield from _table(settings_for("fleet", default))
+        return
+    if section == "dataset":
+        yield from _table(settings_of(DatasetSettings))
+        yield ""
+    yield f"`{key}` is one of these. Default: `{default}`."
+    for name, target in registry.items():
+        yield from ("", f"### {section}.{key} = {name!r}".replace("'", '"'), "", _about(target), "")
+        settings = settings_of(target)
+        yield from _table(settings) if settings else ["No settings."]
+
+
+def _about(target: Callable[..., Any]) -> str:
+    """The first paragraph of what it says about itself."""
+    return plain(" ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split()).replace("``", "`"))
+
+
+def plain(text: str) -> str:
+    """Text as Markdown shows it: <class> is no tag, except in code, where it is shown as it stands."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
+
+
+def _table(settings: Mapping[str, Setting]) -> Iterator[str]:
+    yield "| key | value | default | meaning |"
+    yield "|---|---|---|---|"
+    for setting in settings.values():
+        cells = (f"`{setting.name}`", value_of(setting.annotation), f"`{_toml(setting.default)}`", plain(setting.doc))
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def value_of(annotation: Any) -> str:
+    """What values a setting takes, in words."""
+    if typing.get_origin(annotation) is Annotated:
+        inner, *notes = typing.get_args(annotation)
+        signs = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}
+        bounds = [
+            f"{sign} {getattr(note, kind.__name__.lower()):g}"
+            for note in notes
+            for kind, sign in signs.items()
+            if isinstance(note, kind)
+        ]
+        return " ".join([value_of(inner), ", ".join(bounds)]).strip()
+    if typing.get_origin(annotation) is Literal:
+        return " or ".join(f"`{_toml(choice)}`" for choice in typing.get_args(annotation))
+    words = {int: "whole number", float: "number", str: "text", bool: "`true` or `false`"}
+    return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
+
+
+def main(folder: Path) -> None:
+    """Write both pages."""
+    for name, text in (("errors.md", errors_page()), ("config.md", config_page())):
+        (folder / name).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

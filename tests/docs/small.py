@@ -1,0 +1,37 @@
+"""Presets made small, so that a page's commands take a second each; whatever a page sets itself stays as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedfew.experiment import config as configs
+from fedfew.experiment import reproduce
+
+Table = dict[str, Any]
+
+
+def smaller(table: Table) -> Table:
+    """Two rounds at most, a few hundred images, a narrow network, one process."""
+    made = table | {"rounds": min(table.get("rounds", 2), 2)}
+    dataset = dict(table.get("dataset", {}))
+    if dataset.get("name") == "mini-mnist":
+        dataset |= {"unlabeled": 240, "test": 100, "validation": 50}
+    sections = {
+        "dataset": dataset,
+        "model": table.get("model", {}) | ({"width": 4} if table.get("model", {}).get("name") == "cnn" else {}),
+        "server": table.get("server", {}) | {"epochs": 1},
+        "fleet": {"kind": "inline"},
+    }
+    return made | sections
+
+
+def shrink(monkeypatch: Any) -> None:
+    """From here on, presets and config files are read small; a run folder's run.toml is what it is."""
+    plain: Callable[[str | Path], tuple[Table, str]] = configs.read
+
+    def read(source: str | Path) -> tuple[Table, str]:
+        table, place = plain(source)
+        return (table, place) if Path(place).name == "run.toml" else (smaller(table), place)
+
+    monkeypatch.setattr(configs, "read", read)
+    monkeypatch.setattr(reproduce, "read", read)

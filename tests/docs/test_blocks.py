@@ -1,0 +1,83 @@
+"""Every shell and Python block of the README and the docs is run, page by page, in an empty folder."""
+
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.docs.blocks import Block, blocks_of
+from tests.docs.shell import ELSEWHERE, run_block
+from tests.docs.small import shrink
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+RUNNABLE = ("bash", "python")
+SHOWN = ("", "text", "json", "toml", "bibtex", "ini", "nginx")
+NOT_RUN = 12
+"""At most this many blocks of all pages may be excused; more would be pages that nobody has tried."""
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a cache of its own, and presets that take a second."""
+    place = tmp_path / "place"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    monkeypatch.setenv("COLUMNS", "200")
+    shrink(monkeypatch)
+    return place
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_do_what_it_says(page: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, names = set(sys.modules), {"__name__": "page"}
+    monkeypatch.syspath_prepend(workplace)  # as in a script or notebook that stands beside the files
+    try:
+        for block in blocks_of(ROOT / page, page):
+            perform(block, names)
+    finally:
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(workplace)):
+                del sys.modules[name]
+
+
+def perform(block: Block, names: dict[str, str]) -> None:
+    """Write a titled block to its file, run another; failures name the page and line."""
+    if block.excuse:
+        return
+    if block.title:
+        Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+        Path(block.title).write_text(block.code)
+        importlib.invalidate_caches()
+    elif block.language == "bash":
+        sys.path.remove(str(Path.cwd()))  # the command line does not look beside itself
+        try:
+            run_block(block)
+        finally:
+            sys.path.insert(0, str(Path.cwd()))
+    elif block.language == "python":
+        code = "\n" * block.line + block.code  # so that a traceback has the page's line
+        exec(compile(code, str(ROOT / block.page), "exec"), names)
+    elif block.language == "toml":
+        tomllib.loads(block.code)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are(page: str) -> None:
+    for block in blocks_of(ROOT / page, page):
+        assert block.language in (*RUNNABLE, *SHOWN), f"{block.place}: language {block.language!r}"
+        if block.language == "":
+            commands = [line for line in block.code.splitlines() if line.startswith(("fedfew ", "pip ", "make ", "$ "))]
+            assert not commands, f"{block.place}: shows commands without being a bash block"
+        if block.excuse:
+            assert len(block.excuse.split()) > 2, f"{block.place}: why is it not run?"
+
+
+def test_few_blocks_are_excused() -> None:
+    blocks = [block for page in PAGES for block in blocks_of(ROOT / page, page)]
+    excused = [block.place for block in blocks if block.excuse]
+    assert len(excused) <= NOT_RUN, excused
+    assert sum(block.language in RUNNABLE for block in blocks) > 3 * len(excused)
+    assert all(len(reason.split()) > 2 for reason in ELSEWHERE.values())
