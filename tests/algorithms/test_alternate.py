@@ -243,3 +243,14 @@ def test_reply_is_the_model(method: SemiFL | FL2) -> None:
     layout: Layout = net().layout
     assert method.reply_schema(layout)["psi"].shape == (layout.size,)
     assert method.reply_schema(layout)["psi"].near == "omega"
+
+
+@pytest.mark.parametrize("make", [semifl, fl2])
+def test_the_warm_up_is_as_long_as_it_says(make: Any) -> None:
+    network = net()
+    method, site = make(warmup=7), server(network)
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    long = replace(method.server, sgd=replace(SGD, epochs=7))
+    assert torch.equal(state.sigma, train_server(long, theta(network), method.start(theta(network)), site, seeded(0)))
+    later = method.before_clients(replace(state, round=1), site, seeded(0))
+    assert torch.equal(later.sigma, state.omega), "only before the first round"

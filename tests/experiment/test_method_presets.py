@@ -12,7 +12,7 @@ import torch
 from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
 from fedfew.core.settings import settings_of
 from fedfew.experiment.build import assemble, sites_of
-from fedfew.experiment.config import load, presets
+from fedfew.experiment.config import Config, load, presets
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 
@@ -40,6 +40,14 @@ SMALL = {
 }
 
 
+def small(name: str) -> Config:
+    """A preset cut down to a second's work."""
+    known = load(name)["method"]
+    quick = {"subset": 20, "warmup": 1}
+    changes = SMALL | {f"method.{key}": value for key, value in quick.items() if key in known}
+    return load(name, changes | ({"dataset.open": 30} if "subset" in known else {}))
+
+
 @pytest.mark.parametrize("name", [name for name in OF_METHODS if name not in ("fedfew", "fedmix")])
 def test_a_preset_of_that_name_uses_it(name: str) -> None:
     config = load(name)
@@ -51,8 +59,7 @@ def test_a_preset_of_that_name_uses_it(name: str) -> None:
 @pytest.mark.parametrize("name", LAPTOP)
 def test_a_preset_runs_on_small_data(name: str) -> None:
     torch.set_num_threads(1)
-    open_set = {"dataset.open": 30, "method.subset": 20} if name == "ds-fl" else {}
-    config = load(name, SMALL | open_set)
+    config = small(name)
     parts = assemble(config)
     fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
     start = parts.algorithm.start(parts.network.snapshot())
@@ -74,7 +81,7 @@ def test_what_travels_up_is_what_the_method_promises() -> None:
     """Bytes of one round and one client, worked out from the model's size."""
 
     def up(name: str) -> float:
-        config = load(name, SMALL | ({"dataset.open": 30, "method.subset": 20} if name == "ds-fl" else {}))
+        config = small(name)
         parts = assemble(config)
         fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
         start = parts.algorithm.start(parts.network.snapshot())

@@ -66,7 +66,8 @@ class AllLabels:
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        psi = self.aggregator(contributions(state, updates), state.sigma, state.sigma)
+        parts = contributions(state, updates, work=self.client.work)
+        psi = self.aggregator(parts, state.sigma, state.sigma)
         return replace(state, omega=psi.vector, weights=psi.weights)
 
     def reply_schema(self, layout: Layout) -> Schema:

@@ -26,12 +26,13 @@ class Alternate:
     lambda_s: float
     server_momentum: float
     vote: Voting
+    warmup: int
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
         sigma = state.omega
         if state.round == 0:
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
 
     def broadcast(self, state: ServerState) -> Payload:
@@ -43,8 +44,7 @@ class Alternate:
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         """Aggregate with server momentum, then train on the server's labels."""
-        lr = self.client.rate(state.round, state.validation)
-        parts = active(contributions(state, updates, work=lambda steps: self.client.work(steps, lr)))
+        parts = active(contributions(state, updates, work=self.client.work))
         omega, extra, weights = state.sigma, state.extra, {}
         if parts:
             psi = self.aggregator(parts, state.sigma, state.sigma)

@@ -68,6 +68,7 @@ class DSFL:
     temperature: Annotated[Positive, Doc("T: how much the averaged probabilities are sharpened")] = 0.1
     distill_epochs: Annotated[Natural, Doc("passes of the server over the round's open images")] = 5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fednova": NO_MODELS, "fltrust": NO_MODELS}
     asks_clients: ClassVar[bool] = True
@@ -81,7 +82,7 @@ class DSFL:
         self._check(site)
         sigma = state.omega
         if state.round == 0:
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         asked = site.open[torch.randperm(len(site.open), generator=rng)[: self.subset].sort().values]
         return replace(state, sigma=sigma, extra=state.extra | {"open": asked} | self.vote.learn(site))
 

@@ -23,7 +23,7 @@ from fedfew.algorithms.local import LocalSGD, Supervised, train_server
 from fedfew.algorithms.objective import Objective
 from fedfew.algorithms.unlabeled import train_unlabeled
 from fedfew.core.layout import Layout, Vector
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Doc, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
 
 NO_WAY_TO_TRUST = (
@@ -48,6 +48,7 @@ class FedAvg:
     server_momentum: Annotated[
         NonNegative, Doc("m: share of the last rounds' movement that is carried on; 0: none")
     ] = 0.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     asks_clients: ClassVar[bool] = True
@@ -59,7 +60,8 @@ class FedAvg:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma, extra = state.omega, state.extra | self.vote.learn(site)
         if self.order == "before" or state.round == 0:
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+            epochs = self.warmup if state.round == 0 else 0
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
         return replace(state, sigma=sigma, extra=extra)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -100,7 +102,8 @@ def fedprox(
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
     order: Annotated[Literal["before", "after"], Doc("as for fedavg")] = "before",
     server_momentum: Annotated[NonNegative, Doc("as for fedavg")] = 0.0,
+    warmup: Annotated[Natural, Doc("as for fedavg")] = 0,
     vote: Voting = PLAIN_VOTE,
 ) -> FedAvg:
     """FedProx (Li et al. 2020): FedAvg whose clients are held near the model they started from."""
-    return FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, vote)
+    return FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, warmup, vote)

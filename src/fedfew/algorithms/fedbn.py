@@ -17,7 +17,7 @@ from fedfew.algorithms.label_shift import PLAIN_VOTE, Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.algorithms.norm_policy import LocalNorm
 from fedfew.algorithms.objective import Objective
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Doc, Natural, NonNegative
 from fedfew.core.types import Aggregator
 
 
@@ -30,9 +30,10 @@ def fedbn(
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
     order: Annotated[Literal["before", "after"], Doc("as for fedavg")] = "before",
     server_momentum: Annotated[NonNegative, Doc("as for fedavg")] = 0.0,
+    warmup: Annotated[Natural, Doc("as for fedavg")] = 0,
     vote: Voting = PLAIN_VOTE,
 ) -> LocalNorm:
     """FedBN (Li et al. 2021): FedAvg whose clients keep their normalisation layers."""
     return LocalNorm(
-        FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, vote)
+        FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, warmup, vote)
     )  # fmt: skip

@@ -116,8 +116,7 @@ class FedSiam:
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        lr = self.client.rate(state.round, state.validation)
-        online = contributions(state, updates, work=lambda steps: self.client.work(steps, lr))
+        online = contributions(state, updates, work=self.client.work)
         psi = self.aggregator(online, state.sigma, state.sigma)
         extra = state.extra
         if self.uploads == "both":

@@ -25,7 +25,7 @@ from fedfew.algorithms.local import LocalSGD, Supervised, descend
 from fedfew.algorithms.sharpness import uphill
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
 
 
@@ -48,6 +48,7 @@ class FL2:
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
     server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     asks_clients: ClassVar[bool] = True
@@ -56,7 +57,15 @@ class FL2:
     @property
     def turns(self) -> Alternate:
         """The skeleton it shares with SemiFL."""
-        return Alternate(self.server, self.client, self.aggregator, self.lambda_s, self.server_momentum, self.vote)
+        return Alternate(
+            self.server,
+            self.client,
+            self.aggregator,
+            self.lambda_s,
+            self.server_momentum,
+            self.vote,
+            self.warmup,
+        )
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -206,9 +206,20 @@ def train_supervised(
 
 
 def train_server(
-    how: Supervised, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, scale: float = 1.0
+    how: Supervised,
+    start: Vector,
+    state: ServerState,
+    site: ServerSite,
+    rng: torch.Generator,
+    scale: float = 1.0,
+    epochs: int = 0,
 ) -> Vector:
-    """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round."""
+    """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
+
+    ``epochs`` > 0 stands in for the usual number: a warm-up before the first round.
+    """
+    if epochs:
+        how = replace(how, sgd=replace(how.sgd, epochs=epochs))
     sigma, _ = train_supervised(
         site.network,
         start,

@@ -28,7 +28,7 @@ from fedfew.algorithms.label_shift import PLAIN_VOTE, Voting
 from fedfew.algorithms.local import LocalSGD, Supervised, descend
 from fedfew.algorithms.mixup import beta_draw, blend
 from fedfew.core.layout import Layout, Vector
-from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
+from fedfew.core.settings import Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
 
 
@@ -44,6 +44,7 @@ class SemiFL:
     lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: fixed labels alone")] = 1.0
     server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     asks_clients: ClassVar[bool] = True
@@ -52,7 +53,15 @@ class SemiFL:
     @property
     def turns(self) -> Alternate:
         """The skeleton it shares with (FL)²."""
-        return Alternate(self.server, self.client, self.aggregator, self.lambda_s, self.server_momentum, self.vote)
+        return Alternate(
+            self.server,
+            self.client,
+            self.aggregator,
+            self.lambda_s,
+            self.server_momentum,
+            self.vote,
+            self.warmup,
+        )
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega)
