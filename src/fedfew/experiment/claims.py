@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.experiment.claims_measures import (
-    BEYOND,
     Agrees,
     Measure,
     Verdict,
@@ -162,7 +161,7 @@ def fig6a(found: Results) -> list[Verdict]:
     high, low = max(arms, key=lambda a: a.mean or 0.0), min(arms, key=lambda a: a.mean or 0.0)
     gap = difference(high, low) or means[high.arm.label]
     width = (high.mean or 0.0) - (low.mean or 0.0)
-    agrees: Agrees = "yes" if width <= 0.01 else "no" if width - BEYOND * gap.error > 0.01 else "undecided"
+    agrees: Agrees = "yes" if width <= 0.01 else "no" if width - gap.margin > 0.01 else "undecided"
     words = f"from {high.arm.label} down to {low.arm.label}; {plus_minus(gap.error)}"
     lead = {"no": "Does not hold here: ", "undecided": "More than 1 point, but not significantly: "}.get(agrees, "")
     partial = any(m.partial for m in means.values())
@@ -190,7 +189,7 @@ def _large(m: Measure) -> tuple[Agrees, str]:
     agrees, words = positive(m)
     if agrees == "yes" and m.value < 0.01:
         return "no", f"Does not hold here: real, but less than 1 point ({plus_minus(m.error)})"
-    if agrees == "undecided" and m.value + BEYOND * m.error < 0.01:
+    if agrees == "undecided" and m.value + m.margin < 0.01:
         return "no", f"Does not hold here: no fall of 1 point or more ({plus_minus(m.error)})"
     return agrees, words
 
@@ -218,21 +217,30 @@ def verdicts(figure: str, found: Results) -> list[Verdict]:
     return CLAIMS[figure](found)
 
 
-def against_server_only(found: Results) -> list[str]:
-    """For each arm that asks clients, whether it beats training on the server's labels alone, in one sentence."""
-    sentences = []
+def against_server_only(found: Results) -> dict[tuple[str, str], Measure]:
+    """For each arm that asks clients, its gain over training on the server's labels alone."""
+    gains = {}
     for (panel, label), arm in found.items():
         bound = _bound(found, panel, label)
-        if bound is None or "server-only" in label or (m := difference(arm, bound)) is None:
-            continue
-        name = f"{label}{', ' + panel if panel else ''}"
-        agrees = positive(m)[0]
-        told = {
-            "yes": f"beats server-only training by {points(m.value)}",
-            "no": f"is worse than server-only training by {points(-m.value)}",
-        }.get(agrees, f"does not differ significantly from server-only training ({points(m.value, signed=True)})")
-        sentences.append(f"{name} {told}; {plus_minus(m.error)}, {m.n} seed{'s' * (m.n > 1)}.")
-    return sentences
+        if bound is not None and SERVER_ONLY not in label and (m := difference(arm, bound)) is not None:
+            gains[panel, label] = m
+    return gains
+
+
+def gain_sentence(key: tuple[str, str], m: Measure) -> str:
+    """Whether the arm beats the lower bound, in words."""
+    panel, label = key
+    told = {
+        "yes": f"beats server-only training by {points(m.value)}",
+        "no": f"is worse than server-only training by {points(-m.value)}",
+    }.get(positive(m)[0], f"does not differ significantly from server-only training ({points(m.value, signed=True)})")
+    return f"{label}{', ' + panel if panel else ''} {told}; {plus_minus(m.error)}, {m.n} seed{'s' * (m.n > 1)}."
+
+
+def gain_cell(m: Measure) -> str:
+    """The same for a table."""
+    told = {"yes": "better", "no": "**worse**"}.get(positive(m)[0], "not significant")
+    return f"{100 * m.value:+.1f} (SE {100 * m.error:.1f}), {told}"
 
 
 def _bound(found: Results, panel: str, label: str) -> ArmResult | None:

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from fedfew.experiment.compare import BASELINE, METHOD, Comparison
@@ -46,8 +46,10 @@ def _panels(found: Results) -> Figure:
     for axis, panel in zip(axes, PANELS, strict=True):
         curves(axis, [arm for key, arm in found.items() if key[0] == panel])
         axis.set_title(panel)
+    if ("non-IID", "FedMix + FedFreq") in found:
+        _reported(axes[1], 0.475)
     axes[0].set_ylabel("test accuracy")
-    _legend(figure, axes[0])
+    _legend(figure, axes)
     return figure
 
 
@@ -79,6 +81,8 @@ def _labels(found: Results) -> Figure:
     left.legend(fontsize=8, frameon=False, loc="lower right")
     for name, colour in (("FedMix", COLOURS[0]), ("FedMatch", COLOURS[3]), (SERVER_ONLY, "#6c757d")):
         _dots(right, [arm for (_, label), arm in found.items() if label.startswith(name)], colour, name)
+    right.plot([800], [0.47], "*", color=COLOURS[0], markersize=9, fillstyle="none", label="FedMix in the paper")
+    left.set_title("FedMix + FedFreq", fontsize=10)
     right.set_xticks(sorted({arm.arm.x for arm in found.values() if arm.arm.x is not None}))
     right.set_xlabel("labels at the server, $N_s$")
     _finish(right)
@@ -117,7 +121,8 @@ def weight_by_rank(records: Sequence[dict[str, Any]], clients: int) -> NDArray[n
 
 
 def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
-    """Mean accuracy by round with a band of one standard deviation; unfinished runs are marked in the legend."""
+    """Mean accuracy by round with a band of one standard deviation; it is told which runs are not finished."""
+    short = []
     for place, arm in enumerate(arms):
         if not arm.outcomes:
             continue
@@ -125,14 +130,27 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
         length = min(o.rounds for o in arm.outcomes)
         table = np.array([o.curve()[:length] for o in arm.outcomes])
         rounds, middle = np.arange(1, length + 1), table.mean(0)
-        shown = f"{label} (up to round {length})" if arm.partial else label
+        short += [f"{label} to round {length} of {arm.outcomes[0].of}"] if arm.partial else []
         bold = 1.2 if label in BOUND_STYLE else 1.6
-        axis.plot(rounds, middle, label=shown, linewidth=bold, marker="." if length < 5 else "", **style)
+        axis.plot(rounds, middle, label=label, linewidth=bold, marker="." if length < 5 else "", **style)
         if len(table) > 1:
             sd = table.std(0, ddof=1)
             axis.fill_between(rounds, middle - sd, middle + sd, color=style["color"], alpha=0.15, linewidth=0)
     axis.set_xlabel("round")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if short:
+        told = "not finished:\n" + "\n".join(short)
+        axis.text(0.02, 0.98, told, transform=axis.transAxes, fontsize=7, va="top", color="#b23a48")
     _finish(axis, legend=False)
+
+
+def _reported(axis: Axes, accuracy: float) -> None:
+    """What the paper reports, as a thin line."""
+    axis.axhline(accuracy, color="#868e96", linewidth=0.8, zorder=0)
+    axis.text(
+        0.01, accuracy, f"paper: {100 * accuracy:g} %", transform=axis.get_yaxis_transform(), fontsize=7,
+        va="bottom", color="#495057",
+    )  # fmt: skip
 
 
 def _dots(axis: Axes, arms: Sequence[ArmResult], colour: str, label: str) -> None:
@@ -161,11 +179,14 @@ def _finish(axis: Axes, *, legend: bool = True) -> None:
         axis.legend(fontsize=8, frameon=False)
 
 
-def _legend(figure: Figure, axis: Axes) -> None:
-    """One legend below both panels, since they show the same arms."""
-    handles, labels = axis.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below the panels, since they show the same arms."""
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        shown = dict(zip(labels, handles, strict=True)) | shown
+    if shown:
+        figure.legend(shown.values(), shown, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
 
 
 def comparison(found: Comparison) -> Figure:
@@ -185,6 +206,7 @@ def comparison(found: Comparison) -> Figure:
             axis.axvline(value.mean, linewidth=1, **BOUND_STYLE[SERVER_ONLY])
     axis.set_yticks(range(len(rows)), [f"{row.label} (n = {row.accuracy.n})" for row in rows])
     axis.set_ylim(-0.6, len(rows) - 0.4)
+    axis.set_xlim(left=max(axis.get_xlim()[0], 0.0), right=min(axis.get_xlim()[1], 1.0))
     axis.set_xlabel("test accuracy, mean and 95 % interval over seeds")
     axis.xaxis.set_major_formatter(FuncFormatter(_percent))
     axis.spines[["top", "right"]].set_visible(False)

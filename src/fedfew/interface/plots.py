@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ def bubbles(histograms: Mapping[str, NDArray[np.int64]], classes: Sequence[str],
         part = histogram[:shown]
         client, kind = np.nonzero(part)
         count = part[client, kind]
-        axis.scatter(client, kind, s=260 * count / largest, color=COLOURS[0], alpha=0.65, linewidths=0)
+        axis.scatter(client, kind, s=380 * count / largest, color=COLOURS[0], alpha=0.65, linewidths=0)
         axis.set_title(title)
         axis.set_xlabel("client" if len(histogram) <= shown else f"client (the first {shown} of {len(histogram)})")
         axis.set_xlim(-1, len(part))
@@ -38,6 +39,7 @@ def save(figure: Figure, stem: Path, kinds: Sequence[str] = ("png", "svg")) -> l
     for kind in kinds:
         path = stem.with_name(f"{stem.name}.{kind}")
         stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        figure.savefig(path, dpi=150, metadata=stamp)
+        with rc_context({"svg.hashsalt": stem.name}):  # otherwise an SVG's identifiers are drawn anew each time
+            figure.savefig(path, dpi=150, metadata=stamp)
         written.append(path)
     return written

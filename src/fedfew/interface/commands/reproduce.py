@@ -72,7 +72,7 @@ def _command() -> str:
     """As typed, so that it can be typed again."""
     import shlex
 
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
 
 
 def _run(plan: "Plan", figures: list[str], folder: Path, jobs: int, anyway: bool, command: str) -> "Tally":
@@ -123,7 +123,7 @@ def _coloured(verdict: "Verdict") -> str:
 
 def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
     """A figure's files and verdicts, from the runs in the folder as they are now."""
-    from fedfew.experiment.claims import against_server_only, verdicts
+    from fedfew.experiment.claims import against_server_only, gain_sentence, verdicts
     from fedfew.experiment.reproduce import TITLES
     from fedfew.experiment.reproduce_results import curves_csv, results, table_csv
     from fedfew.experiment.storage import write_atomically
@@ -133,13 +133,14 @@ def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
     if name == "fig3":
         return _make_partitions(plan, folder)
     found = results(plan, name, folder)
+    gains = against_server_only(found)
     files = save(draw(name, found), folder / "figures" / name, ("png", "svg", "pdf"))
     for suffix, content in (("", curves_csv(found)), ("-table", table_csv(found))):
         files.append(folder / "figures" / f"{name}{suffix}.csv")
         write_atomically(files[-1], content)
     return {
         "title": TITLES[name], "found": found, "verdicts": verdicts(name, found),
-        "sentences": against_server_only(found), "files": files, "more": {},
+        "sentences": [gain_sentence(key, m) for key, m in gains.items()], "gains": gains, "files": files, "more": {},
     }  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def _make_partitions(plan: "Plan", folder: Path) -> dict[str, Any]:
     more = {"R": {f"{mu:g}": round(heterogeneity(h), 4) for mu, h in histograms.items()}, "hash": hashes}
     return {
         "title": TITLES["fig3"], "found": {}, "verdicts": partitions(histograms), "sentences": [],
-        "files": files, "more": more,
+        "gains": {}, "files": files, "more": more,
     }  # fmt: skip
 
 
@@ -184,6 +185,7 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     """Write the section of every figure that was asked for so far; safe while runs go on."""
     import shutil
 
+    from fedfew.experiment.claims import gain_cell
     from fedfew.experiment.reproduce import TITLES
     from fedfew.experiment.reproduce_markdown import put, relative, section
     from fedfew.experiment.reproduce_results import known_plans
@@ -199,7 +201,8 @@ def _report(folder: Path, page: Path, json: bool) -> None:
         files = [Path(shutil.copyfile(path, beside / path.name)) for path in made["files"]]
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
-        sections[name] = section(name, command, made["found"], made["verdicts"], made["sentences"], image, links)
+        gains = {key: gain_cell(m) for key, m in made["gains"].items()}
+        sections[name] = section(name, command, made["found"], made["verdicts"], gains, image, links)
     put(page, sections)
     if json:
         print_json({"page": str(page), "figures": list(sections)})
