@@ -116,7 +116,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E206": Explanation(
         "no images where they should be",
-        "The folder is missing, or has not the layout server/<class>/, clients/<site>/, test/<class>/ with images in it.",
+        "The folder is missing, or lacks the layout server/<class>/, clients/<site>/, test/<class>/ with images in it.",
         "Put the images there; `fedfew check FOLDER` shows what is found.",
     ),
     "E207": Explanation(

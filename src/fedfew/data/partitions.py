@@ -127,7 +127,7 @@ def virtual(
     per_client: Annotated[Count, Doc("images each client holds; clients share images")] = 100,
     mu: Mu = 0.1,
 ) -> VirtualPartition:
-    """Clients whose images follow from the seed and their number: any number of them, at no cost but for those asked."""
+    """Clients whose images follow from the seed and their number: any number of them, free but for those asked."""
     _check(len(labels), 1, 0.0, empty=False, mu=mu)
     if per_client > len(labels):
         raise FedfewError(

@@ -25,17 +25,21 @@ def partition(
 ) -> None:
     """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
     from fedfew.core.errors import FedfewError
-    from fedfew.data import heterogeneity
+    from fedfew.core.settings import settings_of
+    from fedfew.data import PARTITIONS, heterogeneity
     from fedfew.experiment.build import federation_of
     from fedfew.experiment.config import load
     from fedfew.interface.console import print_json
     from fedfew.interface.plots import bubbles, save
 
+    known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}
     try:
-        levels = [float(part) for part in mu.split(",")] if kind.startswith("dirichlet") else [None]
+        levels = [float(part) for part in mu.split(",")] if "mu" in known else [None]
     except ValueError:
         raise FedfewError("E103", "--mu", f"{mu!r} is not a list of numbers", "Write e.g. --mu 0.1,1,10") from None
-    table: dict[str, Any] = {"clients": clients, "dataset": {"name": dataset}, "partition": {"kind": kind, "skew": skew}}
+    table: dict[str, Any] = {"clients": clients, "dataset": {"name": dataset}, "partition": {"kind": kind}}
+    if skew or "skew" in known:
+        table["partition"]["skew"] = skew
     if dataset == "cifar10":
         table["dataset"] |= {"split": "paper", "validation": 2000, "unlabeled": 55_000}
     else:

@@ -42,7 +42,8 @@ def finish(session: "Session", json: bool) -> None:
     summary = Run(session.folder).summary
     accuracy = summary["accuracy"]
     if not json:
-        table = Table(title=f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}, {summary['rounds']} rounds")
+        what = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
+        table = Table(title=f"{what}, {summary['rounds']} rounds")
         table.add_column("")
         table.add_column("", justify="right")
         rows = {
