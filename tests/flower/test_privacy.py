@@ -1,0 +1,165 @@
+"""Clipping, noise and ε; and a real site that keeps to itself what is nobody's business."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from fedfew.algorithms.privacy import Private
+from fedfew.core.errors import FedfewError
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientSite, Payload
+from fedfew.experiment.build import Parts, network_of
+from fedfew.experiment.config import load
+from fedfew.experiment.deploy.fleet import greeting
+from fedfew.experiment.deploy.site import real_site, secret_of
+from fedfew.experiment.method import plain_algorithm
+from fedfew.experiment.privacy import epsilon, privacy_of
+from fedfew.runtime.flower_site import WarmSite
+from fedfew.runtime.flower_tensors import pack, unpack
+
+Tiny = Callable[..., Parts]
+
+
+def trained(parts: Parts, clip: float, noise: float) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The change without privacy, the change with it, and all that leaves."""
+    network = network_of(parts.config, parts.federation)
+    omega = network.snapshot()
+    plain = plain_algorithm(parts.config.document)
+    state = plain.start(omega)
+    payload = plain.broadcast(state, 0)
+    site = ClientSite(0, network, parts.federation.images[:30], 10, False)
+    clear = plain.train_client(payload, site, stream(0, "x")).reply["psi"] - omega
+    sent = Private(plain, clip, noise).train_client(payload, site, stream(0, "x"))
+    return clear, sent.reply["psi"] - omega, sent
+
+
+def test_a_long_change_is_shortened_in_its_direction_and_a_short_one_left(tiny: Tiny) -> None:
+    parts = tiny(client__lr=0.5)
+    clear, _, _ = trained(parts, 1e9, 0.0)
+    length = float(clear.norm())
+    assert length > 0
+    _, short, _ = trained(parts, length / 3, 0.0)
+    assert torch.allclose(short, clear / 3, atol=1e-6)
+    _, same, _ = trained(parts, 2 * length, 0.0)
+    assert torch.allclose(same, clear, atol=1e-6)
+
+
+def test_noise_has_deviation_z_times_c_on_every_entry(tiny: Tiny) -> None:
+    _, blurred, sent = trained(tiny(), 0.5, 4.0)
+    _, clipped, _ = trained(tiny(), 0.5, 0.0)
+    noise = blurred - clipped
+    assert float(noise.std()) == pytest.approx(2.0, rel=0.05) and abs(float(noise.mean())) < 0.2
+    assert sent.metrics == {} and sent.votes is None and sent.examples == 1
+
+
+def delta_of(multiplier: float, eps: float) -> float:
+    """δ(ε) of a Gaussian mechanism, from its definition (Balle and Wang 2018, Theorem 8)."""
+    mu = 1 / multiplier
+    return float(norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu))
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (4.0, 9), (1.0, 3)])
+def test_epsilon_is_that_of_the_composed_gaussian_mechanism(noise: float, rounds: int) -> None:
+    value = epsilon(noise, rounds, 1e-5)
+    assert delta_of(noise / 2 / math.sqrt(rounds), value) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_the_summary_counts_every_time_a_client_was_asked() -> None:
+    records = [{"cohort": [0, 1]}, {"cohort": [1, 2]}, {"cohort": [1]}]
+    settings = {"clip": 1.0, "noise": 2.0, "delta": 1e-5}
+    found = privacy_of(records, settings)
+    assert found is not None and found["rounds_of_a_client"] == 3
+    assert found["epsilon"] == pytest.approx(epsilon(2.0, 3, 1e-5), rel=1e-5)
+    assert privacy_of(records, settings | {"clip": 0.0}) is None
+    assert (privacy_of(records, settings | {"noise": 0.0}) or {})["epsilon"] is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy.noise": 1.0},
+        {"privacy.clip": 1.0, "method.name": "fedmatch"},
+        {"privacy.clip": 1.0, "method.name": "all-labels"},
+        {"privacy.clip": 1.0, "privacy.noise": 1.0, "model.norm": "batch"},
+    ],
+)
+def test_what_privacy_does_not_cover_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(FedfewError, match="E113"):
+        load("quick", changes)
+
+
+# --- a real site ---
+
+
+def message(parts: Parts, omega: torch.Tensor, round: int = 0, client: int = 1) -> tuple[dict[str, Any], Any]:
+    payload: Payload = parts.algorithm.broadcast(parts.algorithm.start(omega), client)
+    index, content = pack({"x": payload})
+    head = {"kind": "train", "round": round, "jobs": [{"client": client, "tensors": index["x"]}]}
+    return head | greeting(parts, "run"), content
+
+
+@pytest.fixture
+def images(tmp_path: Path, tiny: Tiny) -> Path:
+    np.savez(tmp_path / "own.npz", images=tiny().federation.images[:20].numpy())
+    return tmp_path / "own.npz"
+
+
+def real(state: Path, images: Path, min_noise: float = 0.0, max_clip: float = 0.0) -> WarmSite:
+    state.mkdir()
+    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, secret_of(state))
+
+
+def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny(method__threshold=0.0)
+    site = real(tmp_path / "s", images)
+    head, content = message(parts, parts.network.snapshot())
+    reply, up = site.answer(head, content)
+    (answer,) = reply["answers"]
+    assert answer["examples"] == 20 and answer["metrics"]["kept"] == 20.0
+    assert not [name for name in answer["metrics"] if name.startswith("class/") or name == "right"]
+    assert list(unpack(answer["tensors"], up)) == ["psi"]
+    assert (tmp_path / "s" / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_noise_of_a_real_site_depends_on_its_secret_and_on_what_it_was_sent(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1e-6, privacy__noise=1e6)  # the change is nothing, the noise of deviation 1 is all
+    omega = network_of(parts.config, parts.federation).snapshot()
+
+    def noise(site: WarmSite, start: torch.Tensor) -> torch.Tensor:
+        reply, up = site.answer(*message(parts, start))
+        return unpack(reply["answers"][0]["tensors"], up)["psi"] - start
+
+    one, two = real(tmp_path / "one", images), real(tmp_path / "two", images)
+    first = noise(one, omega)
+    assert float(first.std()) == pytest.approx(1.0, rel=0.1)
+    again = WarmSite(1, real_site(1, images), tmp_path / "one", secret_of(tmp_path / "one"))
+    assert torch.equal(noise(again, omega), first)  # drawn anew, an average would show the change
+    assert abs(float(torch.corrcoef(torch.stack([first, noise(two, omega)]))[0, 1])) < 0.1
+    assert abs(float(torch.corrcoef(torch.stack([first, noise(one, omega + 1)]))[0, 1])) < 0.1
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, {"min_noise": 0.5}), ({"privacy__clip": 2.0}, {"max_clip": 1.0})])
+def test_a_site_can_insist_on_privacy(
+    tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, float], wanted: dict[str, float]
+) -> None:
+    parts = tiny(**given)
+    site = real(tmp_path / "s", images, **wanted)
+    reply, up = site.answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"][0]["code"] == "E417" and "this site wants" in reply["answers"][0]["reason"] and not up
+    assert not (tmp_path / "s" / "ledger.jsonl").exists()
+
+
+def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny()
+    np.savez(tmp_path / "color.npz", images=np.zeros((3, 3, 28, 28), np.uint8))
+    for name, data in (("s1", tmp_path / "color.npz"), ("s2", tmp_path / "gone.npz")):
+        reply, _ = real(tmp_path / name, data).answer(*message(parts, parts.network.snapshot()))
+        assert reply["answers"][0]["code"] == "E417"
