@@ -11,9 +11,9 @@ from fedfew.experiment.environment import fingerprint
 
 GOLDEN = Path(__file__).with_name("rounds.json")
 EASY: dict[str, dict[str, Any]] = {
-    "fedmix": {"method__threshold": 0.3},
+    "fedmix": {"method__threshold": 0.15},
     "fedavg": {"objective__threshold": 0.3},
-    "fedmatch": {"method__threshold": 0.3, "method__interval": 1},
+    "fedmatch": {"method__threshold": 0.12, "method__interval": 1},
 }
 """Thresholds low enough that a model of two rounds votes with some images."""
 METHODS = tuple(EASY)

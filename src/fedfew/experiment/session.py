@@ -41,6 +41,11 @@ class Session:
         """How many rounds the run has in all."""
         return int(self.parts.config["rounds"])
 
+    @property
+    def saved(self) -> int:
+        """The round that a resume would go on from, as the disk has it."""
+        return Checkpoints(self.folder.checkpoints).last_round()
+
     def advance(self) -> Generator[RoundRecord]:
         """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are."""
         store = Checkpoints(self.folder.checkpoints)

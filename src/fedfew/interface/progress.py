@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
@@ -47,7 +48,7 @@ def follow(session: "Session", title: str) -> None:
                     what = CODES[fault["code"]].title
                     bar.console.print(
                         f"[yellow]round {record['round']}: client {fault['client']} left out, "
-                        f"{fault['code']} {what}:[/] {fault['reason']}"
+                        f"{fault['code']} {what}:[/] {escape(fault['reason'])}"
                     )
                 seen.append(record)
                 for alarm in newest(seen):
@@ -58,6 +59,6 @@ def follow(session: "Session", title: str) -> None:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
     except KeyboardInterrupt:
-        err.print(f"stopped after round {session.state.round}; everything up to it is saved. Go on with:")
+        err.print(f"stopped after round {session.saved}; everything up to it is saved. Go on with:")
         err.print(f"  fedfew resume {session.folder.path}", markup=False, soft_wrap=True)
         raise

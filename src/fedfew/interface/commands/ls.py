@@ -22,9 +22,10 @@ def ls(
     from fedfew.core.errors import FedfewError
     from fedfew.experiment.run import Run
     from fedfew.interface.console import out, percent, print_json
+    from fedfew.interface.report.facts import find_runs
 
     rows = []
-    for path in sorted(p.parent for p in folder.rglob("run.toml")):
+    for path in find_runs(folder):
         try:
             run = Run.open(path)
             records, config = run.rounds, run.config

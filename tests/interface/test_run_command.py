@@ -1,0 +1,274 @@
+"""run, resume, ls, methods, explain, data and partition as a person meets them: JSON, mistakes, Ctrl-C."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interface.fedfew_command import fedfew
+from tests.interface.subprocess_runs import LASTING, committed, launch, result, under_way, write_config
+from tests.runtime.processes import gone
+from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
+
+from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.core.errors import CODES
+from fedfew.core.types import Missing
+from fedfew.data import DATASETS, PARTITIONS
+from fedfew.experiment.run import Experiment, Run
+from fedfew.experiment.session import start
+from fedfew.models import MODELS
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config(tmp_path, TINY)
+
+
+def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fedfew(capsys, "run", config, "--out", "runs/one", "--json")
+    assert said.status == 0, said.err
+    assert said.out.count("\n") == 1
+    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds"}
+    assert said.json["accuracy"].keys() == {"last", "mean_last_10", "best_by_validation"}
+    assert said.json["run"] == "runs/one"
+    assert said.json["rounds"] == 2
+    assert said.json["model_sha256"] == model_hash(Path("runs/one")) == model_hash(tiny_run(tmp_path / "again"))
+    assert isinstance(said.json["seconds"], float)
+
+    line = Run.open("runs/one").rounds[0]
+    promised = {"round", "accuracy", "loss", "cohort", "weights", "coverage", "correct", "bytes_up", "bytes_down"}
+    assert line.keys() >= promised | {"seconds", "rejected"}
+    assert line["seconds"].keys() == {"server", "clients", "aggregate", "evaluate", "checkpoint"}
+
+    again = fedfew(capsys, "resume", "runs/one", "--json")
+    assert again.status == 0
+    assert again.err.strip() == ""
+    assert {**again.json, "seconds": 0} == {**said.json, "seconds": 0}
+
+    start(Experiment.load(TINY, {"method.name": "fedavg"}).config, "runs/two")
+    (tmp_path / "runs" / "broken").mkdir()
+    (tmp_path / "runs" / "broken" / "run.toml").write_text("rounds = ")
+    (tmp_path / "runs" / ".half.1.tmp").mkdir()
+    (tmp_path / "runs" / ".half.1.tmp" / "run.toml").write_text("rounds = 2")
+    listed = fedfew(capsys, "ls", "runs", "--json")
+    assert listed.status == 0
+    rows = {Path(row["run"]).name: row for row in listed.json["runs"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "one": "finished",
+        "two": "open",
+        "broken": "unreadable (E102)",
+    }
+    assert (rows["one"]["rounds"], rows["one"]["of"], rows["one"]["method"]) == (2, 2, "fedmix")
+    assert (rows["two"]["rounds"], rows["two"]["accuracy"]) == (0, None)
+    assert "one" in fedfew(capsys, "ls", "runs").out
+    assert "no runs below" in fedfew(capsys, "ls", tmp_path / "runs" / "one" / "checkpoints").out
+
+
+def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "run", config, "--set", "method.name=server-only", "--out", tmp_path / "run")
+    assert said.status == 0
+    assert "accuracy, last round" in said.out
+    assert f"run folder: {tmp_path / 'run'}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["run", "quikc"], "E101", "Did you mean quick?"),
+        (["run", "nothing.toml"], "E101", "neither a preset nor a readable TOML file"),
+        (["run", "quick", "--set", "rounds"], "E102", "key=value"),
+        (["run", "quick", "--set", "rounds=x"], "E103", "rounds = 'x'"),
+        (["run", "quick", "--set", "partition.dirichlet_mu=1"], "E104", "did you mean partition.mu?"),
+        (["run", "quick", "--set", "method.name=fedmx"], "E105", "did you mean fedmix?"),
+        (["run", "quick", "--set", "method.alpha=0.9"], "E106", "method.alpha"),
+        (["run", "quick", "--set", "method.name=fedmatch", "--set", "aggregator.name=median"], "E107", "does not fit"),
+        (["run", "quick", "--set", "clients=6000"], "E108", "Lower `clients`"),
+        (["run", "quick", "--set", "labels=9000"], "E109", "9,000 labels"),
+        (["run", "quick", "--set", "participation=0"], "E103", "participation = 0"),
+        (["run", "quick", "--set", "partition.mu=-1"], "E103", "partition.mu = -1"),
+        (["resume", "nowhere"], "E302", "does not exist"),
+        (["resume", "."], "E302", "is not a run folder"),
+        (["methods", "fedmx"], "E105", "fedmix"),
+        (["explain", "E999"], "E105", "no code"),
+        (["data", "fetch", "mnits"], "E105", ""),
+        (["partition", "--dataset", "mini-mnist", "--mu", "a,b"], "E103", "--mu"),
+        (["partition", "--dataset", "mini-mnist", "--mu", "-1"], "E103", "partition.mu"),
+        (["partition", "--dataset", "minimnist"], "E105", "mini-mnist"),
+        (["partition", "--dataset", "mini-mnist", "--clients", "100000"], "E108", ""),
+    ],
+)
+def test_a_mistake_is_one_line_with_a_code_and_leaves_nothing(
+    words: list[str], code: str, says: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fedfew(capsys, *words)
+    assert said.status == 2
+    assert said.err.startswith(f"{code} "), said.err
+    assert says in " ".join(said.err.split())
+    assert "Traceback" not in said.err + said.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_mistakes_are_told_at_once(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = fedfew(capsys, "run", "quick", "--set", "rounds=0", "--set", "roundz=1", "--set", "model.name=x", "--json")
+    assert said.status == 2
+    assert sorted(line[:4] for line in said.err.splitlines()) == ["E103", "E104", "E105"]
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_in_use_is_refused(config: Path, tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "run", config, "--out", tmp_path)
+    assert (said.status, said.err[:4]) == (2, "E301")
+    assert [path.name for path in tmp_path.iterdir()] == ["lasting.toml"]
+
+
+def test_debug_shows_where_a_fault_comes_from(capsys: Capture) -> None:
+    from fedfew.core.errors import FedfewError
+
+    with pytest.raises(FedfewError, match="E101"):
+        fedfew(capsys, "run", "quikc", "--debug")
+
+
+def test_rejected_updates_are_told_whatever_their_reason_says(
+    config: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's words are text, not markup."""
+    from fedfew.runtime.site import Sites
+
+    monkeypatch.setattr(Sites, "train", lambda self, t, k, payload: Missing(k, "E408", "a [/bold] b [red]c"))
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--set", "rounds=1", "--json")
+    assert said.status == 0, said.err
+    assert said.err.count("left out, E408 client failed: a [/bold] b [red]c") == 3
+    assert "round 1 skipped" in said.err
+    assert records(tmp_path / "run")[0]["skipped"]
+
+
+def test_what_was_mended_is_told_on_resume(config: Path, tmp_path: Path, capsys: Capture) -> None:
+    fedfew(capsys, "run", config, "--out", tmp_path / "run")
+    (tmp_path / "run" / "run.toml").write_text("rounds = 3")
+    said = fedfew(capsys, "resume", tmp_path / "run", "--json")
+    assert said.status == 0
+    assert said.err.startswith("E309 ")
+    assert "run.toml.changed" in said.err
+
+
+def test_methods(capsys: Capture) -> None:
+    said = fedfew(capsys, "methods", "--json")
+    expected: dict[str, Any] = {
+        "algorithms": list(ALGORITHMS),
+        "aggregators": list(AGGREGATORS),
+        "objectives": list(OBJECTIVES),
+        "models": list(MODELS),
+        "datasets": list(DATASETS),
+        "partitions": list(PARTITIONS),
+    }
+    assert {key: value for key, value in said.json.items() if key != "fleets"} == expected
+    assert {"inline", "pool"} <= set(said.json["fleets"])
+    plain = fedfew(capsys, "methods").out
+    assert all(name in plain for names in said.json.values() for name in names)
+
+
+@pytest.mark.parametrize("name", [*ALGORITHMS, *AGGREGATORS, *OBJECTIVES, *MODELS, *PARTITIONS])
+def test_each_name_is_explained_with_its_settings(name: str, capsys: Capture) -> None:
+    about = fedfew(capsys, "methods", name, "--json").json
+    assert about.keys() >= {"name", "kind", "settings"}
+    plain = fedfew(capsys, "methods", name)
+    assert plain.status == 0
+    assert all(f"  {key} " in plain.out for key in about["settings"])
+
+
+def test_explain(capsys: Capture) -> None:
+    every = fedfew(capsys, "explain").out
+    assert all(code in every for code in CODES)
+    said = fedfew(capsys, "explain", "e104").out
+    assert CODES["E104"].title in said
+    assert "What to do" in said
+
+
+def test_data_ls(capsys: Capture) -> None:
+    datasets = {entry["name"]: entry for entry in fedfew(capsys, "data", "ls", "--json").json["datasets"]}
+    assert datasets["mini-mnist"]["fetched"]
+    assert datasets["mini-mnist"]["images"] == 7_000
+    assert {"cifar10", "mnist", "fashion-mnist"} <= datasets.keys()
+    assert "mini-mnist" in fedfew(capsys, "data", "ls").out
+
+
+def test_partition(tmp_path: Path, capsys: Capture) -> None:
+    words = ["partition", "--dataset", "mini-mnist", "--clients", 20, "--out", tmp_path, "--json"]
+    one = fedfew(capsys, *words, "--mu", "0.1").json
+    assert one.keys() == {"clients", "sizes", "R", "hash"}
+    assert (one["clients"], len(one["sizes"]), sum(one["sizes"])) == (20, 20, 5_500 - 100 - 500)
+    three = fedfew(capsys, *words, "--mu", "0.1,1,10").json
+    assert three["hash"]["0.1"] == one["hash"]
+    assert three["R"]["0.1"] > three["R"]["1"] > three["R"]["10"]
+    assert {path.suffix for path in tmp_path.iterdir()} >= {".png", ".svg"}
+
+
+def test_presets(capsys: Capture) -> None:
+    found = fedfew(capsys, "presets", "--json").json["presets"]
+    assert "quick" in found
+    assert found["quick"].startswith("FedMix on the embedded digits")
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    script = (
+        "import sys\n"
+        "sys.argv = ['fedfew', *sys.argv[1:]]\n"
+        "from fedfew.interface.cli import main\n"
+        "try:\n    main()\n"
+        "except SystemExit:\n"
+        "    heavy = {'torch', 'numpy', 'scipy', 'matplotlib', 'pydantic', 'PIL', 'safetensors', 'plotly', 'flwr'}\n"
+        "    print('loaded:', sorted(heavy & set(sys.modules)))\n"
+    )
+    for words in ([], ["--help"], ["run", "--help"]):
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "loaded: []"
+        assert "Usage: fedfew" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The lasting run, undisturbed."""
+    return Experiment.load(LASTING, {"fleet.kind": "inline"}).run(tmp_path_factory.mktemp("whole") / "run")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_polite_request_to_stop(sign: signal.Signals, whole: Run, tmp_path: Path, capsys: Capture) -> None:
+    """Stops at once, everything committed is kept, no worker is left, and the command to go on is printed and works."""
+    run = tmp_path / "run"
+    process = launch("run", write_config(tmp_path), "--out", run, "--json")
+    workers = under_way(process, run, rounds=2)
+    assert len(workers) == 2
+    process.send_signal(sign)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert out == ""
+    assert f"fedfew resume {run}" in err
+    assert gone(workers)
+    done = committed(run)
+    assert 2 <= done < LASTING["rounds"]
+    assert f"stopped after round {done}" in " ".join(err.split())
+    said = fedfew(capsys, "resume", run, "--set", "fleet.kind=inline", "--json")
+    assert said.status == 0
+    assert said.err.strip() == ""
+    assert said.json["model_sha256"] == model_hash(whole)
+    assert records(run) == records(whole)
+    assert json.loads((run / "summary.json").read_text())["rounds"] == LASTING["rounds"]
+
+
+def test_two_processes_do_not_work_on_one_run(tmp_path: Path, capsys: Capture) -> None:
+    run = tmp_path / "run"
+    process = launch("run", write_config(tmp_path), "--out", run, "--json")
+    under_way(process, run, rounds=1)
+    said = fedfew(capsys, "resume", run)
+    assert (said.status, said.err[:4]) == (2, "E306")
+    assert result(process)["rounds"] == LASTING["rounds"]
