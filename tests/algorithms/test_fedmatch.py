@@ -106,17 +106,17 @@ def test_the_penalties_pull_psi_to_zero_and_to_sigma() -> None:
 def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients() -> None:
     network, images = linear_network(), random_images(1, 3).expand(5, -1, -1, -1)
     theta = torch.zeros(SIZE)
-    theta[-CLASSES:] = torch.tensor([2.0, 0.0, 0.0])  # the client says 0, whatever it sees
+    theta[-CLASSES:] = torch.tensor([0.0, 0.0, 2.0])  # the client says 2, whatever it sees
     network.load(theta)
-    helpers = one_hot(torch.tensor([[0, 1, 1, 1, 2], [0, 1, 2, 0, 2]]), CLASSES).float()  # H×B×C
+    helpers = one_hot(torch.tensor([[2, 1, 1, 1, 0], [2, 1, 0, 2, 0]]), CLASSES).float()  # H×B×C
 
     _, labels, keep = fedmatch(threshold=0.0).loss(network, images, helpers, generator(0))
 
-    # votes of client and helpers: 000 → 0, 011 → 1, 012 → a tie, the client's 0, 010 → 0, 022 → 2
-    assert labels.tolist() == [0, 1, 0, 0, 2]
+    # votes of client and helpers: 222 → 2, 211 → 1, 210 → a tie, the client's 2, 212 → 2, 200 → 0
+    assert labels.tolist() == [2, 1, 2, 2, 0]
     assert keep.all()
     _, labels, _ = fedmatch(threshold=0.0).loss(network, images, helpers[:1], generator(0))
-    assert labels.tolist() == [0] * 5, "one against one is a tie"
+    assert labels.tolist() == [2] * 5, "one against one is a tie"
 
 
 def test_inter_client_consistency_is_the_mean_kl_divergence_from_the_helpers() -> None:
