@@ -15,8 +15,8 @@ from fedfew.experiment.storage import write_atomically
 RULE = (
     "Accuracy is the mean of the last ten rounds on the test images; over seeds, mean ± standard deviation. "
     "Differences are paired by seed; a standard error is that over seeds (with one seed, that of drawing 2,000 test "
-    "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. An accuracy agrees with "
-    "the paper's if it is no further off than two standard errors of both."
+    "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
+    "An accuracy agrees with the paper's if it is no further off than two standard errors of both."
 )
 
 

@@ -128,8 +128,9 @@ def advance(
     A cell that another process works on is passed over, so several processes can share a folder. A run that fails
     in its rounds is told and left resumable; the others go on.
     """
+    known = index(folder)
     for cell in cells:
-        path = index(folder).get(cell.identity, folder / cell.folder)
+        path = known.get(cell.identity, folder / cell.folder)
         if finished(path):
             yield Event(cell, "skipped", path)
             continue
