@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.data import PARTITIONS, Partition, heterogeneity, make_partition, partition
+from fedfew.data import PARTITIONS, Partition, heterogeneity, partition
+from fedfew.data import make_partition as make_any_partition
 from fedfew.data.partitions import _fill
 
 PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
-KINDS = sorted(PARTITIONS)
+KINDS = sorted(PARTITIONS.keys() - {"virtual"})
+"""Those that give every image out exactly once."""
+
+
+def make_partition(*arguments: Any) -> Partition:
+    made = make_any_partition(*arguments)
+    assert isinstance(made, Partition)
+    return made
 
 
 @st.composite

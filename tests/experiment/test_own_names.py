@@ -1,5 +1,6 @@
 """``package.module:Name`` works for every part of a config, is checked like fedfew's own, and faults are told."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from tests.contract.runs import TINY, tiny_rounds
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.experiment.build import federation_of
 from fedfew.experiment.config import Config, load
+from fedfew.experiment.outcomes import read_outcome
 from fedfew.experiment.run import Experiment, Run
+from fedfew.experiment.session import reopen
 
 OWN = "tests.experiment.own_parts"
 SMALL = TINY | {"model": {"name": "cnn", "width": 4}}
@@ -107,6 +110,22 @@ def test_a_module_that_breaks_as_it_is_imported_is_told_with_its_line(
     assert "nothing_of_that_name" in told({"method.name": "breaks_on_import:Method"})
     text = told({"method.name": "divides_on_import:Method"})
     assert "ZeroDivisionError" in text and "line 2" in text and CODES["E111"].remedy in text
+
+
+def test_a_run_can_be_read_without_the_code_but_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"from {OWN} import by_root\n"
+    (tmp_path / "rule_of_mine.py").write_text(code)
+    with monkeypatch.context() as here:
+        here.syspath_prepend(tmp_path)
+        run = Experiment.load(SMALL, {"aggregator.name": "rule_of_mine:by_root", "rounds": 1}).run(tmp_path / "run")
+        assert run.config["aggregator.power"] == 0.5
+    del sys.modules["rule_of_mine"]
+    assert run.config["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
+    assert run.model() and read_outcome(run.path).accuracy("last") == run.summary["accuracy"]["last"]
+    with pytest.raises(FedfewError, match="E111.*rule_of_mine"):
+        reopen(run.path, lambda fault: None)
 
 
 def test_what_lives_in_a_script_needs_the_inline_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
