@@ -124,7 +124,7 @@ def test_a_run_can_be_read_without_the_code_but_not_gone_on_with(
     del sys.modules["rule_of_mine"]
     assert run.config["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
     assert run.model() and read_outcome(run.path).accuracy("last") == run.summary["accuracy"]["last"]
-    with pytest.raises(FedfewError, match="E111.*rule_of_mine"):
+    with pytest.raises(FedfewError, match=r"E111.*rule_of_mine"):
         reopen(run.path, lambda fault: None)
 
 

@@ -199,9 +199,10 @@ def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None)
 
 def _absolute_path(table: Table, base: Path) -> Table:
     """A dataset's path is meant from the config file's folder; run.toml must find it from anywhere."""
-    match table.get("dataset"):
-        case {"name": str(name), "path": str(path)} as dataset if name in DATASETS and path:
-            return table | {"dataset": dataset | {"path": str((base / Path(path).expanduser()).absolute())}}
+    dataset = table.get("dataset")
+    match dataset:
+        case {"name": str(name), "path": str(path)} if name in DATASETS and path:
+            return table | {"dataset": {**dataset, "path": str((base / Path(path).expanduser()).absolute())}}
     return table
 
 

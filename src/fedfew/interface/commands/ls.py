@@ -1,7 +1,7 @@
 """fedfew ls: the runs below a folder, and the presets."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +24,7 @@ def ls(
     from fedfew.interface.console import out, percent, print_json
     from fedfew.interface.report.facts import find_runs
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for path in find_runs(folder):
         try:
             run = Run.open(path)

@@ -45,7 +45,8 @@ def partition(
     else:
         table |= {"labels": 100}
         table["dataset"]["validation"] = 500
-    found, histograms, classes = {}, {}, ()
+    found: dict[str, dict[str, Any]] = {}
+    histograms, classes = {}, list[str]()
     for level in levels:
         chosen = {} if level is None else {"partition.mu": level}
         federation = federation_of(load(table, chosen | options.overrides(set_)))
@@ -57,7 +58,7 @@ def partition(
             "R": round(heterogeneity(histogram), 4),
             "hash": federation.partition.hash,
         }
-        histograms[name if level is None else f"μ = {name}"], classes = histogram, federation.classes
+        histograms[name if level is None else f"μ = {name}"], classes = histogram, list(federation.classes)
     paths = save(bubbles(histograms, classes), out / f"partition-{dataset}-{kind}")
     if json:
         several = {key: {name: entry[key] for name, entry in found.items()} for key in ("sizes", "R", "hash")}
