@@ -200,9 +200,10 @@ def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None)
 def _absolute_path(table: Table, base: Path) -> Table:
     """A dataset's path is meant from the config file's folder; run.toml must find it from anywhere."""
     dataset = table.get("dataset")
-    match dataset:
-        case {"name": str(name), "path": str(path)} if name in DATASETS and path:
-            return table | {"dataset": {**dataset, "path": str((base / Path(path).expanduser()).absolute())}}
+    if isinstance(dataset, dict):
+        match dataset:
+            case {"name": str(name), "path": str(path)} if name in DATASETS and path:
+                return table | {"dataset": {**dataset, "path": str((base / Path(path).expanduser()).absolute())}}
     return table
 
 
