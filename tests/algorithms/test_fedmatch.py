@@ -103,20 +103,21 @@ def test_the_penalties_pull_psi_to_zero_and_to_sigma() -> None:
     torch.testing.assert_close(dense(only_l1.reply), -lr * 0.3 * psi.sign(), rtol=0, atol=1e-6)
 
 
-def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients() -> None:
+@pytest.mark.parametrize(("mine", "other"), [(0, 2), (2, 0)])
+def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients(mine: int, other: int) -> None:
     network, images = linear_network(), random_images(1, 3).expand(5, -1, -1, -1)
     theta = torch.zeros(SIZE)
-    theta[-CLASSES:] = torch.tensor([0.0, 0.0, 2.0])  # the client says 2, whatever it sees
+    theta[-CLASSES + mine] = 2.0  # a bias: the client says the same, whatever it sees
     network.load(theta)
-    helpers = one_hot(torch.tensor([[2, 1, 1, 1, 0], [2, 1, 0, 2, 0]]), CLASSES).float()  # H×B×C
+    helpers = one_hot(torch.tensor([[mine, 1, 1, 1, other], [mine, 1, other, mine, other]]), CLASSES).float()  # H×B×C
 
     _, labels, keep = fedmatch(threshold=0.0).loss(network, images, helpers, generator(0))
 
-    # votes of client and helpers: 222 → 2, 211 → 1, 210 → a tie, the client's 2, 212 → 2, 200 → 0
-    assert labels.tolist() == [2, 1, 2, 2, 0]
+    # all agree; two helpers against the client; three ways, a tie; one helper against two; two helpers against the client
+    assert labels.tolist() == [mine, 1, mine, mine, other]
     assert keep.all()
     _, labels, _ = fedmatch(threshold=0.0).loss(network, images, helpers[:1], generator(0))
-    assert labels.tolist() == [2] * 5, "one against one is a tie"
+    assert labels.tolist() == [mine] * 5, "one against one is a tie"
 
 
 def test_inter_client_consistency_is_the_mean_kl_divergence_from_the_helpers() -> None:
