@@ -131,7 +131,9 @@ def browser() -> Iterator[Tab]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            with connect(_tab_address(Path(profile) / "DevToolsActivePort"), max_size=2**26) as line:
+            with connect(
+                _tab_address(Path(profile) / "DevToolsActivePort"), max_size=2**26, ping_interval=None
+            ) as line:
                 yield Tab(line)
         finally:
             process.terminate()

@@ -83,8 +83,6 @@ class Library:
             return read_facts(path, self.root.name if name == "." else name)
         except FedfewError as fault:
             return fault
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            return FedfewError("E309", str(path), f"cannot be understood ({type(error).__name__}: {error})")
 
 
 def _started(path: Path) -> float:

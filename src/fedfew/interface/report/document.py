@@ -165,7 +165,7 @@ def sections_of(runs: Sequence[Facts], links: Links) -> list[Section]:
     for n, found in enumerate(by_scenario.values()):
         first, groups = found[0], group(found)
         partition = first.config.get("partition", {})
-        mu = f" μ = {partition['mu']:g}" if "mu" in partition else ""
+        mu = f" μ = {partition['mu']}" if "mu" in partition else ""
         title = (
             f"{first.dataset}, {first.config.get('labels')} labels, {first.config['clients']} clients, "
             f"{partition.get('kind', '?')}{mu}, {first.rounds} rounds"

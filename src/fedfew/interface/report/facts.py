@@ -1,6 +1,7 @@
 """The facts of a run, read from its folder without torch or the data: what reports and the live page are made of."""
 
 import json
+import os
 import time
 import tomllib
 from collections.abc import Sequence
@@ -10,9 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from pydantic import BaseModel
+
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, PARTITION, ROUNDS, SUMMARY, RunFolder
 from fedfew.experiment.summary import accuracies
+from fedfew.interface.report.shapes import ROUNDS_SHAPE, Classes, Settings, Summary, Surroundings, check
 
 State = Literal["starting", "running", "finished", "stopped"]
 Record = dict[str, Any]
@@ -98,24 +102,21 @@ BOUNDS = ("server-only", "all-labels")
 
 
 def read_facts(path: str | Path, name: str = "") -> Facts:
-    """The run in a folder; E302 if there is none, E309 if a file cannot be understood."""
+    """The run in a folder; E302 if there is none, E309 if a file is not what a run writes."""
     folder = RunFolder.open(path)
-    records = folder.records()
-    place = str(folder / ROUNDS)
-    needed = ("round", "accuracy", "loss", "validation", "cohort", "weights", "rejected", "seconds", "updates")
-    if any(not isinstance(record, dict) or any(key not in record for key in needed) for record in records):
-        raise FedfewError("E309", place, "holds a line that is not a round")
     config = _config(folder)
-    summary = _json(folder / SUMMARY)
+    records = folder.records()
+    check(ROUNDS_SHAPE, records, str(folder / ROUNDS))
+    summary = _json(folder / SUMMARY, Summary)
     return Facts(
         path=folder.path,
         name=name or folder.path.resolve().name,
         config=config,
         records=records,
-        environment=_json(folder / ENVIRONMENT),
-        classes=_json(folder / CLASSES),
-        summary=summary,
-        state=_state(folder, records, bool(summary) and len(records) >= config["rounds"]),
+        environment=_json(folder / ENVIRONMENT, Surroundings) or {},
+        classes=_json(folder / CLASSES, Classes) or {},
+        summary=summary or {},
+        state=_state(folder, records, summary is not None and len(records) >= config["rounds"]),
     )
 
 
@@ -123,26 +124,21 @@ def _config(folder: RunFolder) -> dict[str, Any]:
     place = folder / CONFIG
     try:
         config = tomllib.loads(place.read_text("utf-8"))
-        known = [config[section]["name"] for section in ("method", "aggregator", "dataset")]
-        if not all(isinstance(value, str) for value in known):
-            raise TypeError("a name is not a text")
-        if not all(isinstance(config[key], int) for key in ("seed", "rounds", "clients")):
-            raise TypeError("a number is not whole")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         raise FedfewError("E309", str(place), f"is damaged ({error})") from None
+    check(Settings, config, str(place))
     return config
 
 
-def _json(path: Path) -> dict[str, Any]:
-    """What a file of the folder holds; nothing if it is not there (yet)."""
+def _json(path: Path, shape: type[BaseModel]) -> Any:
+    """What a file of the folder holds; None if it is not there (yet)."""
     try:
         content = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return {}
+        return None
     except (OSError, ValueError) as error:
         raise FedfewError("E309", str(path), f"is damaged ({error})") from None
-    if not isinstance(content, dict):
-        raise FedfewError("E309", str(path), "is damaged (not a table)")
+    check(shape, content, str(path))
     return content
 
 
@@ -173,10 +169,14 @@ def lock_held(path: Path) -> bool | None:
 
 
 def find_runs(folder: Path) -> list[Path]:
-    """The run folders at or below a folder, by name; hidden folders (runs being prepared) are left out."""
-    found = [p.parent for p in folder.rglob(CONFIG)]
-    inside = [p for p in found if not any(part.startswith(".") for part in p.relative_to(folder).parts)]
-    return sorted(inside)
+    """The run folders at or below a folder, by name; hidden folders (runs being prepared) and links are left out."""
+    found = []
+    for place, below, files in os.walk(folder):
+        if CONFIG in files:
+            found.append(Path(place))
+            below.clear()
+        below[:] = [name for name in below if not name.startswith(".")]
+    return sorted(found)
 
 
 def read_all(folder: Path) -> tuple[list[Facts], list[FedfewError]]:

@@ -90,10 +90,11 @@ def pseudo_classes(run: Facts) -> Bars:
     newest = next(r for r in reversed(run.records) if r["coverage"] is not None)
     counts = [float(c) for c in newest["pseudo_classes"]]
     names = [str(n) for n in run.classes.get("classes", [])] or [str(i) for i in range(len(counts))]
+    names += [str(i) for i in range(len(names), len(counts))]
     counts += [0.0] * (len(names) - len(counts))
     series: list[tuple[str, Sequence[float]]] = [("pseudo-labels", _shares(counts))]
     held = run.classes.get("clients") or []
-    answered = [u["client"] for u in newest["updates"] if u["client"] < len(held)]
+    answered = [k for u in newest["updates"] if (k := u["client"]) < len(held) and len(held[k]) == len(names)]
     if answered:
         series.append(("images held", _shares([float(sum(held[k][c] for k in answered)) for c in range(len(names))])))
     total, top = sum(counts), max(range(len(names)), key=lambda c: counts[c])
@@ -158,6 +159,7 @@ def partition(run: Facts) -> Grid:
     held: list[list[int]] = run.classes["clients"]
     shown = held[:MOST_ROWS]
     names = [str(n) for n in run.classes["classes"]]
+    names += [str(i) for i in range(len(names), max((len(row) for row in shown), default=0))]
     points = [
         Point(k, c, float(count), f"client {k}, {names[c]}: {count} images")
         for k, row in enumerate(shown)

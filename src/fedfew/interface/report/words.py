@@ -51,7 +51,7 @@ def story(run: Facts) -> str:
     """What is trained, in a line."""
     config = run.config
     kind = config.get("partition", {})
-    mu = f", μ = {kind['mu']:g}" if isinstance(kind.get("mu"), float | int) else ""
+    mu = f", μ = {kind['mu']}" if "mu" in kind else ""
     parts = [
         f"{config.get('labels')} labels at the server",
         f"{config['clients']} clients ({kind.get('kind', '?')}{mu})",
@@ -59,7 +59,7 @@ def story(run: Facts) -> str:
         f"seed {run.seed}",
     ]
     if run.mix:
-        parts.insert(2, ", ".join(f"{s} = {v:g}" for s, v in zip("αβγ", run.mix.values(), strict=False)))
+        parts.insert(2, ", ".join(f"{s} = {v}" for s, v in zip("αβγ", run.mix.values(), strict=False)))
     return " · ".join(parts)
 
 
