@@ -113,7 +113,7 @@ def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients(mine
 
     _, labels, keep = fedmatch(threshold=0.0).loss(network, images, helpers, generator(0))
 
-    # all agree; two helpers against the client; three ways, a tie; one helper against two; two helpers against the client
+    # all agree; two helpers against the client; three ways, a tie; one helper against two; two against the client
     assert labels.tolist() == [mine, 1, mine, mine, other]
     assert keep.all()
     _, labels, _ = fedmatch(threshold=0.0).loss(network, images, helpers[:1], generator(0))
