@@ -98,7 +98,15 @@ def in_process(words: list[str], surroundings: dict[str, str]) -> tuple[int, str
         return int(end.code or 0), out.getvalue(), err.getvalue()
     finally:
         sys.argv, sys.path = argv, path
+        forget(Path.cwd())
     raise AssertionError("main() always exits")
+
+
+def forget(folder: Path) -> None:
+    """Unload modules that stand in a folder, as the end of a process does."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "") or "").startswith(str(folder)):
+            del sys.modules[name]
 
 
 def _watch(words: list[str]) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.docs.blocks import Block, blocks_of
-from tests.docs.shell import ELSEWHERE, run_block
+from tests.docs.shell import ELSEWHERE, forget, run_block
 from tests.docs.small import shrink
 
 ROOT = Path(__file__).parents[2]
@@ -32,15 +32,13 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_do_what_it_says(page: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, names = set(sys.modules), {"__name__": "page"}
+    names = {"__name__": "page"}
     monkeypatch.syspath_prepend(workplace)  # as in a script or notebook that stands beside the files
     try:
         for block in blocks_of(ROOT / page, page):
             perform(block, names)
     finally:
-        for name in set(sys.modules) - before:
-            if str(getattr(sys.modules[name], "__file__", "") or "").startswith(str(workplace)):
-                del sys.modules[name]
+        forget(workplace)
 
 
 def perform(block: Block, names: dict[str, str]) -> None:

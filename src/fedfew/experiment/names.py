@@ -41,6 +41,14 @@ def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., 
         entry: Callable[..., Any] = registry[name]
         return entry
     place = f"{section}.{'kind' if section == 'partition' else 'name'}"
+    target = imported(name, place)
+    if fault := _misfit(section, target):
+        raise FedfewError("E115", place, f"{name!r} {fault}")
+    return target
+
+
+def imported(name: str, place: str) -> Callable[..., Any]:
+    """The function or class that ``package.module:Name`` points to."""
     module, _, attribute = name.partition(":")
     try:
         target: Any = importlib.import_module(module)
@@ -50,8 +58,6 @@ def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., 
         raise FedfewError("E111", place, f"{name!r} cannot be imported: {_told(error)}") from error
     if not callable(target):
         raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
-    if fault := _misfit(section, target):
-        raise FedfewError("E115", place, f"{name!r} {fault}")
     return typing.cast(Callable[..., Any], target)
 
 

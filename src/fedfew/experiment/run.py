@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.network import Network
 from fedfew.experiment import config as configs
 from fedfew.experiment.config import Config
@@ -63,8 +63,13 @@ class Run:
 
     @property
     def config(self) -> Config:
-        """The config it was started with."""
-        return configs.load(self.folder / CONFIG)
+        """The config it was started with; a run of someone's own method can be read without having that method."""
+        try:
+            return configs.load(self.folder / CONFIG)
+        except ConfigErrors as faults:
+            if any(fault.code not in ("E111", "E115") for fault in faults.errors):
+                raise
+            return Config(configs.read(self.folder / CONFIG)[0])
 
     @property
     def rounds(self) -> list[dict[str, Any]]:

@@ -51,11 +51,11 @@ def _one(name: str, registries: dict[str, Any], json: bool) -> None:
     from fedfew.core.errors import FedfewError
     from fedfew.core.settings import settings_of
     from fedfew.experiment.config import presets
-    from fedfew.experiment.names import find, is_own, method_class
+    from fedfew.experiment.names import imported, is_own, method_class
     from fedfew.interface.console import out, print_json
 
     if is_own(name):
-        registries = {"own": {name: find("methods", name, {})}}
+        registries = {"own": {name: imported(name, "methods")}}
     kind = next((kind for kind, names in registries.items() if names.get(name) is not None), None)
     if kind is None:
         known = [entry for names in registries.values() for entry in names]

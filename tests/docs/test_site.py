@@ -1,0 +1,96 @@
+"""The docs as a site: complete, up to date with the code, and asking no other machine for anything."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedfew.core.errors import CODES
+from fedfew.experiment.config import SECTIONS
+from fedfew.interface.reference import config_page, errors_page, plain, value_of
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}
+LATER = {"results.md"}
+"""Written by ``fedfew reproduce report`` once there are runs."""
+
+
+@pytest.mark.parametrize(("page", "write"), [("errors.md", errors_page), ("config.md", config_page)])
+def test_generated_pages_are_up_to_date(page: str, write: object) -> None:
+    assert callable(write)
+    fresh = (ROOT / "docs" / page).read_text("utf-8") == write()
+    assert fresh, f"docs/{page} is older than the code: run `make docs`"
+
+
+def test_every_code_and_every_section_has_an_entry() -> None:
+    headings = set(re.findall(r"^### (E\d\d\d) ", errors_page(), re.MULTILINE))
+    assert headings == set(CODES)
+    assert re.findall(r"^## \[(\w+)\]", config_page(), re.MULTILINE) == SECTIONS
+    assert "| `mu` | number > 0 | `0.1` |" in config_page()
+
+
+def test_angle_brackets_are_shown_not_taken_for_tags() -> None:
+    assert plain("put it into server/<class>/") == "put it into server/&lt;class>/"
+    assert plain("see `server/<class>/` there") == "see `server/<class>/` there"
+
+
+def test_values_are_told_in_words() -> None:
+    from typing import Annotated, Literal
+
+    from annotated_types import Ge, Lt
+
+    assert value_of(Annotated[float, Ge(0), Lt(0.5)]) == "number ≥ 0, < 0.5"
+    assert value_of(Literal["a", 3]) == '`"a"` or `3`'
+    assert value_of(bool) == "`true` or `false`"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    listed = set(re.findall(r"^  - [^:]+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE))
+    assert listed - PAGES <= LATER
+    assert listed >= PAGES
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_links_between_pages_lead_somewhere(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
+        if not target.startswith(("https://", "http://", "mailto:")):
+            assert (ROOT / "docs" / target).exists() or target in LATER, f"docs/{page}: {target}"
+
+
+class Requests(HTMLParser):
+    """Collects what a browser would ask for by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        wanted = [given.get("src"), given.get("srcset"), given.get("poster")]
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            wanted.append(given.get("href"))
+        self.found += [address for address in wanted if address]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
+def test_the_site_is_built_and_asks_no_other_machine_for_anything(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in PAGES:
+        text = (tmp_path / "site" / page).with_suffix(".html").read_text("utf-8")
+        requests = Requests()
+        requests.feed(text)
+        assert requests.found
+        outside = [address for address in requests.found if re.match(r"(https?:)?//", address)]
+        assert not outside, f"{page} asks for {outside}"
+    sheets = "".join(path.read_text("utf-8") for path in (tmp_path / "site").rglob("*.css"))
+    assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheets)
