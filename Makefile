@@ -23,7 +23,7 @@ screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 
 docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
 	$(BIN)/python -m fedfew.interface.reference docs
-	$(BIN)/mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers
 	$(BIN)/ruff check .
@@ -43,7 +43,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,flower,privacy,sweep,track]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,flower,privacy,sweep,track]"
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed
