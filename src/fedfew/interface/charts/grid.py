@@ -44,9 +44,9 @@ def _legend(figure: Grid, width: int) -> tuple[str, float]:
     if figure.shape == "bubbles":
         key = '<circle class="bubble k0" cx="13" cy="8" r="5"/>'
     name = f"{figure.value}: up to {shown}"
-    parts, x, y = [key, text(24, 12, name)], 34 + 6.6 * len(name), 12.0
+    parts, x, y = [key, text(24, 12, name)], 34 + 7.1 * len(name), 12.0
     for n, kind in enumerate(_kinds(figure)):
-        need = 26 + 6.6 * len(kind)
+        need = 26 + 7.1 * len(kind)
         if x + need > width and x > 8:
             x, y = 8.0, y + 17
         parts.append(f'<path class="mark" transform="translate({x + 6:g} {y - 4:g})" d="M0 0{_symbol(n, 3)}"/>')

@@ -8,7 +8,7 @@ from fedfew.interface.charts.scale import labelled, thinned
 
 Plot = dict[str, Any]
 TICKS: dict[Unit, Plot] = {
-    "percent": {"tickformat": ".0%", "hoverformat": ".1%"},
+    "percent": {"tickformat": ".3~p", "hoverformat": ".1%"},
     "number": {"hoverformat": ".4~g"},
     "bytes": {"tickformat": "~s", "ticksuffix": "B", "hoverformat": ".4~s"},
     "seconds": {"ticksuffix": " s", "hoverformat": ".3~g"},
@@ -24,6 +24,8 @@ def plot(figure: Figure) -> Plot:
             data, layout = [t for s in figure.series for t in _curve(s)], _levels(figure)
             layout |= {"hovermode": "closest" if any(s.style == "points" for s in figure.series) else "x unified"}
             layout["yaxis"] = dict(TICKS[figure.unit])
+            span = [x for s in figure.series for x in s.x] or [0.0]
+            layout["xaxis"] = {"dtick": 1} if max(span) - min(span) <= 12 else {}  # there is no round and a half
         case Bars():
             data = [
                 {

@@ -45,7 +45,7 @@ def _legend(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
         return "", 8.0
     parts, x, y = [], 8.0, 12.0
     for name, classes in names:
-        need = 24 + 6.6 * len(name)
+        need = 22 + 7.1 * len(name)
         if x > 8 and x + need > width:
             x, y = 8.0, y + 17
         key = "".join(
