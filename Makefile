@@ -3,12 +3,17 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test test-flower test-browser screenshots docs check format clean
+.PHONY: demo test faults test-flower test-browser screenshots docs check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
 	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+faults: $(VENV)/.installed-dev          ## 50 kills, 1,000 flipped bits, 150 rounds of dying workers: some 20 minutes, one figure each
+	$(BIN)/python -m tests.faults.kill9
+	$(BIN)/python -m tests.faults.bitflips
+	$(BIN)/python -m tests.faults.crashes
 
 test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS, keys, kills, rogue nodes
 	$(BIN)/python -m pytest tests/flower
