@@ -10,7 +10,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.experiment.config import load
 from fedfew.experiment.outcomes import read_outcome
 from fedfew.experiment.storage import Warn
-from fedfew.experiment.sweep import Cell, Event, advance, grid_axis, slug
+from fedfew.experiment.sweep import Cell, Event, advance, grid_axis, index, slug
 
 JOURNAL = "optuna.journal"
 
@@ -66,20 +66,26 @@ def search(
         raise FedfewError("E113", "dataset.validation", what)
     study = _study(optuna, folder)
 
-    def judged(number: int, drawn: dict[str, Any]) -> Iterator[Event]:
-        own = {key: _short(value) for key, value in drawn.items()}
-        cell = Cell(slug(own), load(source, {**base, **own}))
-        for event in advance([cell], folder, warn, anyway=anyway, command=command):
+    def cell_of(drawn: Mapping[str, Any]) -> Cell:
+        own = {key: _short(drawn[key]) for key in space if key in drawn}
+        return Cell(slug(own), load(source, {**base, **own}))
+
+    def judged(number: int, drawn: Mapping[str, Any]) -> Iterator[Event]:
+        for event in advance([cell_of(drawn)], folder, warn, anyway=anyway, command=command):
             yield event
             if event.kind in ("failed", "busy"):
                 study.tell(number, state=optuna.trial.TrialState.FAIL)
             elif event.kind in ("finished", "skipped"):
                 study.tell(number, best_validation(event.path))
 
+    known = index(folder)
     for trial in study.trials:  # what was under way when the search was last interrupted is gone on with
+        if trial.state == optuna.trial.TrialState.COMPLETE:
+            cell = cell_of(trial.params)
+            yield Event(cell, "skipped", known.get(cell.identity, folder / cell.folder))
         if trial.state == optuna.trial.TrialState.RUNNING:
             if trial.params.keys() == space.keys():
-                yield from judged(trial.number, {key: trial.params[key] for key in space})
+                yield from judged(trial.number, trial.params)
             else:
                 study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     while sum(trial.state.is_finished() for trial in study.trials) < trials:
@@ -112,10 +118,10 @@ def _study(optuna: Any, folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
-    return optuna.create_study(
-        storage=storage, study_name="fedfew", direction="maximize", load_if_exists=True,
-        sampler=optuna.samplers.TPESampler(seed=0),
-    )  # fmt: skip
+    study = optuna.create_study(storage=storage, study_name="fedfew", direction="maximize", load_if_exists=True)
+    # the same command draws the same values; one that goes on does not draw those of its first trials again
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+    return study
 
 
 def _optuna() -> Any:
