@@ -8,7 +8,8 @@ from flwr.clientapp import ClientApp
 
 from fedfew.runtime.flower_records import from_content, to_content
 
-floor_app, plain_app = ClientApp(), ClientApp()
+floor_app = ClientApp()
+plain_app = ClientApp()
 DATA = "FEDFEW_BENCHMARK_DATA"
 
 
