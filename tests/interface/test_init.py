@@ -35,7 +35,8 @@ def test_the_config_suits_grey_digits(tmp_path: Path, capsys: pytest.CaptureFixt
     assert config["dataset.path"] == str(root)
     assert config["dataset.validation"] == 20
     assert config["participation"] == 1.0
-    assert config["client.batch"] == 32  # the smallest of the four sites has fewer than 64 images
+    assert (config["client.batch"], config["server.batch"]) == (16, 8)
+    assert config["server.epochs"] == 25  # 60 labels in batches of 8: 8 steps an epoch, about 200 a round
     explained = [line for line in path.read_text().splitlines() if "=" in line and "#" in line]
     assert len(explained) > 15
 

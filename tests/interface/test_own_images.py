@@ -14,7 +14,11 @@ from tests.interface.fedfew_command import fedfew
 from fedfew import Run
 from fedfew.experiment.run import Experiment
 
-SHORT = ["--set", "rounds=2", "--set", "server.epochs=4", "--set", "dataset.flips=false", "--set", "model.width=8"]
+SHORT = [
+    word
+    for key in ("rounds=2", "server.epochs=4", "method.warmup=4", "dataset.flips=false", "model.width=8")
+    for word in ("--set", key)
+]
 
 
 @pytest.fixture

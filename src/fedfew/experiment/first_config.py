@@ -23,6 +23,8 @@ class Choice:
     size: int
     channels: int
     participation: float
+    warmup: int
+    server_epochs: int
     server_batch: int
     client_batch: int
     model: str
@@ -43,12 +45,16 @@ def choose(survey: Survey) -> Choice:
     sites = len(survey.groups["clients"])
     asked = min(sites, 10)
     smallest = min(sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"])
+    batch = _batch(len(counts["server"]) // 4)
+    steps = -(-len(counts["server"]) // batch)  # in an epoch of the server
     return Choice(
         size=size,
         channels=3 if color else 1,
         participation=round(asked / sites, 3) if sites > 10 else 1.0,
-        server_batch=_batch(len(counts["server"]) // 4),
-        client_batch=_batch(smallest),
+        warmup=max(20, min(300, 6000 // steps)),
+        server_epochs=max(2, min(40, 200 // steps)),
+        server_batch=batch,
+        client_batch=min(16, _batch(smallest)),
         model='name = "cnn"               # small, for small images' if size <= 32 else
         'name = "resnet9"\nwidth = 16                 # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"',
         validation=len(counts["test"]) // 4,
@@ -98,7 +104,7 @@ def first_config(folder: Path, out: Path) -> str:
 # look at it first:  fedfew check {shown(out.name)}
 # then train:        fedfew run {shown(out.name)}
 seed = 0                   # the same seed gives the same model, bit by bit
-rounds = 50                # more is better up to a point: watch the accuracy with `fedfew watch`
+rounds = 30                # more is better up to a point: watch the accuracy with `fedfew watch`
 participation = {choice.participation:<10} # share of the {len(sites)} sites asked in each round
 
 [dataset]
@@ -114,24 +120,25 @@ normalize = "standard"     # pixels brought to mean 0 and deviation 1
 {choice.model}
 
 [method]
-name = "fedmix"            # `fedfew methods` lists the others
+name = "fedfew"            # this project's own; `fedfew methods` lists the others, server-only is the one to beat
 threshold = 0.9            # how sure the vote on an unlabeled image must be to count
+warmup = {choice.warmup:<17} # passes over the labeled images before the first round
 
 [aggregator]
 name = "fedfreq"
 cap = 2.0                  # no site weighs more than twice its equal share
 
 [server]
-epochs = 5                 # passes over the {labels} labeled images in a round
+epochs = {choice.server_epochs:<17} # passes over the {labels} labeled images in a round
 batch = {choice.server_batch}
-lr = 0.02
+lr = 0.03
 momentum = 0.9
 schedule = "cosine"
-augment = "weak"           # "strong" helps with very few labels
+augment = "strong"         # with few labels every image is seen in many versions
 
 [client]
-epochs = 1
-batch = {choice.client_batch:<18} # the smallest site should fill at least one batch
-lr = 0.01
-schedule = "cosine"
+epochs = 2
+batch = {choice.client_batch:<18} # many small steps make more of the same images
+lr = 0.02
+momentum = 0.9
 """ + ("" if tested else "# Without test/<class>/ images no accuracy can be told.\n")
