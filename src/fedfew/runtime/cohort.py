@@ -32,12 +32,12 @@ def draw_cohort(seed: int, round: int, clients: int, size: int, how: Availabilit
     rng = numpy_stream(seed, "cohort", round)
     if how.kind == "uniform":
         return sorted(int(k) for k in rng.choice(clients, size, replace=False))
-    shares = _zipf(seed, clients, how.exponent)
-    if size * 10 > clients:  # the m largest of log p + Gumbel noise are a draw without replacement
-        keys = np.log(np.diff(shares, prepend=0.0)) + rng.gumbel(size=clients)
+    if size * 10 > clients or how.exponent > 1:  # the m largest of log p + Gumbel noise: a draw without replacement
+        keys = rng.gumbel(size=clients) - how.exponent * np.log(_ranks(seed, clients))
         return sorted(int(k) for k in np.argpartition(-keys, size - 1)[:size])
+    shares = _zipf(seed, clients, how.exponent)
     chosen: dict[int, None] = {}
-    while len(chosen) < size:  # few clients of many: draw with replacement and pass over repeats, the same distribution
+    while len(chosen) < size:  # few of many with a long tail: pass over repeats, the same distribution
         k = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
         chosen[min(k, clients - 1)] = None
     return sorted(chosen)
@@ -45,10 +45,15 @@ def draw_cohort(seed: int, round: int, clients: int, size: int, how: Availabilit
 
 @lru_cache(maxsize=2)
 def _zipf(seed: int, clients: int, exponent: float) -> NDArray[np.float64]:
-    """Cumulative shares; which client has which rank is itself drawn once."""
-    ranks = numpy_stream(seed, "availability").permutation(clients) + 1
-    cumulative: NDArray[np.float64] = np.cumsum(ranks.astype(np.float64) ** -exponent)
+    """Cumulative shares of the clients."""
+    cumulative: NDArray[np.float64] = np.cumsum(_ranks(seed, clients) ** -exponent)
     return cumulative
+
+
+@lru_cache(maxsize=2)
+def _ranks(seed: int, clients: int) -> NDArray[np.float64]:
+    """The rank of each client, from 1: the first is there most often."""
+    return 1 + numpy_stream(seed, "availability").permutation(clients).astype(np.float64)
 
 
 def drop_out(seed: int, round: int, cohort: list[int], rate: float) -> set[int]:

@@ -1,0 +1,216 @@
+"""The round loop and its record: it goes on from any state with the same bits, and the numbers are what they say."""
+
+import json
+import socket
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play, tiny_parts
+from torch import Tensor
+
+from fedfew.core.types import ClientUpdate, Missing, Scores, ServerState
+from fedfew.experiment.session import one_thread
+from fedfew.runtime.ask import Answers
+from fedfew.runtime.channel import LONGEST, Channel
+from fedfew.runtime.clock import Clock
+from fedfew.runtime.record import describe
+from fedfew.runtime.rounds import run_rounds
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"server__schedule": "plateau", "server__patience": 1, "client__schedule": "plateau", "client__patience": 1},
+        {"client__schedule": "cosine", "method__anchor": "previous"},
+        {"method__name": "fedavg", "method__order": "after"},
+        {"availability__dropout": 0.5, "availability__kind": "zipf"},
+    ],
+)
+def test_every_state_can_be_gone_on_from(settings: dict[str, Any]) -> None:
+    """The server trains ahead while ω is scored; a resume trains anew and must get the same."""
+    parts, fleet = tiny_parts(rounds=6, **settings)
+    whole = play(parts, fleet, 6)
+    for state, record in whole[:-1]:
+        with one_thread():
+            rest = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, state, 6))
+        assert [later["round"] for _, later in rest] == list(range(record["round"] + 1, 7))
+        assert torch.equal(rest[-1][0].omega, whole[-1][0].omega)
+        assert rest[-1][0].participation == whole[-1][0].participation
+        assert rest[-1][0].validation == whole[-1][0].validation
+        assert {**rest[-1][1], "seconds": 0} == {**whole[-1][1], "seconds": 0}
+
+
+def test_only_those_that_answered_are_counted() -> None:
+    parts, fleet = tiny_parts()
+    first_missing = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, "E408", ""), *answers[1:]])
+    states = play(parts, first_missing, 2)
+    counts: dict[int, int] = {}
+    for state, record in states:
+        for k in record["cohort"][1:]:
+            counts[k] = counts.get(k, 0) + 1
+        assert state.participation == counts
+        assert set(record["weights"]) == {str(k) for k in record["cohort"][1:]}
+
+
+def test_thirty_percent_dropout_for_many_rounds() -> None:
+    parts, fleet = tiny_parts(availability__dropout=0.3, participation=0.5, rounds=30)
+    records = [record for _, record in play(parts, fleet, 30)]
+    dropped = sum(len(record["rejected"]) for record in records)
+    assert 0.15 < dropped / (30 * 6) < 0.45
+    assert {fault["code"] for record in records for fault in record["rejected"]} == {"E411"}
+    assert all(record["loss"] is not None for record in records)
+
+
+def test_too_few_updates_skip_the_round() -> None:
+    parts, fleet = tiny_parts(min_updates=3)
+    two = AlteredFleet(fleet, lambda _, answers: answers[1:])
+    ((state, record),) = play(parts, two, 1)
+    assert record["skipped"]
+    assert sorted(fault["code"] for fault in record["rejected"]) == ["E410", "E418", "E418"]
+    assert state.participation == {}
+
+
+def test_a_client_that_raises_costs_its_update_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, fleet = tiny_parts()
+    method = type(parts.algorithm)
+    train = method.train_client
+
+    def unlucky(self: Any, payload: Any, site: Any, rng: Any) -> Any:
+        if site.client == 2:
+            raise ZeroDivisionError("nothing to divide by")
+        return train(self, payload, site, rng)
+
+    monkeypatch.setattr(method, "train_client", unlucky)
+    ((_, record),) = play(parts, fleet, 1)
+    assert 2 in record["cohort"]
+    assert [(fault["client"], fault["code"]) for fault in record["rejected"]] == [(2, "E408")]
+    assert record["rejected"][0]["reason"] == "ZeroDivisionError: nothing to divide by"
+
+
+def test_votes_that_fit_no_image_cost_one_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, fleet = tiny_parts()
+    method = type(parts.algorithm)
+    train = method.train_client
+
+    def odd(self: Any, payload: Any, site: Any, rng: Any) -> Any:
+        trained = train(self, payload, site, rng)
+        return replace(trained, votes=torch.zeros(3, dtype=torch.int64)) if site.client == 2 else trained
+
+    monkeypatch.setattr(method, "train_client", odd)
+    ((_, record),) = play(parts, fleet, 1)
+    assert [(fault["client"], fault["code"]) for fault in record["rejected"]] == [(2, "E408")]
+
+
+def test_a_client_whose_training_fails_keeps_the_memory_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, fleet = tiny_parts()
+    method = type(parts.algorithm)
+    fleet.remember({2: {"kept": torch.ones(1)}, 1: {"kept": torch.ones(1)}})
+
+    def forgetful(self: Any, payload: Any, site: Any, rng: Any) -> Any:
+        site.memory.clear()
+        if site.client == 2:
+            raise RuntimeError
+        return train(self, payload, site, rng)
+
+    train = method.train_client
+    monkeypatch.setattr(method, "train_client", forgetful)
+    ((_, record),) = play(parts, fleet, 1)
+    assert {1, 2} <= set(record["cohort"])
+    assert fleet.memory().keys() == {2}
+
+
+def update(client: int, psi: Tensor, examples: int, **metrics: float) -> ClientUpdate:
+    return ClientUpdate(client, {"psi": psi}, examples, {name.replace("_", "/"): v for name, v in metrics.items()})
+
+
+def test_the_numbers_of_a_record() -> None:
+    omega, sigma = torch.zeros(2), torch.tensor([3.0, 4.0])
+    trained = ServerState(4, omega, sigma)
+    after = ServerState(5, torch.tensor([0.0, 2.0]), sigma, weights={7: 0.25, 3: 0.75})
+    updates = [
+        update(3, torch.tensor([0.6, 0.8]), 10, kept=4.0, right=3.0, class_0=1.0, class_1=3.0),
+        update(7, torch.tensor([0.0, -2.0]), 30, kept=6.0, right=2.0, class_0=6.0, class_1=0.0),
+    ]
+    payloads = {k: {"omega": omega} for k in (3, 5, 7)}
+    answers = Answers([3, 5, 7], updates, [Missing(5, "E404", "NaN")], payloads, 1000, 800)
+    record = describe(Scores(0.123456789, float("nan"), None), after, trained, answers)
+    assert record["round"] == 5
+    assert record["accuracy"] == 0.123457
+    assert record["loss"] is None
+    assert record["validation"] is None
+    assert record["coverage"] == (4 + 6) / (10 + 30)
+    assert record["correct"] == (3 + 2) / (4 + 6)
+    assert record["pseudo_classes"] == [7, 3]
+    assert (record["bytes_up"], record["bytes_down"]) == (800, 1000)
+    assert record["rejected"] == [{"client": 5, "code": "E404", "reason": "NaN"}]
+    assert record["weights"] == {"7": 0.25, "3": 0.75}
+    assert record["norm_server"] == 5.0
+    assert record["norm_clients"] == 2.0
+    assert record["updates"] == [
+        {"client": 3, "norm": 1.0, "cosine": 1.0},
+        {"client": 7, "norm": 2.0, "cosine": pytest.approx(-0.8)},
+    ]
+    assert not record["skipped"]
+    assert json.loads(json.dumps(record)) == record
+
+
+def test_a_record_without_votes_or_truth() -> None:
+    state = ServerState(1, torch.zeros(2), torch.zeros(2))
+    silent = Answers([0], [update(0, torch.ones(2), 5)], [], {0: {"omega": torch.zeros(2)}}, 0, 0)
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, silent)
+    assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (None, None, [])
+    assert record["updates"] == [{"client": 0, "norm": 1.41421, "cosine": 0.0}]
+    unknown = replace(silent, updates=[update(0, torch.ones(2), 5, kept=2.0, class_0=2.0)])
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown)
+    assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (0.4, None, [2])
+    assert record["validation"] == 0.25
+
+
+def test_bytes_are_those_of_payloads_and_replies() -> None:
+    parts, fleet = tiny_parts()
+    vector = 4 * parts.network.layout.size
+
+    def drop_one(_: int, answers: list[Answer]) -> list[Answer]:
+        return answers[1:]
+
+    ((_, record),) = play(parts, AlteredFleet(RememberingFleet(fleet), drop_one), 1)
+    assert record["bytes_down"] == 3 * (2 * vector + 8)  # ω and σ, and the step size
+    assert record["bytes_up"] == 2 * vector
+
+
+def test_the_clock_adds_up_and_starts_again() -> None:
+    clock = Clock()
+    for _ in range(2):
+        with clock("server"):
+            time.sleep(0.01)
+    taken = clock.take("server", "clients")
+    assert 0.02 <= taken["server"] < 1
+    assert taken["clients"] == 0.0
+    assert clock.take("server") == {"server": 0.0}
+
+
+def test_messages_arrive_whole_and_nonsense_is_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    one, other = Channel(ours), Channel(theirs)
+    messages: list[dict[str, Any]] = [{"text": "ü\n" * 50_000, "numbers": [1, 2.5, None]}, {}, {"kind": "x"}]
+    sender = threading.Thread(target=lambda: deque(map(one.send, messages)))
+    sender.start()
+    assert [other.receive() for _ in messages] == messages
+    sender.join()
+    for line in (b"no json\n", b"[1, 2]\n", b'"text"\n'):
+        ours.sendall(line)
+        assert other.receive() is None
+    ours.sendall(b'{"half": ')
+    ours.close()
+    assert other.receive() is None
+    with pytest.raises(BrokenPipeError):
+        for _ in range(10):
+            other.send({"much": "x" * 1_000_000})
+    theirs.close()
+    assert other.receive() is None
+    assert LONGEST < 1 << 30
