@@ -40,7 +40,7 @@ def take() -> None:
 def take_pages(tab: Tab, root: Path) -> None:
     """The page of the last run as a desk and as a phone show it."""
     with serving(root) as server:
-        for width, height, name in ((1200, 1500, "page.png"), (390, 844, "page-phone.png")):
+        for width, height, name in ((1200, 1500, "page.png"), (390, 1180, "page-phone.png")):
             tab.open(f"{server}/run/{key_of(root / 'fedfew', root)}", width, height)
             tab.wait("document.querySelectorAll('.plot .main-svg').length > 2")
             time.sleep(2)  # fonts and the last redraw

@@ -28,7 +28,7 @@ def test_ticks_are_evenly_spaced_round_and_within_the_range(low: float, span: fl
     steps = [b - a for a, b in itertools.pairwise(found)]
     assert not steps or max(steps) - min(steps) <= tolerance
     if span > 1e-4 * abs(low):
-        assert 2 <= len(found) <= 7
+        assert 3 <= len(found) <= 8
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(0, 1)), max_size=30))

@@ -44,7 +44,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         return [low]
     rough = span / count
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * m for m in (1, 2, 2.5, 5, 10) if power * m >= rough * 0.999)
+    step = min((power * m for m in (1, 2, 2.5, 5, 10)), key=lambda s: abs(math.log(s / rough)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [float(f"{n * step:.10g}") for n in range(first, last + 1)]
 
