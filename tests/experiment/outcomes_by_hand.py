@@ -1,4 +1,4 @@
-"""Outcomes of runs that never ran: real configs, curves written by hand, so that every expected number can be derived."""
+"""Outcomes of runs that never ran: real configs and curves by hand, so that every expected number can be derived."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -71,5 +71,5 @@ def test_another_model_keeps_its_width() -> None:
 
 def test_no_scale_changes_nothing_and_an_unknown_one_is_refused() -> None:
     assert scaled("paper-tuned", None, {"seed": 1}) == ({"seed": 1}, "")
-    with pytest.raises(FedfewError, match="E103.*full, laptop"):
+    with pytest.raises(FedfewError, match=r"E103.*full, laptop"):
         scaled("paper-tuned", "huge")

@@ -49,7 +49,7 @@ def test_a_grid_that_is_none_is_refused(option: str, code: str) -> None:
 
 
 def test_one_key_varies_once() -> None:
-    with pytest.raises(FedfewError, match="E103.*twice"):
+    with pytest.raises(FedfewError, match=r"E103.*twice"):
         grid(["seed=0", "seed=1"])
     with pytest.raises(FedfewError, match=r"E113.*--set"):
         cells_of(TINY, {"seed": 3}, ["seed=0,1"])

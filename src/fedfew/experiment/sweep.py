@@ -3,7 +3,7 @@
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -122,7 +122,7 @@ def slug(overrides: Mapping[str, Any]) -> str:
 
 def advance(
     cells: Sequence[Cell], folder: Path, warn: Warn, *, anyway: bool = False, command: str = ""
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
 
     A cell that another process works on is passed over, so several processes can share a folder. A run that fails

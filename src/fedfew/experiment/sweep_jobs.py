@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -36,7 +36,7 @@ class Job:
 
 def advance_parallel(
     cells: Sequence[Cell], folder: Path, jobs: int, *, anyway: bool = False, command: str = ""
-) -> Iterator[Event]:
+) -> Generator[Event, None, None]:
     """Like ``sweep.advance``, with up to ``jobs`` cells at a time."""
     check_jobs(jobs)
     waiting, known = list(cells), index(folder)
