@@ -1,0 +1,45 @@
+"""fedfew compare as a person meets it: the table, its files, and what is refused."""
+
+import csv
+from pathlib import Path
+
+import pytest
+from tests.interface.fedfew_command import fedfew
+from tests.runtime.tiny_run import tiny_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("compared")
+    for seed in (0, 1):
+        for method in ("fedmix", "server-only"):
+            tiny_run(folder / f"{method}-{seed}", rounds=1, method__name=method, seed=seed, dataset__seed=seed)
+    return folder
+
+
+def test_table_csv_latex_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path, runs: Path) -> None:
+    files = [tmp_path / "new" / name for name in ("t.csv", "t.tex", "t.png")]
+    said = fedfew(capsys, "compare", runs, "--csv", files[0], "--latex", files[1], "--figure", files[2], "--json")
+    assert said.status == 0, said.err
+    assert {row["label"]: row["accuracy"]["n"] for row in said.json["rows"]} == {"fedmix": 2, "server-only": 2}
+    rows = list(csv.DictReader(files[0].read_text("utf-8").splitlines()))
+    assert [float(row["mean"]) for row in rows] == [row["accuracy"]["mean"] for row in said.json["rows"]]
+    assert "\\toprule" in files[1].read_text("utf-8")
+    assert files[2].read_bytes().startswith(b"\x89PNG")
+    shown = fedfew(capsys, "compare", runs / "fedmix-0", runs / "server-only-0", "--by", "method")
+    assert shown.status == 0
+    assert "fewer than two seeds" in shown.err
+
+
+def test_what_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, runs: Path) -> None:
+    for words, code in (
+        ((tmp_path,), "E302"),
+        ((tmp_path / "nowhere",), "E302"),
+        ((runs, "--by", "partition.nu"), "E104"),
+        ((runs, "--measure", "best"), "E103"),
+        ((runs, "--figure", tmp_path / "f.gif"), "E103"),
+    ):
+        said = fedfew(capsys, "compare", *words)
+        assert said.status == 2, words
+        assert code in said.err
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,91 @@
+"""fedfew reproduce as a person meets it: runs once, figures and tables each time, and a page that can be made again."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.interface.fedfew_command import fedfew
+from tests.runtime.tiny_run import TINY
+
+from fedfew.experiment import toml
+from fedfew.interface.figures import weight_by_rank
+
+
+@pytest.fixture(scope="module")
+def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("preset") / "tiny.toml"
+    path.write_text(toml.dumps(TINY), "utf-8")
+    return path
+
+
+def test_runs_are_made_once_and_figures_each_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path
+) -> None:
+    words = ("reproduce", "extra", "--preset", preset, "--seeds", 2, "--set", "rounds=2", "--out", tmp_path / "r")
+    first = fedfew(capsys, *words, "--json")
+    assert first.status == 0, first.err
+    assert first.json["runs"] == {"ran": 8, "skipped": 0, "busy": [], "failed": {}}
+    assert {(arm["seeds"], arm["finished"]) for arm in first.json["arms"]} == {(2, True)}
+    files = {Path(name).name: Path(name).read_bytes() for name in first.json["files"]}
+    assert set(files) == {"extra.png", "extra.svg", "extra.pdf", "extra.csv", "extra-table.csv"}
+    assert files["extra.png"].startswith(b"\x89PNG")
+    assert files["extra.pdf"].startswith(b"%PDF")
+    rows = list(csv.DictReader(files["extra.csv"].decode().splitlines()))
+    assert len(rows) == 4 * 2 * 2  # arms, seeds, rounds
+    again = fedfew(capsys, *words, "--json")
+    assert again.json["runs"] == {"ran": 0, "skipped": 8, "busy": [], "failed": {}}
+    assert again.json["claims"] == first.json["claims"]
+    assert {name: (tmp_path / "r" / "figures" / name).read_bytes() for name in files} == files
+    only = fedfew(capsys, *words, "--figures-only")
+    assert only.status == 0
+    assert "the paper says" in only.out
+
+    page = tmp_path / "docs" / "results.md"
+    for _ in range(2):
+        said = fedfew(capsys, "reproduce", "report", "--out", tmp_path / "r", "--page", page, "--json")
+        assert said.json == {"page": str(page), "figures": ["extra"]}
+    text = page.read_text("utf-8")
+    assert text.count("<!-- begin extra -->") == 1
+    assert "reproduce extra --preset" in text
+    assert "--json" not in text
+    assert (page.parent / "results" / "extra.svg").is_file()
+
+
+def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path) -> None:
+    said = fedfew(capsys, "reproduce", "fig3", "--preset", preset, "--out", tmp_path, "--json")
+    assert said.status == 0, said.err
+    levels = [said.json["R"][mu] for mu in ("0.1", "1", "10")]
+    assert levels == sorted(levels, reverse=True)
+    assert len(said.json["claims"]) == 3
+    rows = list(csv.DictReader((tmp_path / "figures" / "fig3.csv").read_text("utf-8").splitlines()))
+    given = {mu: sum(int(row["images"]) for row in rows if row["mu"] == mu) for mu in ("0.1", "1", "10")}
+    assert given == dict.fromkeys(("0.1", "1", "10"), TINY["dataset"]["unlabeled"])
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("fig7",), "E105"),
+        (("fig4", "--scale", "huge"), "E103"),
+        (("fig4", "--set", "seed=1"), "E113"),
+        (("fig4", "--set", "method.alhpa=1"), "E104"),
+        (("fig4", "--preset", "paper-tund"), "E101"),
+        (("fig4", "--jobs", "4096"), "E103"),
+        (("report",), "E302"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_made(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], code: str
+) -> None:
+    said = fedfew(capsys, "reproduce", *words, "--out", tmp_path / "r", "--page", tmp_path / "page.md")
+    assert said.status == 2
+    assert code in said.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_weight_goes_to_the_frequent_first() -> None:
+    records = [{"weights": {"2": 0.25, "0": 0.75}}, {"weights": {"2": 1.0}}]
+    # client 2 took part twice with 1.25 of 2, client 0 once with 0.75 of 2, client 1 never
+    assert weight_by_rank(records, 3) == pytest.approx(np.array([0.625, 0.375, 0.0]))
