@@ -20,6 +20,7 @@ from fedfew.experiment.files import as_json, final_files, static_files
 from fedfew.experiment.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
 from fedfew.experiment.journal import Journal, begin, go_on, sealed
 from fedfew.experiment.mending import compare_environment, mend, refuse_foreign, refuse_misfit
+from fedfew.experiment.site_memory import left_at_sites
 from fedfew.experiment.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
@@ -55,7 +56,7 @@ class Session:
             journal = go_on(self.folder, self.facts["rounds"])
             if self.state.round < self.rounds:
                 with contextlib.closing(fleet_of(self.parts, self.folder.path)) as fleet:
-                    fleet.remember(self.memory)
+                    fleet.remember(self._memory())
                     parts = self.parts
                     for state, record in run_rounds(
                         parts.clients, parts.algorithm, parts.server, fleet, self.state, self.rounds,
@@ -66,6 +67,12 @@ class Session:
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
                     write_atomically(self.folder / name, content)
+
+    def _memory(self) -> Memory:
+        """What the clients keep: in the checkpoint, or, if the run was on Flower until now, where its sites left it."""
+        if self.memory or self.parts.config["fleet.kind"] == "flower":
+            return self.memory
+        return left_at_sites(self.folder.path, self.state.round)
 
     def _commit(
         self, store: Checkpoints, journal: Journal, state: ServerState, memory: Memory, record: RoundRecord

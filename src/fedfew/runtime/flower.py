@@ -76,9 +76,10 @@ class FlowerFleet:
         score_here: Callable[[Vector], Scores],
         limit: int = LIMIT,
         shut_down: Callable[[], None] = lambda: None,
+        hand_over: Callable[[Mapping[int, dict[str, Tensor]]], None] | None = None,
     ) -> None:
         self._line, self._roll, self._greeting, self._terms = line, roll, dict(greeting), terms
-        self._score_here, self._limit, self._shut_down = score_here, limit, shut_down
+        self._score_here, self._limit, self._shut_down, self._hand_over = score_here, limit, shut_down, hand_over
         self._nodes: dict[int, str] = {}
         self._asked: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
@@ -284,8 +285,10 @@ class FlowerFleet:
         return {}
 
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """A site restores its own memory by the round's number; a run that began elsewhere cannot move there."""
-        if memory:
+        """A site restores its own memory by the round's number; another fleet's can move to a trial's sites only."""
+        if memory and self._hand_over is not None:
+            self._hand_over(memory)
+        elif memory:
             what = "the clients of this run keep tensors in its checkpoints, which cannot be handed to real sites"
             raise FedfewError("E113", "fleet.kind", what, "Go on with fleet.kind = 'pool'")
 

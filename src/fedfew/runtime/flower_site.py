@@ -5,6 +5,7 @@ Every tensor that leaves is first written to the ledger; the memory of clients s
 
 import hashlib
 import json
+import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ class WarmSite:
     state: Path
     secret: bytes = b""
     """Mixed into every draw of a real site, so that nobody else knows its noise; empty in a trial, for equal bits."""
+    memory: Path | None = None
+    """Where clients' memories are kept; None: in ``state``."""
     _ready: tuple[str, Ready] | None = None
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
@@ -111,7 +114,7 @@ class WarmSite:
     def _train(self, sites: Sites, head: Mapping[str, Any], client: int, payload: Payload, fingerprint: str) -> Any:
         """One client's round, with its memory as it was before this round, whatever was tried since."""
         run, round = str(head["run"]), int(head["round"])
-        memory = Memory(self.state / "memory", run, client)
+        memory = Memory(self.memory or self.state / "memory", run, client)
         sites.memory.clear()
         if before := memory.before(round):
             sites.memory[client] = before
@@ -143,6 +146,7 @@ class WarmSite:
         with (self.state / "ledger.jsonl").open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
             file.flush()
+            os.fsync(file.fileno())
 
 
 @dataclass(frozen=True)

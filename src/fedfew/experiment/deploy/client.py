@@ -23,6 +23,8 @@ class SiteProcesses:
     max_clip: float = 0.0
     allowed: tuple[str, ...] = ()
     """Names of code outside fedfew that a server's config may ask for."""
+    memory: Path | None = None
+    """Where clients' memories go, if not into the site's folder."""
     _sockets: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="fedfew-")  # mode 0700, short path
     )
@@ -52,6 +54,8 @@ class SiteProcesses:
         if self.data is not None:
             command += ["--data", str(self.data), "--min-noise", str(self.min_noise), "--max-clip", str(self.max_clip)]
             command += [word for name in self.allowed for word in ("--allow-code", name)]
+        if self.memory is not None:
+            command += ["--memory", str(self.memory)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         return self.crew.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
 

@@ -1,8 +1,8 @@
 """The Flower fleet of a config: a trial with every part on this machine, or the server of a real network."""
 
 import contextlib
-import secrets
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from fedfew.experiment.deploy.client import SiteProcesses
 from fedfew.experiment.deploy.plan import SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.experiment.deploy.processes import Crew, free_ports
 from fedfew.experiment.deploy.superlink import SuperLink
-from fedfew.experiment.storage import locked, write_atomically
+from fedfew.experiment.site_memory import hand_over, memory_folder, run_id
+from fedfew.experiment.storage import locked
 from fedfew.runtime.flower import FlowerFleet, Roll, Terms
 from fedfew.runtime.gate import reply_limit
 
@@ -22,21 +23,24 @@ from fedfew.runtime.gate import reply_limit
 def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) -> FlowerFleet:
     """Start what the config asks for; if anything goes wrong on the way, nothing is left running."""
     stack = contextlib.ExitStack()
+    moves = None
     try:
         if is_network(parts.config):
             plan = open_server(Path(parts.config["fleet.network"]))
             stack.enter_context(locked(plan.folder))
             link = _start_server(plan, stack, plan.folder / "logs")
         else:
-            plan, link = _start_trial(parts, folder / "network", stack)
+            plan, link = _start_trial(parts, folder, stack)
+            moves = partial(hand_over, folder)
         return FlowerFleet(
             line=link.line,
             roll=Roll(plan.sites, parts.config["clients"], link.keys()),
-            greeting=greeting(parts, _run_id(folder)),
+            greeting=greeting(parts, run_id(folder)),
             terms=_terms(parts),
             score_here=score,
             limit=_limit(parts),
             shut_down=stack.close,
+            hand_over=moves,
         )
     except BaseException:
         stack.close()
@@ -52,8 +56,9 @@ def _start_server(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> 
     return link
 
 
-def _start_trial(parts: Parts, folder: Path, stack: contextlib.ExitStack) -> tuple[ServerPlan, SuperLink]:
+def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[ServerPlan, SuperLink]:
     """Server and sites on loopback, with TLS and keys as in earnest; ledgers and memories stay in the run's folder."""
+    folder = run / "network"
     count = min(parts.config["fleet.sites"], parts.config["clients"])
     names = [f"site{i}" for i in range(count)]
     for name in names:  # a resumed trial gets new keys; ledger and memory stay
@@ -63,7 +68,9 @@ def _start_trial(parts: Parts, folder: Path, stack: contextlib.ExitStack) -> tup
     crew = Crew(folder / "logs")
     stack.callback(crew.close)
     for name in names:
-        site = SiteProcesses(open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name), crew)
+        site = SiteProcesses(
+            open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name), crew, memory=memory_folder(run)
+        )
         stack.callback(site.close)
         site.start()
     return plan, link
@@ -86,14 +93,6 @@ def greeting(parts: Parts, run: str) -> dict[str, Any]:
             "partition": federation.partition.hash,
         },
     }
-
-
-def _run_id(folder: Path) -> str:
-    """A name for the run that no other run has, kept in its folder: sites tell their memories apart by it."""
-    path = folder / "network-id"
-    if not path.exists():
-        write_atomically(path, secrets.token_hex(8).encode())
-    return path.read_text().strip()
 
 
 def _terms(parts: Parts) -> Terms:

@@ -166,7 +166,6 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": os.environ.get("PYTHONDONTWRITEBYTECODE", ""),
         **more,
     }
 

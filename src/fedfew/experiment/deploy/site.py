@@ -127,6 +127,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--number", type=int, required=True)
     parser.add_argument("--sites", type=int, required=True)
     parser.add_argument("--data", type=Path, help="without it: a trial, with images from the config's partition")
+    parser.add_argument("--memory", type=Path)
     parser.add_argument("--min-noise", type=float, default=0.0)
     parser.add_argument("--max-clip", type=float, default=0.0)
     parser.add_argument("--allow-code", action="append", default=[])
@@ -134,7 +135,7 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(1)
     given.state.mkdir(parents=True, exist_ok=True)
     if given.data is None:
-        site = WarmSite(given.number, trial_site(given.number, given.sites), given.state)
+        site = WarmSite(given.number, trial_site(given.number, given.sites), given.state, memory=given.memory)
     else:
         build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
         site = WarmSite(given.number, build, given.state, secret_of(given.state))
