@@ -24,6 +24,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)  # as in a script or notebook that stands beside the files
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     shrink(monkeypatch)
@@ -31,9 +32,8 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_blocks_of_a_page_do_what_it_says(page: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_do_what_it_says(page: str, workplace: Path) -> None:
     names = {"__name__": "page"}
-    monkeypatch.syspath_prepend(workplace)  # as in a script or notebook that stands beside the files
     try:
         for block in blocks_of(ROOT / page, page):
             perform(block, names)
@@ -79,3 +79,31 @@ def test_few_blocks_are_excused() -> None:
     assert len(excused) <= NOT_RUN, excused
     assert sum(block.language in RUNNABLE for block in blocks) > 3 * len(excused)
     assert all(len(reason.split()) > 2 for reason in ELSEWHERE.values())
+
+
+@pytest.mark.parametrize(
+    ("language", "code", "words"),
+    [
+        (
+            "bash",
+            "fedfew run quick\nfedfew run quik   # not a preset\n",
+            r"page.md:7: fedfew run quik .*\nended with 2",
+        ),
+        ("bash", "fedfew run quik   # refused: E104\n", "expected E104"),
+        ("bash", "fedfew explain E104   # refused: E104\n", "expected E104, got 0"),
+        ("bash", "ls nothing | cat\nfalse\n", "page.md:7: false"),
+        ("python", "one = 1\nassert one == 2\n", "^$"),
+    ],
+)
+def test_a_block_that_does_not_do_what_it_says_is_noticed(language: str, code: str, words: str) -> None:
+    with pytest.raises(AssertionError, match=words):
+        perform(Block("page.md", 5, language, code), {"__name__": "page"})
+
+
+def test_lines_are_joined_excused_and_redirected(workplace: Path) -> None:
+    code = "# a comment\nfedfew explain \\\n  E104 > told.txt\nfedfew resume runs/…\nmake test\n"
+    perform(Block("page.md", 1, "bash", code), {})
+    assert "unknown key" in (workplace / "told.txt").read_text()
+    perform(Block("page.md", 1, "bash", "false\n", excuse="needs three machines"), {})
+    perform(Block("page.md", 1, "python", "x = 1\n", title="kept/x.py"), {})
+    assert (workplace / "kept" / "x.py").read_text() == "x = 1\n"
