@@ -68,7 +68,8 @@ def main() -> NoReturn:
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-    signal.signal(signal.SIGTERM, _interrupt)
+    for request in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background a shell hands it down as ignored
+        signal.signal(request, _interrupt)
     try:
         app(standalone_mode=True)
     except KeyboardInterrupt:
