@@ -19,7 +19,9 @@ def smaller(table: Table) -> Table:
     sections = {
         "dataset": dataset,
         "model": table.get("model", {}) | ({"width": 4} if table.get("model", {}).get("name") == "cnn" else {}),
+        "method": table.get("method", {}) | ({"warmup": 2} if "warmup" in table.get("method", {}) else {}),
         "server": table.get("server", {}) | {"epochs": 1},
+        "client": table.get("client", {}) | {"epochs": 1},
         "fleet": {"kind": "inline"},
     }
     return made | sections
