@@ -65,6 +65,8 @@ def attack(base: Path, flips: int, seed: int) -> dict[str, Any]:
         tally["detected"] += bool(told)
         tally["healed"] += healed
         tally["same_hash"] += same
+        if tally["flips"] % 100 == 0:
+            sys.stderr.write(f"{tally}\n")
         if not (told and healed and same):
             sys.stderr.write(f"bit {bit} of {path}: told {told}, healed {healed}, same {same}\n")
     return tally | {"by_code": dict(sorted(codes.items()))}

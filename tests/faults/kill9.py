@@ -102,11 +102,13 @@ def attack(folder: Path, kills: int, inside: int, seed: int) -> Tally:
                 break
             tally.kills += 1
             tally.orphans += left_over
-            tally.inside += writing(run)
+            writing_now = writing(run)
+            tally.inside += writing_now
             done = committed(run)
             tally.rounds_lost += done - reopen(run, refuse).state.round
             process = launch("resume", run, "--json")
             tally.resumed += 1
+            sys.stderr.write(f"kill {tally.kills}: round {done}{', inside a write' * writing_now}\n")
         said = result(process)
         tally.same_hash &= said["model_sha256"] == model_hash(whole)
         tally.same_hash &= records(run) == records(whole)

@@ -92,6 +92,8 @@ REFUSED: dict[str, tuple[str, Tamper]] = {
 }
 
 
+FIVE = 5 / 12
+"""Five clients a round: the fewest that every aggregator takes."""
 Scene = tuple[RememberingFleet, ServerState, list[int]]
 Alter = Callable[[int, list[Answer]], Iterable[Answer]]
 
@@ -99,7 +101,7 @@ Alter = Callable[[int, list[Answer]], Iterable[Answer]]
 @pytest.fixture(scope="module")
 def honest() -> Scene:
     """A fleet whose clients train once, the state they are asked from, and who is asked."""
-    parts, fleet = tiny_parts()
+    parts, fleet = tiny_parts(participation=FIVE)
     begin = parts.algorithm.start(parts.network.snapshot())
     trained = parts.algorithm.before_clients(begin, parts.server, stream(1, "server", 0))
     remembering = RememberingFleet(fleet)
@@ -124,13 +126,13 @@ def at(position: int, change: Callable[[Answer], Answer]) -> Alter:
 
 
 def with_aggregator(name: str) -> Parts:
-    chosen = {"aggregator.name": name} | ({"aggregator.faulty": 0} if name == "krum" else {})  # three clients a round
-    return replace(tiny_base(), algorithm=algorithm_of(load(TINY, chosen).document))
+    document = load(TINY, {"participation": FIVE, "aggregator.name": name}).document
+    return replace(tiny_base(), algorithm=algorithm_of(document))
 
 
 @cache
 def tiny_base() -> Parts:
-    return assemble(tiny())
+    return assemble(tiny(participation=FIVE))
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS)
@@ -185,7 +187,7 @@ def test_inflated_counts_do_nothing_under_fedfreq(honest: Scene) -> None:
     parts = replace(parts, clients=replace(parts.clients, sizes=None))
     fair, _ = one_round(parts, honest, lambda _, answers: answers)
     after, answers = one_round(parts, honest, at(1, lambda answer: replace(answer, examples=9_999_999)))  # type: ignore[arg-type]
-    assert len(answers.updates) == 3
+    assert len(answers.updates) == 5
     assert torch.equal(after.omega, fair.omega)
     _, answers = one_round(parts, honest, at(1, lambda answer: replace(answer, examples=10_000_001)))  # type: ignore[arg-type]
     assert [fault.code for fault in answers.missing] == ["E407"]

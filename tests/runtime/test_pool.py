@@ -50,7 +50,10 @@ def pool() -> Iterator[PoolFleet]:
     assert isinstance(fleet, PoolFleet)
     with closing(fleet):
         yield fleet
-    assert gone(fleet.processes)
+        last = fleet.processes
+        assert len(last) == 2
+    assert fleet.processes == []
+    assert gone(last)
 
 
 def workers(pool: PoolFleet) -> list[Worker]:

@@ -53,14 +53,19 @@ class Worker:
         return text
 
     def end(self, patience: float = 0.0) -> str:
-        """Kill the process if it does not end by itself, free what belongs to it, and say how it ended."""
+        """Kill the process if it does not end by itself, free what belongs to it, and say how it ended.
+
+        May be called again, as after Ctrl-C in the midst of it.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
         self.process.kill()
         status = self.process.wait()
         self.channel.end.close()
         self.answers.close()
-        os.close(self.lifeline)
+        if self.lifeline >= 0:
+            os.close(self.lifeline)
+            self.lifeline = -1
         self.words.close()
         return f"signal {-status}" if status < 0 else f"status {status}"
 
@@ -223,8 +228,8 @@ class PoolFleet:
         """Replace a worker that ended or was too slow; the client it worked on is missing."""
         job, words = worker.job, worker.last_words()
         self._selector.unregister(worker.channel.end)
-        self._workers.remove(worker)
         status = worker.end(patience=1.0 if code == "E409" else 0.0)
+        self._workers.remove(worker)
         self._deaths += code == "E409"  # a slow client is no dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {words}")
