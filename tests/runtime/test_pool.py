@@ -2,6 +2,9 @@
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -277,3 +280,30 @@ def test_a_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest
     with pytest.raises(FedfewError, match=r"E502.*no worker process can be started"):
         rogue("sleeps")
     assert open_files() == before
+
+
+def test_a_worker_ends_with_its_pool_even_while_it_still_imports() -> None:
+    """The other end of its lifeline is closed before it has even begun."""
+    watched, lifeline = os.pipe()
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-X",
+            "importtime",
+            "-m",
+            "fedfew.experiment.worker",
+            *[str(theirs.fileno())] * 5,
+            str(watched),
+        ],
+        pass_fds=[theirs.fileno(), watched],
+        stderr=subprocess.PIPE,
+    )
+    os.close(lifeline)
+    _, imported = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"fedfew.runtime.lifeline" in imported
+    assert b"fedfew.runtime.arena" not in imported
+    for end in (ours, theirs):
+        end.close()
+    os.close(watched)

@@ -14,7 +14,7 @@ from typing import Any
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.config import Config
 from fedfew.experiment.sweep import Cell, open_cell
-from fedfew.runtime.worker import end_with_parent
+from fedfew.runtime.lifeline import end_with_parent
 
 
 def main() -> None:

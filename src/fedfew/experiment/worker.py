@@ -1,53 +1,15 @@
-"""A pool's worker process: rebuilds the method and the network from the config it is sent, then serves jobs.
+"""A pool's worker process, started as ``python -m fedfew.experiment.worker FD…`` with its channel, arenas and lifeline.
 
-Started by the pool as ``python -m fedfew.experiment.worker FD…`` with the descriptors of its channel and arenas.
+The lifeline is watched before torch is imported: that takes seconds, in which the pool may be gone already.
 """
 
-import socket
 import sys
 
-import torch
-
-from fedfew.core.network import Pixels
-from fedfew.core.types import LabeledSet
-from fedfew.data import Federation, Partition
-from fedfew.data.virtual import VirtualPartition
-from fedfew.experiment.build import network_of, sites_of
-from fedfew.experiment.config import Config
-from fedfew.runtime.arena import Arena
-from fedfew.runtime.channel import Channel
-from fedfew.runtime.worker import end_with_parent, serve
-
-
-def main(descriptors: list[int]) -> None:
-    """Wait for the greeting, build, serve."""
-    channel_fd, images_fd, payloads_fd, scoring_fd, answers_fd, lifeline = descriptors
-    end_with_parent(lifeline)
-    torch.set_num_threads(1)
-    channel = Channel(socket.socket(fileno=channel_fd))
-    hello = channel.receive()
-    if hello is None:
-        return
-    data = Arena(images_fd).read(hello["tensors"], copy=False)
-    federation = Federation(
-        server=LabeledSet(data["images"][:0], data["truth"][:0]),  # the server's labels stay with the server
-        validation=LabeledSet(data["validation_images"], data["validation_labels"]),
-        test=LabeledSet(data["test_images"], data["test_labels"]),
-        images=data["images"],
-        truth=data["truth"],
-        partition=(
-            VirtualPartition(**hello["virtual"], labels=data["truth"].numpy())
-            if hello["virtual"]
-            else Partition(data["order"].numpy(), data["offsets"].numpy())
-        ),
-        classes=tuple(hello["classes"]),
-        flips=hello["flips"],
-        pixels=Pixels(tuple(hello["mean"]), tuple(hello["std"])),
-    )
-    config = Config(hello["config"])
-    sites = sites_of(config, federation, network_of(config, federation))
-    serve(sites, channel, Arena(payloads_fd), Arena(scoring_fd), Arena(answers_fd))
-
+from fedfew.runtime.lifeline import end_with_parent
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]])
+    *files, lifeline = (int(argument) for argument in sys.argv[1:])
+    end_with_parent(lifeline)
+    from fedfew.experiment.pool_site import work
+
+    work(*files)

@@ -1,8 +1,6 @@
 """The inside of a worker process: reads jobs from its channel, trains or scores, and writes the answer to its arena."""
 
 import json
-import os
-import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -11,17 +9,6 @@ from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
 from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.site import Sites
-
-
-def end_with_parent(lifeline: int) -> None:
-    """Exit at once when the process that holds the other end of this pipe is gone, even in the middle of a batch."""
-
-    def watch() -> None:
-        while os.read(lifeline, 1):
-            pass
-        os._exit(0)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def serve(sites: Sites, channel: Channel, payloads: Arena, scoring: Arena, answers: Arena) -> None:
