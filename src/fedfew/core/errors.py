@@ -186,8 +186,8 @@ CODES: dict[str, Explanation] = {
     ),
     "E309": Explanation(
         "run folder damaged",
-        "A file of the run folder does not match the hash kept in the checkpoint and cannot be restored.",
-        "Restore the file named in the message from a backup, or start the run again.",
+        "A file of the run folder is not what was written there. A resume restores it from the checkpoint or a copy.",
+        "Nothing if the message says that it was restored; otherwise try `fedfew resume`, a backup, or a new run.",
     ),
     "E310": Explanation(
         "nothing to show yet",
