@@ -8,7 +8,7 @@ demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow" --ignore=tests/browser
 
 faults: $(VENV)/.installed-dev          ## 50 kills, 1,000 flipped bits, 150 rounds of dying workers: some 20 minutes, one figure each
 	$(BIN)/python -m tests.faults.kill9

@@ -79,11 +79,20 @@ class Tab:
     def wait(self, script: str, seconds: float = 20.0) -> float:
         """Wait until an expression is true; how long that took."""
         start = time.monotonic()
-        while not self.run(script):
+        while not self._holds(script):
             if time.monotonic() - start > seconds:
                 raise TimeoutError(script)
             time.sleep(0.05)
         return time.monotonic() - start
+
+    def _holds(self, script: str) -> bool:
+        """Whether an expression is true; not yet while the page is being left for the next one."""
+        try:
+            return bool(self.run(script))
+        except RuntimeError as error:
+            if "navigated" in str(error) or "context" in str(error):
+                return False
+            raise
 
     def screenshot(self, path: Path, *, whole: bool = False) -> None:
         """What is in the window, or the whole page."""
