@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.algorithms.augment import strong, weak
 from fedfew.algorithms.consistency import MeanTeacher, PiModel, TemporalEnsembling
 from fedfew.algorithms.label_shift import Voting, em_prior, shifted, tempered
-from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_supervised
+from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server, train_supervised
 from fedfew.algorithms.mixmatch import MixMatch
 from fedfew.algorithms.mixup import beta_draw, blend
 from fedfew.algorithms.objective import outputs_of, ramp, soft_ramp
@@ -320,3 +320,16 @@ def test_annealing_leaves_out_what_is_known_already() -> None:
     )
     assert steps == 0
     assert torch.equal(everything_known, 20 * start)
+
+
+def test_a_warm_up_trains_on_all_labels_whatever_annealing_says() -> None:
+    site = small_site()
+    labeled = LabeledSet(site.images, torch.arange(6) % 3)
+    server, start = ServerSite(site.network, labeled, 3, flips=False), site.network.snapshot()
+    sgd = LocalSGD(batch=6, lr=0.5)
+    state = ServerState(0, start, start)
+    warm = train_server(Supervised(sgd, annealing="linear"), start, state, server, rng_of(), epochs=1)
+    plain = train_server(Supervised(sgd), start, state, server, rng_of())
+    held_back = train_server(Supervised(sgd, annealing="linear"), start, state, server, rng_of())
+    assert torch.equal(warm, plain)
+    assert not torch.equal(held_back, plain), "in round 0 only labels below 1/C would train"

@@ -216,7 +216,8 @@ def train_server(
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
-    ``epochs`` > 0 stands in for the usual number: a warm-up before the first round.
+    ``epochs`` > 0 stands in for the usual number: a warm-up before the first round, on all labels whatever annealing
+    says, because a model that knows nothing yet has nothing to hold back.
     """
     if epochs:
         how = replace(how, sgd=replace(how.sgd, epochs=epochs))
@@ -229,6 +230,6 @@ def train_server(
         rng,
         scale=scale,
         flips=site.flips,
-        progress=state.round / max(how.sgd.rounds, 1),
+        progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
     )
     return sigma
