@@ -1,6 +1,5 @@
 """One undisturbed tiny run, and the same run stopped in the midst, for all tests of this folder."""
 
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -11,13 +10,13 @@ from fedfew.data import DATASETS
 from fedfew.experiment.run import Run
 from fedfew.experiment.session import start
 
+read_once = cache(DATASETS["mini-mnist"])
 
-@pytest.fixture(scope="session", autouse=True)
-def digits_read_once() -> Iterator[None]:
+
+@pytest.fixture(autouse=True)
+def digits_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of short runs read the same images."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(DATASETS, "mini-mnist", cache(DATASETS["mini-mnist"]))
-        yield
+    monkeypatch.setitem(DATASETS, "mini-mnist", read_once)
 
 
 @pytest.fixture(scope="module")
