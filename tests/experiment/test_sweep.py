@@ -92,6 +92,25 @@ def test_an_interrupted_cell_is_gone_on_with(tmp_path: Path) -> None:
     assert model_hash(events[-1].path) == model_hash(whole[-1].path)
 
 
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path, jobs: int) -> None:
+    cells = cells_of(TINY, {"rounds": 3}, ["seed=0"])
+
+    def go(until: int) -> list[Event]:
+        if jobs:
+            return list(advance_parallel(cells, tmp_path / "cut", jobs, until=until))
+        return list(advance(cells, tmp_path / "cut", unwanted, until=until))
+
+    assert kinds(go(2)) == ["started", "paused"]
+    assert read_outcome(tmp_path / "cut" / cells[0].folder).rounds == 2
+    assert kinds(go(2)) == ["paused"]
+    rest = go(9)
+    assert kinds(rest) == ["started", "finished"]
+    whole = list(advance(cells, tmp_path / "whole", unwanted, until=3))
+    assert kinds(whole) == ["started", "finished"]
+    assert model_hash(rest[-1].path) == model_hash(whole[-1].path)
+
+
 def test_the_fleet_does_not_make_another_experiment(tmp_path: Path) -> None:
     cell = Cell("a", tiny(rounds=1))
     list(advance([cell], tmp_path, unwanted))

@@ -1,5 +1,6 @@
 """Many runs in one folder: a cell is a config; finished runs are kept, interrupted ones gone on with, each run once."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -42,7 +43,7 @@ class Event:
     """Something that happened to a cell."""
 
     cell: Cell
-    kind: Literal["skipped", "started", "round", "finished", "busy", "failed", "warned"]
+    kind: Literal["skipped", "started", "round", "finished", "paused", "busy", "failed", "warned"]
     path: Path
     record: dict[str, Any] = field(default_factory=dict)
     fault: FedfewError | None = None
@@ -121,10 +122,11 @@ def slug(overrides: Mapping[str, Any]) -> str:
 
 
 def advance(
-    cells: Sequence[Cell], folder: Path, warn: Warn, *, anyway: bool = False, command: str = ""
+    cells: Sequence[Cell], folder: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Generator[Event, None, None]:
     """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
 
+    With ``until``, every run pauses after that round, to be gone on with by a later call: all grow together.
     A cell that another process works on is passed over, so several processes can share a folder. A run that fails
     in its rounds is told and left resumable; the others go on.
     """
@@ -134,6 +136,9 @@ def advance(
         if finished(path):
             yield Event(cell, "skipped", path)
             continue
+        if until and (done := reached(path)) >= until:
+            yield Event(cell, "paused", path, done=done)
+            continue
         try:
             session = open_cell(cell, path, warn, anyway=anyway, command=command)
         except FedfewError as fault:
@@ -142,23 +147,37 @@ def advance(
             yield Event(cell, "busy", path, fault=fault)
             continue
         yield Event(cell, "started", path, done=session.state.round)
-        yield from _rounds(cell, session)
+        yield from _rounds(cell, session, until)
 
 
-def _rounds(cell: Cell, session: Session) -> Iterator[Event]:
+def _rounds(cell: Cell, session: Session, until: int) -> Iterator[Event]:
     path = session.folder.path
     try:
-        for record in session.advance():
+        for record in rounds_until(session, until):
             yield Event(cell, "round", path, record)
     except FedfewError as fault:
         yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
     else:
-        yield Event(cell, "finished", path)
+        yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+
+
+def rounds_until(session: Session, until: int) -> Iterator[dict[str, Any]]:
+    """The rounds of a session up to the given one; 0: all that are left."""
+    with contextlib.closing(session.advance()) as records:
+        for record in records:
+            yield record
+            if record["round"] == until < session.rounds:
+                return
 
 
 def finished(path: Path) -> bool:
     """Whether a run folder is there and its run is done."""
     return (path / CONFIG).is_file() and Run.open(path).finished
+
+
+def reached(path: Path) -> int:
+    """The rounds a run has done; 0 if there is no run yet."""
+    return len(Run.open(path).rounds) if (path / CONFIG).is_file() else 0
 
 
 def open_cell(

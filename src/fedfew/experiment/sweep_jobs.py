@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.build import cores
-from fedfew.experiment.sweep import BUSY, Cell, Event, finished, index
+from fedfew.experiment.sweep import BUSY, Cell, Event, finished, index, reached
 
 INLINE: dict[str, Any] = {"fleet.kind": "inline"}
 
@@ -35,7 +35,7 @@ class Job:
 
 
 def advance_parallel(
-    cells: Sequence[Cell], folder: Path, jobs: int, *, anyway: bool = False, command: str = ""
+    cells: Sequence[Cell], folder: Path, jobs: int, *, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Generator[Event, None, None]:
     """Like ``sweep.advance``, with up to ``jobs`` cells at a time."""
     check_jobs(jobs)
@@ -50,7 +50,10 @@ def advance_parallel(
                 if finished(path):
                     yield Event(cell, "skipped", path)
                     continue
-                job = _start(cell, path, {"anyway": anyway, "command": command})
+                if until and (done := reached(path)) >= until:
+                    yield Event(cell, "paused", path, done=done)
+                    continue
+                job = _start(cell, path, {"until": until, "anyway": anyway, "command": command})
                 running[job.process.pid] = job
                 threading.Thread(target=_listen, args=(job.process, lines), daemon=True).start()
             if running:
@@ -90,7 +93,7 @@ def _events(job: Job, line: bytes) -> Iterator[Event]:
         return
     message = json.loads(line)
     kind = message["kind"]
-    job.settled = job.settled or kind in ("failed", "finished")
+    job.settled = job.settled or kind in ("failed", "finished", "paused")
     if kind in ("failed", "warned"):
         fault = FedfewError(message["code"], message["place"], message["what"], message["remedy"])
         busy = kind == "failed" and fault.code in BUSY

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.config import Config
-from fedfew.experiment.sweep import Cell, open_cell
+from fedfew.experiment.sweep import Cell, open_cell, rounds_until
 from fedfew.runtime.lifeline import end_with_parent
 
 
@@ -29,12 +29,12 @@ def main() -> None:
             command=job["command"],
         )  # fmt: skip
         _say({"kind": "started", "done": session.state.round})
-        for record in session.advance():
+        for record in rounds_until(session, job["until"]):
             _say({"kind": "round", "record": record})
     except FedfewError as fault:
         _tell("failed", fault)
     else:
-        _say({"kind": "finished"})
+        _say({"kind": "finished" if session.state.round >= session.rounds else "paused"})
 
 
 def _first_line() -> dict[str, Any]:

@@ -22,6 +22,7 @@ class Tally:
 
     ran: "list[Path]" = field(default_factory=list)
     skipped: "list[Path]" = field(default_factory=list)
+    paused: "list[Path]" = field(default_factory=list)
     busy: "list[Path]" = field(default_factory=list)
     failed: "dict[Path, FedfewError]" = field(default_factory=dict)
 
@@ -29,39 +30,42 @@ class Tally:
         return {
             "ran": len(self.ran),
             "skipped": len(self.skipped),
+            "paused": len(self.paused),
             "busy": [str(path) for path in self.busy],
             "failed": {str(path): str(fault) for path, fault in self.failed.items()},
         }
 
 
 def run_all(
-    cells: "Sequence[Cell]", folder: "Path", *, jobs: int = 0, anyway: bool = False, command: str = ""
+    cells: "Sequence[Cell]", folder: "Path", *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
     """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
     from fedfew.experiment.sweep import advance
     from fedfew.experiment.sweep_jobs import advance_parallel
 
     events = (
-        advance_parallel(cells, folder, jobs, anyway=anyway, command=command)
+        advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
         if jobs
-        else advance(cells, folder, warn, anyway=anyway, command=command)
+        else advance(cells, folder, warn, until=until, anyway=anyway, command=command)
     )
-    return follow_all(events, cells, command, jobs)
+    return follow_all(events, cells, command, jobs, until)
 
 
-def follow_all(events: "Iterator[Event]", cells: "Sequence[Cell]", command: str, jobs: int = 0) -> Tally:
+def follow_all(
+    events: "Iterator[Event]", cells: "Sequence[Cell]", command: str, jobs: int = 0, until: int = 0
+) -> Tally:
     """Show events as they come; ``cells`` are those to come, as far as they are known."""
     try:
-        return _follow(events, cells, max(jobs, 1))
+        return _follow(events, cells, max(jobs, 1), until)
     except KeyboardInterrupt:
         err.print("stopped; every round that was done is saved. The same command goes on from there:")
         err.print(f"  {command}", markup=False, soft_wrap=True)
         raise
 
 
-def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int) -> Tally:
+def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int, until: int) -> Tally:
     tally, pace = Tally(), 0.0
-    total = sum(int(cell.config["rounds"]) for cell in cells)
+    total = sum(_wanted(cell, until) for cell in cells)
     left, done = total, 0
     columns = (
         SpinnerColumn(),
@@ -74,14 +78,14 @@ def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int) ->
     with Progress(*columns, console=err, transient=True, speed_estimate_period=600) as bar:
         task = bar.add_task(f"{len(cells)} runs" if cells else "search", total=total or None)
         for event in events:
-            rounds = int(event.cell.config["rounds"])
+            rounds = _wanted(event.cell, until)
             if event.kind == "round":
                 left, done = left - 1, done + 1
                 note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
                 bar.update(task, completed=total - left if total else done, description=note)
             elif event.kind == "started":
                 left -= event.done
-            elif event.kind in ("skipped", "busy"):
+            elif event.kind in ("skipped", "busy") or (event.kind == "paused" and event.done):
                 left -= rounds
                 bar.update(task, completed=max(total - left, 0))
             _note(event, tally)
@@ -102,12 +106,19 @@ def _note(event: "Event", tally: Tally) -> None:
     elif event.kind == "finished":
         tally.ran.append(event.path)
         err.print(f"[green]done[/] {name}", soft_wrap=True)
+    elif event.kind == "paused":
+        tally.paused.append(event.path)
     elif event.kind == "failed" and event.fault is not None:
         tally.failed[event.path] = event.fault
         err.print(f"[red]failed[/] {name}", soft_wrap=True)
         complain(event.fault)
     elif event.kind == "warned" and event.fault is not None:
         warn(event.fault)
+
+
+def _wanted(cell: "Cell", until: int) -> int:
+    rounds = int(cell.config["rounds"])
+    return min(rounds, until) if until else rounds
 
 
 def _duration(seconds: float) -> str:

@@ -36,6 +36,9 @@ def reproduce(
     jobs: Annotated[
         int, typer.Option(min=0, help="Runs at a time, a process each; 0: one at a time on all cores.")
     ] = 0,
+    until: Annotated[
+        int, typer.Option(min=0, metavar="ROUND", help="Pause every run after this round; call again to go on.")
+    ] = 0,
     figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw what is there.")] = False,
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
     anyway: Annotated[bool, typer.Option("--anyway", help="Go on with runs of another torch or machine.")] = False,
@@ -57,7 +60,7 @@ def reproduce(
     if note := scaled(preset, scale, plan.overrides)[1]:
         err.print(note, markup=False, soft_wrap=True)
     command = _command()
-    tally = None if figures_only else _run(plan, figures, folder, jobs, anyway, command)
+    tally = None if figures_only else _run(plan, figures, folder, command, jobs=jobs, until=until, anyway=anyway)
     if not figures_only:
         remember(folder, figures, plan, command)
     shown = {name: _show(plan, name, folder, quiet=json) for name in figures}
@@ -75,7 +78,9 @@ def _command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
 
 
-def _run(plan: "Plan", figures: list[str], folder: Path, jobs: int, anyway: bool, command: str) -> "Tally":
+def _run(
+    plan: "Plan", figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool
+) -> "Tally":
     from fedfew.experiment.reproduce import FIGURES, cells, in_order
     from fedfew.experiment.reproduce_results import RUNS, remember
     from fedfew.experiment.sweep_jobs import check_jobs
@@ -85,7 +90,9 @@ def _run(plan: "Plan", figures: list[str], folder: Path, jobs: int, anyway: bool
         check_jobs(jobs)
     wanted = in_order(cells(plan, [name for name in FIGURES if name in figures]))
     remember(folder, figures, plan, command)  # before the runs, so that their page can be made while they go on
-    return run_all(wanted, folder / RUNS, jobs=jobs, anyway=anyway, command=command) if wanted else Tally()
+    if not wanted:
+        return Tally()
+    return run_all(wanted, folder / RUNS, jobs=jobs, until=until, anyway=anyway, command=command)
 
 
 def _show(plan: "Plan", name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:

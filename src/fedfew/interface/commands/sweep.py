@@ -35,6 +35,9 @@ def sweep(
     jobs: Annotated[
         int, typer.Option(min=0, help="Runs at a time, a process each; 0: one at a time on all cores.")
     ] = 0,
+    until: Annotated[
+        int, typer.Option(min=0, metavar="ROUND", help="Pause every run after this round; call again to go on.")
+    ] = 0,
     anyway: Annotated[bool, typer.Option("--anyway", help="Go on with runs of another torch or machine.")] = False,
     json: Json = False,
 ) -> None:
@@ -50,6 +53,8 @@ def sweep(
     if jobs:
         check_jobs(jobs)
     if optuna:
+        if until:
+            raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
             raise FedfewError("E113", "--jobs", "trials come one after the other, each chosen by those before", "")
         tally, cells = _search(config, base, (grid or [], range_ or []), optuna, folder, anyway, command)
@@ -59,7 +64,7 @@ def sweep(
         if not grid:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
         cells = cells_of(config, base, grid)
-        tally = run_all(cells, folder, jobs=jobs, anyway=anyway, command=command)
+        tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
     _show(tally, cells, folder, json)
 
 
