@@ -1,5 +1,6 @@
 """A zoo of odd image files made on the spot: what each is called, its bytes, and what becomes of it."""
 
+import functools
 import io
 import struct
 import zlib
@@ -40,6 +41,13 @@ def png_claiming(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
+def jpeg_of_scans(width: int, height: int, scans: int) -> bytes:
+    """A progressive JPEG whose last scan comes again and again, each time going over all pixels."""
+    whole = saved(picture("L", width, height), "JPEG", progressive=True)
+    last = whole.rindex(b"\xff\xda")
+    return whole[:-2] + whole[last:-2] * scans + whole[-2:]
+
+
 def webp_claiming(side: int) -> bytes:
     """A WebP whose extended header claims a canvas."""
     header = bytes(4) + (side - 1).to_bytes(3, "little") * 2
@@ -78,6 +86,7 @@ def good() -> Iterator[Animal]:
         yield f"tiff-{name}.tiff", saved(picture(), "TIFF", compression=name), READ
     yield "webp-lossless.webp", saved(picture(), "WEBP", lossless=True), READ
     yield "jpeg-progressive.jpg", saved(picture(), "JPEG", progressive=True), READ
+    yield "jpeg-many-scans.jpg", jpeg_of_scans(SIDE, SIDE, 50), READ
     yield "jpeg-turned.jpg", turned(6), READ
     yield "one-pixel.png", saved(picture("RGB", 1, 1), "PNG"), READ
     yield "thread.png", saved(picture("L", 3000, 1), "PNG"), READ
@@ -130,6 +139,7 @@ def bad() -> Iterator[Animal]:
     yield "bomb-9000.png", png_claiming(9_000, 9_000), SKIPPED
     yield "bomb-wide.png", png_claiming(2**31 - 1, 1), SKIPPED
     yield "bomb-zero.png", png_claiming(0, 10), SKIPPED
+    yield "bomb-scans.jpg", jpeg_of_scans(2_000, 2_000, 5_000), SKIPPED
     yield "bomb-text.png", saved(picture(), "PNG", pnginfo=text), SKIPPED
     yield "bomb.webp", webp_claiming(16_384), SKIPPED
     yield "bomb.bmp", b"BM" + bytes(8) + struct.pack("<IIiiHHI", 54, 40, 30_000, 30_000, 1, 24, 0) + bytes(20), SKIPPED
@@ -141,6 +151,7 @@ def bad() -> Iterator[Animal]:
     yield "not-a-number.tif", saved(Image.fromarray(np.full((9, 9), np.nan, np.float32)), "TIFF"), SKIPPED
 
 
-def zoo() -> list[Animal]:
+@functools.cache
+def zoo() -> tuple[Animal, ...]:
     """All of them."""
-    return [*good(), *remarked(), *bad()]
+    return (*good(), *remarked(), *bad())

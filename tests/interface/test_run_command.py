@@ -19,6 +19,7 @@ from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.experiment.run import Experiment, Run
 from fedfew.experiment.session import start
+from fedfew.interface import progress
 from fedfew.models import MODELS
 
 Capture = pytest.CaptureFixture[str]
@@ -75,6 +76,17 @@ def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Cap
     assert said.status == 0
     assert "accuracy, last round" in said.out
     assert f"run folder: {tmp_path / 'run'}" in said.out
+
+
+def test_the_time_left_is_told_by_a_usual_round(
+    config: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "LONG", 0.0)
+    short = ["--set", "method.name=server-only", "--set", "rounds=3", "--out", tmp_path / "run"]
+    said = fedfew(capsys, "run", config, *short)
+    pace = sum(Run.open(tmp_path / "run").rounds[1]["seconds"].values())  # the first may hold a warm-up
+    assert said.err.count(" left (") == 1
+    assert f"for the round left ({pace:.1f} s a round)" in said.err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.eight_bits import stretched
 from fedfew.data.unreadable import Unreadable
 
 DEFLATED = b"1.2.840.10008.1.2.1.99"
@@ -61,8 +62,7 @@ def _picture(file: Any, samples: int) -> NDArray[np.uint8]:
         return np.ascontiguousarray(values[..., :3]).astype(np.uint8)
     rescaled: NDArray[np.float32] = pixels.apply_modality_lut(values, file).astype(np.float32)
     low, high = _window(file) or (float(rescaled.min()), float(rescaled.max()))
-    scale = 255 / (high - low) if high > low else 0.0
-    grey: NDArray[np.uint8] = np.rint((rescaled - low) * scale).clip(0, 255).astype(np.uint8)
+    grey = stretched(rescaled, low, high)
     return 255 - grey if file.get("PhotometricInterpretation") == "MONOCHROME1" else grey
 
 

@@ -11,18 +11,24 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fedfew.data.dicom import decode_dicom, is_dicom
+from fedfew.data.eight_bits import to_eight_bits
 from fedfew.data.unreadable import Unreadable
 
 Pixels8 = NDArray[np.uint8]
 
 FILE_CAP = 64 * 2**20
 """Bytes of the largest file that is read."""
-PIXEL_CAP = 25_000_000
-"""Pixels of the largest image: decoders and conversions hold up to four copies of 4 bytes a pixel."""
-JPEG_PIXEL_CAP = 50_000_000
-"""JPEG is decoded at an eighth to a half of its size where that is enough, so today's cameras fit."""
+PIXEL_CAPS = {"JPEG": 50_000_000, "PNG": 25_000_000, "BMP": 25_000_000, "TIFF": 15_000_000, "WEBP": 12_000_000}
+"""Pixels of the largest image: with these caps ``fedfew check`` stays below 512 MB, torch and all. JPEG is decoded at
+an eighth to a half of its size where that is enough, so today's cameras fit."""
+PROGRESSIVE_CAP = 20_000_000
+"""Progressive JPEG: its coefficients are held for the whole image, whatever size is wanted."""
+DICOM_CAP = 15_000_000
 FRAME_CAP = 64
 """Frames of the longest animation or stack of pages; the first is used."""
+SCAN_CAP = 100
+"""Scans of the longest progressive JPEG: each goes over all pixels, and 75 bytes are enough for one. The other formats'
+time is bounded by the caps above (half a minute for the worst file that fits), so no clock watches the decoders."""
 SIZE_CAP = 1024
 """The largest side an image is brought to."""
 
@@ -85,7 +91,7 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
     The shorter side is brought to ``size`` and the middle cut out; an image that has the size keeps its pixels.
     """
     if is_dicom(content):
-        grey, remark = decode_dicom(content, PIXEL_CAP, FRAME_CAP)
+        grey, remark = decode_dicom(content, DICOM_CAP, FRAME_CAP)
         return _planes(_fit(Image.fromarray(grey), size), channels), remark
     try:
         with warnings.catch_warnings():
@@ -111,7 +117,7 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
 def probe(content: bytes) -> tuple[int, int, bool]:
     """Width, height and whether there is color, as far as the header tells."""
     if is_dicom(content):
-        grey, _ = decode_dicom(content, PIXEL_CAP, FRAME_CAP)
+        grey, _ = decode_dicom(content, DICOM_CAP, FRAME_CAP)
         return grey.shape[1], grey.shape[0], grey.ndim == 3
     try:
         with warnings.catch_warnings():
@@ -144,13 +150,16 @@ def _open(content: bytes) -> Image.Image:
     kind = sniff(content)
     if kind == "WEBP" and (claimed := _webp_size(content)):
         _refuse_bomb(kind, *claimed)  # its decoder takes memory for the whole canvas when it is opened
+    scans = content.count(b"\xff\xda") if kind == "JPEG" else 0  # with that of a thumbnail
+    if scans > SCAN_CAP:
+        raise Unreadable(f"has {scans:,} scans, the limit is {SCAN_CAP}")
     image = Image.open(io.BytesIO(content), formats=(kind,))
-    _refuse_bomb(kind, *image.size)
+    _refuse_bomb("progressive" if scans > 2 else kind, *image.size)
     return image
 
 
 def _refuse_bomb(kind: str, width: int, height: int) -> None:
-    cap = JPEG_PIXEL_CAP if kind == "JPEG" else PIXEL_CAP
+    cap = PIXEL_CAPS.get(kind, PROGRESSIVE_CAP)
     if width * height > cap:
         raise Unreadable(f"claims {width:,}×{height:,} pixels, the limit is {cap // 10**6} million")
 
@@ -206,25 +215,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         return image.convert("L")
     see_through = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
     return image.convert("RGBA" if see_through else "RGB")
-
-
-def to_eight_bits(values: NDArray[Any]) -> Pixels8:
-    """Grey values of more than 8 bits: whole numbers by the smallest of 8, 10, 12, 14, 16 bits that holds the largest.
-
-    Scanners keep 10, 12 or 14 bits in files of 16; a fixed division by 257 would leave such pictures black. Floats in
-    0..1 are taken as they are, and anything else is stretched between its smallest and largest value.
-    """
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise Unreadable("holds values that are no numbers")
-    low, high = float(values.min()), float(values.max())
-    if values.dtype.kind in "iu" and low >= 0 and high < 2**16:
-        bits = next(bits for bits in (8, 10, 12, 14, 16) if high < 2**bits)
-        low, high = 0.0, float(2**bits - 1)
-    elif values.dtype.kind == "f" and low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
-    scale = 255 / (high - low) if high > low else 0.0
-    scaled: Pixels8 = np.rint((values.astype(np.float32) - low) * scale).clip(0, 255).astype(np.uint8)
-    return scaled
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:

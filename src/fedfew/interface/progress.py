@@ -19,11 +19,11 @@ LONG = 120.0
 
 def estimate(record: "RoundRecord", rounds: int) -> str:
     """What the rounds to come will take if they go like this one; nothing to say where that is short."""
-    pace = sum(record["seconds"].values())
-    left = pace * (rounds - record["round"])
-    if left < LONG:
+    pace, left = sum(record["seconds"].values()), rounds - record["round"]
+    if pace * left < LONG:
         return ""
-    return f"about {left / 60:.0f} minutes for the {rounds - record['round']} rounds left ({pace:.1f} s a round)"
+    words = "round left" if left == 1 else f"{left} rounds left"
+    return f"about {pace * left / 60:.0f} minutes for the {words} ({pace:.1f} s a round)"
 
 
 def follow(session: "Session", title: str) -> None:
@@ -39,10 +39,10 @@ def follow(session: "Session", title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            first, seen = session.state.round + 1, session.folder.records()
+            usual, seen = session.state.round + 2, session.folder.records()  # warm-up and start are in the first round
             told = {alarm.kind for alarm in alarms(seen)}
             for record in session.advance():
-                if record["round"] == first and (words := estimate(record, session.rounds)):
+                if record["round"] == usual and (words := estimate(record, session.rounds)):
                     bar.console.print(words)
                 for fault in record["rejected"]:
                     what = CODES[fault["code"]].title

@@ -24,7 +24,7 @@ def label_next(
     import sys
 
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedfew.core.errors import FedfewError
     from fedfew.experiment.label_next import label_next as choose
@@ -46,9 +46,9 @@ def label_next(
         writer.writeheader()
         writer.writerows(found.rows)
         return
-    table = Table(
-        "", "image", "reason", title=f"{len(found.rows)} of {found.considered:,} images", title_justify="left"
-    )
+    image = Column("image", overflow="fold")  # the end of a path says which image
+    title = f"{len(found.rows)} of {found.considered:,} images"
+    table = Table("", image, "reason", title=title, title_justify="left")
     for row in found.rows:
         table.add_row(str(row["rank"]), escape(row["image"]), escape(row["reason"]))
     out.print(table)

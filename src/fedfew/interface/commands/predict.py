@@ -80,11 +80,11 @@ def _print_csv(found: "Predictions", rows: list[dict[str, Any]]) -> None:
 
 def _show(found: "Predictions", rows: list[dict[str, Any]], confident: float) -> None:
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedfew.interface.console import out, percent
 
-    table = Table("image", "class", "probability", "")
+    table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end says which image
     for row in rows[:SHOWN]:
         mark = "" if row["sure"] else "look at it"
         table.add_row(escape(row["image"]), escape(row["label"]), percent(row["probability"]), mark)
