@@ -48,7 +48,7 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,docs,flower,privacy,sweep,track]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,data,docs,export,flower,privacy,sweep,track]"
 	touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.installed

@@ -1,6 +1,7 @@
 """A page's shell blocks, run line by line: fedfew's own verbs in this process, anything else by bash."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -23,6 +24,8 @@ ELSEWHERE = {
     r"…": "a place for the reader's own name",
 }
 """Lines that a page shows and this test leaves out, each with the reason."""
+if importlib.util.find_spec("onnxruntime") is None:
+    ELSEWHERE["--format onnx"] = "the extra export is not installed"
 REFUSED = re.compile(r"refused: (E\d\d\d)")
 
 

@@ -11,7 +11,7 @@ from tests.docs.shell import ELSEWHERE, forget, run_block
 from tests.docs.small import shrink
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 RUNNABLE = ("bash", "python")
 SHOWN = ("", "text", "json", "toml", "bibtex", "ini", "nginx")
 NOT_RUN = 12
