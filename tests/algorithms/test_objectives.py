@@ -13,7 +13,7 @@ from fedfew.algorithms.label_shift import Voting, em_prior, shifted, tempered
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server, train_supervised
 from fedfew.algorithms.mixmatch import MixMatch
 from fedfew.algorithms.mixup import beta_draw, blend
-from fedfew.algorithms.objective import outputs_of, ramp, soft_ramp
+from fedfew.algorithms.objective import ramp, soft_ramp
 from fedfew.algorithms.objectives import OBJECTIVES
 from fedfew.algorithms.pseudo_labels import UDA, FixMatch, PseudoLabel
 from fedfew.core.network import Network, Pixels
@@ -149,7 +149,7 @@ def test_mean_teacher_follows_the_student() -> None:
     second = step(ALL).loss
     teacher = 0.75 * start + 0.25 * (start + 1)
     teacher_view, student_view = weak(site.images, rng, flips=False), weak(site.images, rng, flips=False)
-    target = outputs_of(network, teacher, teacher_view).softmax(1)
+    target = network.outputs_of(teacher, teacher_view).softmax(1)
     moved = ((probabilities(site, student_view) - target) ** 2).sum(1).mean()
     assert second is not None
     assert second.item() == pytest.approx(moved.item(), rel=1e-5)
@@ -167,7 +167,7 @@ def test_mean_teacher_is_quicker_during_the_ramp() -> None:
         rng = rng_of()
         for _ in range(2):
             weak(site.images, rng, flips=False)
-        target = outputs_of(site.network, start + (1 - decay), weak(site.images, rng, flips=False)).softmax(1)
+        target = site.network.outputs_of(start + (1 - decay), weak(site.images, rng, flips=False)).softmax(1)
         student = probabilities(site, weak(site.images, rng, flips=False))
         expected = soft_ramp(progress, 0.2) * ((student - target) ** 2).sum(1).mean()
         assert loss is not None
@@ -177,7 +177,7 @@ def test_mean_teacher_is_quicker_during_the_ramp() -> None:
 def test_outputs_of_other_weights_leave_the_network_alone() -> None:
     site = small_site()
     before, other = site.network.snapshot(), torch.zeros_like(site.network.vector)
-    assert outputs_of(site.network, other, site.images).abs().max() == 0
+    assert site.network.outputs_of(other, site.images).abs().max() == 0
     assert torch.equal(site.network.snapshot(), before)
 
 

@@ -206,9 +206,9 @@ def test_another_environment_is_refused_or_marked(
 ) -> None:
     folder = copy_of(stopped, "elsewhere")
     before = everything(folder)
-    other = fingerprint() | {"torch": "9.9.9", "capability": "NONE"}
-    monkeypatch.setattr("fedfew.experiment.mending.fingerprint", lambda: other)
-    with pytest.raises(FedfewError, match=r"E308.*torch was .*, is 9\.9\.9; capability was"):
+    other = fingerprint() | {"torch": "9.9.9", "capability": "NONE", "device": "mps"}
+    monkeypatch.setattr("fedfew.experiment.mending.fingerprint", lambda device: other)
+    with pytest.raises(FedfewError, match=r"E308.*torch was .*, is 9\.9\.9; capability was .*; device was cpu, is mps|device was cpu, is mps.*9\.9\.9"):
         reopen(folder, quiet)
     assert everything(folder) == before
     run, told = resume(folder, anyway=True)
@@ -219,7 +219,7 @@ def test_another_environment_is_refused_or_marked(
     assert model_hash(run) == model_hash(undisturbed)
     assert resume(folder)[1] == []  # still there: nothing new to tell
     monkeypatch.undo()
-    with pytest.raises(FedfewError, match="E308"):
+    with pytest.raises(FedfewError, match=r"E308.*device was mps, is cpu"):
         reopen(folder, quiet)
 
 

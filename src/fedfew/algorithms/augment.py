@@ -1,6 +1,7 @@
 """Augmentation of whole batches of uint8 images N×C×H×W: weak (mirror and shift), the paper's views, and strong.
 
-All draws come from the generator given, and no step loops over images. Everything returns new uint8 tensors.
+All draws come from the generator given, and no step loops over images. Everything returns new uint8 tensors, where the
+images are: on an accelerator the weak views are made there, and strong ones on the host, whose bits are the same.
 """
 
 import numpy as np
@@ -55,8 +56,9 @@ def strong(
     hole: float = 0.5,
 ) -> Tensor:
     """Weak, then RandAugment, then a grey square of side ``hole`` × image (16 of 32 pixels; 0 leaves it out)."""
-    moved = weak(images, rng, flips)
-    return cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
+    moved = weak(images.cpu(), rng, flips)
+    strengthened = cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
+    return strengthened.to(images.device)
 
 
 def cutout(images: Tensor, rng: torch.Generator, hole: float = 0.5) -> Tensor:
@@ -98,5 +100,5 @@ def _moved(images: Tensor, offsets: NDArray[np.int64], mirrored: NDArray[np.bool
     columns = (np.arange(width) - right).clip(0, width - 1)
     if mirrored is not None:
         columns = np.where(mirrored, width - 1 - columns, columns)
-    pixels = gather(images.cpu().numpy(), rows[:, :, None] + columns[:, None, :])
-    return torch.from_numpy(pixels.reshape(images.shape)).to(images.device)
+    down_to, right_to = (torch.from_numpy(part).to(images.device) for part in (rows, columns))
+    return gather(images, down_to[:, :, None] + right_to[:, None, :]).view(images.shape)

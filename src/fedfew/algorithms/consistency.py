@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedfew.algorithms.augment import weak
 from fedfew.algorithms.label_shift import Adjust, unadjusted
-from fedfew.algorithms.objective import Batch, Step, outputs_of, ramp, soft_ramp
+from fedfew.algorithms.objective import Batch, Step, ramp, soft_ramp
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite
 
@@ -116,7 +116,7 @@ class MeanTeacher:
             if not weight:
                 return Step(None)
             images = site.images[indices]
-            target = outputs_of(site.network, teacher, weak(images, rng, flips=site.flips)).softmax(1)
+            target = site.network.outputs_of(teacher, weak(images, rng, flips=site.flips)).softmax(1)
             student = site.network(weak(images, rng, flips=site.flips)).softmax(1)
             return Step(weight * apart(student, target))
 

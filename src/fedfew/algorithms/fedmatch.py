@@ -117,6 +117,7 @@ class FedMatch:
         start = sigma + psi
         network.load(start)
         adjust = self.vote.adjust(payload, site, rng)
+        held = sigma[: network.layout.trainable].to(network.device)
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
@@ -127,9 +128,9 @@ class FedMatch:
         def penalty(net: Network) -> None:
             """gradient += λ_l1 sign(ψ) + 2 λ_l2 (ψ − σ), with ψ = θ − σ."""
             n = net.layout.trainable
-            psi_now = net.vector[:n] - sigma[:n]
+            psi_now = net.vector[:n] - held
             net.gradient[:n].add_(psi_now.sign(), alpha=self.lambda_l1)
-            net.gradient[:n].add_(psi_now - sigma[:n], alpha=2 * self.lambda_l2)
+            net.gradient[:n].add_(psi_now - held, alpha=2 * self.lambda_l2)
 
         steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
         change = network.snapshot() - start

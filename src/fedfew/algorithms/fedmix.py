@@ -92,7 +92,7 @@ class FedMix:
             ballot.record(indices, labels, keep)
             return loss
 
-        anchor = Pull(payload.get("sigma", payload["omega"]), self.lambda_anchor)
+        anchor = Pull(payload.get("sigma", payload["omega"]).to(network.device), self.lambda_anchor)
         penalty = anchor.add_gradient if self.lambda_anchor else None
         steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
         return Trained({"psi": network.snapshot()}, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)

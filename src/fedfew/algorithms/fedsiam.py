@@ -25,7 +25,7 @@ from fedfew.algorithms.consistency import apart
 from fedfew.algorithms.exchange import contributions, model_reply, scalar
 from fedfew.algorithms.fedavg import NO_WAY_TO_TRUST
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server
-from fedfew.algorithms.objective import outputs_of, soft_ramp
+from fedfew.algorithms.objective import soft_ramp
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
@@ -106,12 +106,12 @@ class FedSiam:
         if target is None:
             first, second = network(torch.cat([one, other])).softmax(1).chunk(2)
             return apart(first, second)
-        return apart(network(other).softmax(1), outputs_of(network, target, one).softmax(1))
+        return apart(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
 
     def disturbed(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
         """A weak view with Gaussian noise, as floats in [0, 255]."""
         views = weak(images, rng, flips).float()
-        return (views + 255 * self.noise * torch.randn(views.shape, generator=rng)).clamp_(0, 255)
+        return (views + 255 * self.noise * torch.randn(views.shape, generator=rng).to(views.device)).clamp_(0, 255)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

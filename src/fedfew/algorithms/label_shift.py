@@ -99,8 +99,9 @@ class Voting:
         _, prior = em_prior(q, start, self.temperature, self.steps, self.concentration)
 
         def adjusted(probabilities: Tensor) -> Tensor:
-            q = tempered(probabilities.double(), self.temperature)
-            return shifted(q, prior.double().to(q.device), start.to(q.device)).to(probabilities.dtype)
+            # on the host, because not every accelerator has float64
+            q = tempered(probabilities.cpu().double(), self.temperature)
+            return shifted(q, prior.double(), start).to(probabilities)
 
         return adjusted
 

@@ -7,11 +7,8 @@ from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from fedfew.algorithms.label_shift import Adjust, unadjusted
-from fedfew.core.layout import Vector
-from fedfew.core.network import Network
 from fedfew.core.types import ClientSite
 
 
@@ -49,11 +46,3 @@ def ramp(progress: float, length: float) -> float:
 def soft_ramp(progress: float, length: float) -> float:
     """exp(−5(1 − x)²) with x the linear ramp: 0.007 at the start, 1 at the end (Laine & Aila 2017)."""
     return math.exp(-5 * (1 - ramp(progress, length)) ** 2)
-
-
-def outputs_of(network: Network, weights: Vector, images: Tensor) -> Tensor:
-    """Logits of other weights in the same network, without autograd; statistics of a batch norm go to ``weights``."""
-    with torch.no_grad():
-        views = network.layout.views(weights)
-        logits: Tensor = functional_call(network.module, views, (network.input(images),))
-    return logits

@@ -194,7 +194,8 @@ def _move(images: Bytes, dose: Floats, spans: Spans) -> None:
     y *= width + 2
     y += x
     # By way of int32, because floats become int64 one by one.
-    np.copyto(images, gather(framed, y.astype(np.int32).astype(np.int64)).reshape(images.shape))
+    moved = gather(torch.from_numpy(framed), torch.from_numpy(y.astype(np.int32).astype(np.int64)))
+    np.copyto(images, moved.numpy().reshape(images.shape))
 
 
 _LUMA: dict[int, Floats] = {1: np.ones(1, np.float32), 3: np.array([0.299, 0.587, 0.114], np.float32)}
@@ -210,8 +211,6 @@ _KINDS: tuple[tuple[int, int, Callable[[Bytes, Floats, Spans], None]], ...] = tu
 )
 
 
-def gather(images: Bytes, index: NDArray[np.int64]) -> Bytes:
-    """Pixels by their flat index (N×H×W), the same in each channel."""
-    places = torch.from_numpy(index).flatten(1)[:, None].expand(-1, images.shape[1], -1)
-    pixels: Bytes = torch.from_numpy(images).flatten(2).gather(2, places).numpy()
-    return pixels
+def gather(images: Tensor, index: Tensor) -> Tensor:
+    """Pixels by their flat index (N×H×W), the same in each channel: N×C×HW."""
+    return images.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, images.shape[1], -1))

@@ -31,7 +31,7 @@ def train_unlabeled(
             ballot.record(indices, outcome.labels, outcome.keep)
         return outcome.loss
 
-    near = Pull(payload["omega"], prox / 2)
+    near = Pull(payload["omega"].to(network.device), prox / 2)
     penalty = near.add_gradient if prox else None
     steps = descend(network, sgd, float(payload["lr"]), len(site), loss_of, rng, penalty)
     metrics = {"steps": float(steps)} | ({"coverage": ballot.coverage} if objective.labels else {})

@@ -89,6 +89,16 @@ CODES: dict[str, Explanation] = {
         "What a name of the form package.module:Name points to cannot be used in its section of the config.",
         "Give it the parameters and members that the message names; the page on extending shows each kind whole.",
     ),
+    "E116": Explanation(
+        "no such device",
+        "engine.device names a device that torch does not find on this machine.",
+        "Use one of those in the message, or install the torch that is built for the device.",
+    ),
+    "E117": Explanation(
+        "model not compiled",
+        "engine.compile is on, and torch.compile failed: there is no compiler, or the model cannot be one graph.",
+        "Install a C++ compiler (Triton for cuda), or set engine.compile = false: results are equal up to rounding.",
+    ),
     "E201": Explanation(
         "dataset not here",
         "The dataset has not been fetched to this machine.",

@@ -1,11 +1,17 @@
 """A network whose parameters and gradients are one vector each, so that training works on vectors in place."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
+from fedfew.core.engine import Engine, compiled, precision
 from fedfew.core.layout import Layout, Vector
+
+ON_CPU = Engine(device="cpu")
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,19 @@ class Network:
     vector: Vector
     gradient: Vector
     device: torch.device
+    engine: Engine
     _scale: Tensor = field(repr=False)
     _shift: Tensor = field(repr=False)
+    _fast: Callable[[Tensor], Tensor] = field(repr=False)
+    """The module as it is called: compiled if the engine says so."""
 
     @staticmethod
-    def of(module: nn.Module, pixels: Pixels, device: str = "cpu") -> "Network":
-        """Bind a module: from here on its tensors are views into the vectors."""
-        place = torch.device(device)
+    def of(module: nn.Module, pixels: Pixels, engine: Engine = ON_CPU, shape: tuple[int, ...] = ()) -> "Network":
+        """Bind a module: from here on its tensors are views into the vectors.
+
+        ``shape`` is that of an image, which the engine needs to compile.
+        """
+        place = engine.place()
         module.to(place)
         layout = Layout.of(module)
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
@@ -50,9 +62,15 @@ class Network:
         for name, buffer in module.named_buffers():
             if name in views:
                 buffer.data = views[name]
-        std = torch.tensor(pixels.std, device=place).view(1, -1, 1, 1)
-        mean = torch.tensor(pixels.mean, device=place).view(1, -1, 1, 1)
-        return Network(module, layout, pixels, vector, gradient, place, 1 / (255 * std), -mean / std)
+        std = torch.tensor(pixels.std).view(1, -1, 1, 1).to(place)
+        mean = torch.tensor(pixels.mean).view(1, -1, 1, 1).to(place)
+        scale, shift = 1 / (255 * std), -mean / std
+        fast: Callable[[Tensor], Tensor] = module
+        if engine.compile:
+            two = torch.zeros(2, *shape, device=place).contiguous(memory_format=torch.channels_last)
+            with precision(engine, place):
+                fast = compiled(module, two)
+        return Network(module, layout, pixels, vector, gradient, place, engine, scale, shift, fast)
 
     def load(self, vector: Vector) -> None:
         """Continue from these weights."""
@@ -69,8 +87,19 @@ class Network:
 
     def __call__(self, images: Tensor) -> Tensor:
         """Logits of a batch of images; gradients flow where autograd is on."""
-        logits: Tensor = self.module(self.input(images))
-        return logits
+        batch = self.input(images)
+        with self._precision():
+            logits = self._fast(batch)
+        return logits.float()
+
+    def outputs_of(self, weights: Vector, images: Tensor) -> Tensor:
+        """Logits of other weights in this network, without autograd; statistics of a batch norm go to ``weights``."""
+        with torch.no_grad(), self._precision():
+            logits: Tensor = functional_call(self.module, self.layout.views(weights), (self.input(images),))
+        return logits.float()
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return precision(self.engine, self.device)
 
     def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
         """Softmax outputs without autograd, in evaluation mode, batch by batch."""

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Algorithm, Fleet, Oracle, ServerSite
+from fedfew.core.types import Algorithm, Fleet, LabeledSet, Oracle, ServerSite
 from fedfew.data import DATASETS, PARTITIONS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
@@ -85,7 +86,7 @@ def network_of(config: Config, federation: Federation) -> Network:
     model = find("model", name, MODELS) if is_own(name) else name
     rng = stream(config["seed"], "model")
     module = build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
-    return Network.of(module, federation.pixels)
+    return Network.of(module, federation.pixels, Engine(**config["engine"]), tuple(federation.images.shape[1:]))
 
 
 def assemble(config: Config) -> Parts:
@@ -106,7 +107,8 @@ def assemble(config: Config) -> Parts:
         sizes=None if is_network(config) else federation.partition.sizes,
         min_updates=config["min_updates"],
     )
-    server = ServerSite(network, federation.server, len(federation.classes), federation.flips, federation.open)
+    labeled = resident(federation.server, network)
+    server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open)
     return Parts(config, algorithm, federation, network, server, clients)
 
 
@@ -124,15 +126,20 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
     return Sites(
         algorithm=algorithm_of(config.document),
         network=network,
-        images=federation.images,
+        images=federation.images.to(network.device),
         truth=federation.truth,
         shares=federation.partition,
         classes=len(federation.classes),
         flips=federation.flips,
         seed=config["seed"],
-        test=federation.test,
-        validation=federation.validation,
+        test=resident(federation.test, network),
+        validation=resident(federation.validation, network),
     )
+
+
+def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
+    """The images where the network computes, moved once for the whole run; labels are few bytes and stay."""
+    return LabeledSet(labeled.images.to(network.device), labeled.labels)
 
 
 def fleet_of(parts: Parts, folder: Path) -> Fleet:
@@ -143,7 +150,8 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
         from fedfew.experiment.deploy.fleet import flower_fleet
 
         return flower_fleet(parts, sites.score, folder)
-    if parts.config["fleet.kind"] == "inline":
+    shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
+    if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
         return InlineFleet(sites)
     federation = parts.federation
     data = {

@@ -19,6 +19,7 @@ from fedfew.algorithms.label_shift import Voting
 from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.algorithms.norm_policy import NormPolicy
 from fedfew.algorithms.privacy import Privacy
+from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
@@ -71,7 +72,7 @@ class DatasetSettings:
 class FleetSettings:
     """Where the clients train."""
 
-    workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core")] = 0
+    workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core (on a GPU: this one alone)")] = 0
     timeout: Annotated[
         NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
     ] = 0.0
@@ -106,6 +107,7 @@ PLAIN: dict[str, list[Callable[..., Any]]] = {
     "compression": [Compression],
     "availability": [Availability],
     "gate": [Gate],
+    "engine": [Engine],
 }
 SECTIONS = ["dataset", "partition", "model", "method", "objective", "aggregator", *PLAIN, "fleet"]
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedfew.core.engine import CPU
 
-def environment(command: str = "") -> dict[str, Any]:
+
+def environment(command: str = "", device: torch.device = CPU) -> dict[str, Any]:
     """The environment as environment.json keeps it; ``fingerprint`` is the part that decides about the bits."""
     return {
-        "fingerprint": fingerprint(),
+        "fingerprint": fingerprint(device),
         "started": datetime.now().astimezone().isoformat(timespec="microseconds"),
         "python": platform.python_version(),
         "numpy": np.__version__,
@@ -27,15 +29,16 @@ def environment(command: str = "") -> dict[str, Any]:
     }
 
 
-def fingerprint() -> dict[str, Any]:
+def fingerprint(device: torch.device = CPU) -> dict[str, Any]:
     """What must be equal for a run to go on with the same bits."""
+    accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "fedfew": metadata.version("fedfew"),
         "torch": torch.__version__,
         "threads": 1,
         "processor": processor(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-    }
+    } | ({} if device.type == "cpu" else {"device": accelerator})
 
 
 def processor() -> str:

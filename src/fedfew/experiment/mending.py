@@ -4,6 +4,7 @@ import json
 import tomllib
 from typing import Any
 
+from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.build import Parts
 from fedfew.experiment.checkpoints import Checkpoint
@@ -32,8 +33,9 @@ def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bo
     """The run's environment, with this one added if it is another: then the bits may differ, and the folder says so."""
     around: dict[str, Any] = found.facts["environment"]
     before = [around, *around.get("resumed", [])][-1]["fingerprint"]
-    now = fingerprint()
-    other = [f"{key} was {before.get(key)}, is {now[key]}" for key in now if before.get(key) != now[key]]
+    now = fingerprint(Engine(**found.facts["document"].get("engine", {})).place())
+    then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
+    other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
     if not other:
         return around
     fault = FedfewError("E308", place, "; ".join(other))

@@ -102,7 +102,7 @@ def start(config: Config, out: str | Path | None = None, command: str = "") -> S
     with one_thread():
         parts = assemble(config)
     state = parts.algorithm.start(parts.network.snapshot())
-    around = environment(command)
+    around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,
         "environment": around,

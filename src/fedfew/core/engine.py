@@ -1,0 +1,79 @@
+"""What the arithmetic runs on: device, precision and compilation, as settings; what is not here is refused by name."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import nn
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Doc
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What networks compute on and how. The vectors that travel and are stored are float32 in the machine's memory."""
+
+    device: Annotated[
+        Literal["auto", "cpu", "cuda", "mps"], Doc("what networks compute on; auto: cuda where there is one, or mps")
+    ] = "auto"
+    autocast: Annotated[
+        Literal["off", "bfloat16"],
+        Doc("forward passes in this type where torch thinks it safe; weights, gradients and losses stay float32"),
+    ] = "off"
+    compile: Annotated[
+        bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")
+    ] = False
+
+    def place(self) -> torch.device:
+        """The device meant; E116 if there is no such device here."""
+        here = devices()
+        if self.device == "auto":
+            return torch.device(here[0])
+        if self.device not in here:
+            what = f"engine.device = {self.device!r}, but torch {torch.__version__} finds none on this machine"
+            raise FedfewError("E116", "engine.device", what, f'Here are: {", ".join(here)}; "auto" takes the first')
+        return torch.device(self.device)
+
+
+def devices() -> list[str]:
+    """What there is to compute on, the fastest first."""
+    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [name for name, here in found.items() if here]
+
+
+def precision(engine: Engine, place: torch.device) -> AbstractContextManager[object]:
+    """The context of a forward pass; its casts of the weights end with it, because the next step changes them."""
+    if engine.autocast == "off":
+        return nullcontext()
+    return torch.autocast(place.type, getattr(torch, engine.autocast))
+
+
+def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The module compiled, tried on a batch so that a missing toolchain is told at once; E117 says what went wrong.
+
+    The whole model must be one graph: where torch would quietly go on without compiling, it raises instead. Sizes are
+    symbols, because the number of confident images differs from batch to batch.
+    """
+    fast: Callable[[torch.Tensor], torch.Tensor] = torch.compile(module, fullgraph=True, dynamic=True)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            fast(example)
+    except Exception as error:  # torch wraps what a compiler says in types of its own, which change between versions
+        what = f"torch.compile failed: {type(error).__name__}: {_beginning(error)}"
+        raise FedfewError("E117", "engine.compile", what) from error
+    finally:
+        module.train(was_training)
+    return fast
+
+
+def _beginning(error: Exception) -> str:
+    """The first two lines: the first often says no more than which part of torch raised."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300]

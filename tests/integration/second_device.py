@@ -1,0 +1,165 @@
+"""A second device that keeps its numbers on the CPU, and tiny runs of every method on it.
+
+Machines that run the tests have no accelerator. What can go wrong on one besides speed is a tensor in the wrong place:
+torch refuses to add tensors of two devices, NumPy refuses those of another. This device refuses the same, through
+torch's own dispatch, while the arithmetic below is the CPU's: so the models must agree but for the order of sums.
+``python -m tests.integration.second_device`` prints, as JSON, what became of each method.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.runtime.tiny_run import play, tiny
+from torch import Tensor
+from torch.utils import backend_registration
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from fedfew.algorithms import ALGORITHMS, OBJECTIVES
+from fedfew.core import engine
+from fedfew.core.network import Network
+from fedfew.experiment.build import assemble, fleet_of
+from fedfew.experiment.session import one_thread
+from fedfew.runtime.site import InlineFleet
+
+backend_registration._setup_privateuseone_for_python_backend("elsewhere")
+torch.inference_mode = torch.no_grad  # type: ignore[misc, assignment]  # a tensor made in Python cannot be a view in that mode
+THERE = torch.device("elsewhere:0")
+aten = torch.ops.aten
+CROSSING = (aten._to_copy, aten.copy_)
+INDEXING = (aten.index, aten.index_put, aten.index_put_)
+
+
+class Remote(Tensor):
+    """A tensor of the second device; ``numbers`` holds its numbers."""
+
+    numbers: Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls, inner: Tensor) -> "Remote":
+        made: Remote = Tensor._make_wrapper_subclass(
+            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            device=THERE,
+        )  # fmt: skip
+        made.numbers = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return compute(func, args, kwargs or {})
+
+
+class SecondDevice(TorchDispatchMode):
+    """Makes what is asked for on the second device, too."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return compute(func, args, kwargs or {})
+
+
+def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The operation on the CPU's numbers, unless it mixes devices in a way that accelerators refuse."""
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+    remote = any(isinstance(t, Remote) for t in tensors)
+    packet = func.overloadpacket
+    if remote and packet not in CROSSING:
+        indices = (torch.int64, torch.bool) if packet in INDEXING else ()
+        astray = [t for t in tensors if not isinstance(t, Remote) and t.ndim and t.dtype not in indices]
+        if astray:
+            raise RuntimeError(f"{func}: expected all tensors on {THERE}, found {[tuple(t.shape) for t in astray]}")
+    asked = kwargs.get("device")
+    if asked is not None:
+        remote, kwargs = torch.device(asked).type == THERE.type, kwargs | {"device": torch.device("cpu")}
+    inner_args, inner_kwargs = tree_map(lambda x: x.numbers if isinstance(x, Remote) else x, (args, kwargs))
+    out = func(*inner_args, **inner_kwargs)
+    first = func._schema.arguments[:1]
+    if first and first[0].alias_info is not None and first[0].alias_info.is_write:
+        return args[0]
+    return tree_map(lambda x: Remote(x) if remote and isinstance(x, Tensor) else x, out)
+
+
+LOW: dict[str, dict[str, Any]] = {
+    "fedfew": {"method__warmup": 1, "method__threshold": 0.1},
+    "ds-fl": {"method__subset": 20, "dataset__open": 60, "objective__threshold": 0.1},
+    "fedmatch": {"method__interval": 1, "method__threshold": 0.1},
+    "objective pi-model": {"objective__ramp": 0.0},
+    "objective temporal-ensembling": {"objective__ramp": 0.0},
+    "objective mean-teacher": {"objective__ramp": 0.0},
+    "objective mixmatch": {"objective__ramp": 0.0},
+}
+LOW |= {name: {"method__threshold": 0.1} for name in ("fedmix", "fedmatch-lite", "semifl", "grouping")}
+LOW |= {name: {"objective__threshold": 0.1} for name in ("fedavg", "fedprox", "fedbn")}
+LOW |= {f"objective {name}": {"objective__threshold": 0.1} for name in ("pseudo-label", "uda", "fixmatch")}
+"""Thresholds and ramps such that clients learn from the first round on."""
+CASES: dict[str, dict[str, Any]] = {name: {"method__name": name} for name in ALGORITHMS}
+CASES |= {f"objective {name}": {"method__name": "fedprox", "objective__name": name} for name in OBJECTIVES}
+CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()} | {
+    "label-shift": {"vote__prior": "em", "vote__warmup": 0.0},
+    "server's statistics": {"method__anchor": "previous", "model__norm": "batch", "norm__policy": "server-data"},
+    "own norms": {"model__norm": "batch", "norm__policy": "local", "server__augment": "strong"},
+    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
+    "compressed": {"compression__kind": "top-k"},
+}
+
+
+def tie(network: Network) -> None:
+    """Do for tensors made in Python what torch does for others: ``.data = `` shares numbers, gradients add in place."""
+    views, slopes = network.layout.views(network.vector), network.layout.views(network.gradient)
+    for name, tensor in (*network.module.named_parameters(), *network.module.named_buffers()):
+        if isinstance(tensor, Remote) and name in views:
+            tensor.numbers = getattr(views[name], "numbers")  # noqa: B009 - a view of a Remote is one, unknown to mypy
+    for name, parameter in network.module.named_parameters():
+
+        def bring_back(updated: Tensor, slope: Tensor = slopes[name]) -> None:
+            assert updated.grad is not None
+            if updated.grad is not slope:
+                updated.grad = slope.copy_(updated.grad)
+
+        parameter.register_post_accumulate_grad_hook(bring_back)
+
+
+def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
+    """What two rounds leave: the model, who was left out, and how much the clients moved."""
+    engine.devices = lambda: [str(device)]  # "auto" takes the first
+    small = {"rounds": 2, "clients": 3, "participation": 0.67, "dataset__unlabeled": 60, "dataset__test": 50}
+    parts = assemble(tiny(**small, **CASES[case]))
+    fleet = fleet_of(parts, Path())
+    assert isinstance(fleet, InlineFleet)
+    for place in (parts.network.device, parts.server.labeled.images.device, fleet.sites.images.device):
+        assert place == device
+    if device == THERE:
+        tie(parts.network)
+    rounds = play(parts, fleet, 2)
+    moved = sum(update.get("norm", 1.0) for _, record in rounds for update in record["updates"])
+    return rounds[-1][0].omega, {"rejected": [record["rejected"] for _, record in rounds], "moved": moved}
+
+
+def refuses_mixtures() -> bool:
+    """Whether the device notices what it is here to notice."""
+    there = torch.ones(3).to(THERE)
+    try:
+        there.add_(torch.ones(3))
+    except RuntimeError as error:
+        return "expected all tensors on" in str(error)
+    return False
+
+
+def main(names: list[str]) -> None:
+    """Each case on both devices: how far apart the models are, relative to their norm."""
+    found: dict[str, Any] = {}
+    with one_thread():
+        for name in names or CASES:
+            here, about = outcome(name, torch.device("cpu"))
+            with SecondDevice():
+                assert refuses_mixtures()
+                there, told = outcome(name, THERE)
+            apart = float((here - there).norm() / here.norm())
+            found[name] = {"apart": apart, "moved": about["moved"], "rejected": [about["rejected"], told["rejected"]]}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
