@@ -59,7 +59,8 @@ def fedmatch(aggregator: str = "fedavg") -> Overrides:
     return {"method.name": "fedmatch", "aggregator.name": aggregator}
 
 
-FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75}  # as published; τ = 0.80 is FedMix's
+FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75, "client.lr": 0.01}
+"""τ as published (0.80 is FedMix's). With λ_l2 = 10, a client's η above 0.1 overshoots: ψ ← ψ + 2ηλ_l2(σ − ψ)."""
 
 
 def server_only(panel: str, **more: Any) -> Arm:
