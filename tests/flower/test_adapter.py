@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.flower.in_process import loop
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import Fleet, ServerState
+from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.experiment.build import Parts, network_of, sites_of
 from fedfew.runtime.flower import Terms
+from fedfew.runtime.flower_answers import read_answers
 from fedfew.runtime.flower_records import from_content, to_content
 from fedfew.runtime.flower_site import Memory, WarmSite
 from fedfew.runtime.record import RoundRecord
@@ -30,8 +33,12 @@ def rounds_of(parts: Parts, fleet: Fleet, rounds: int = 3) -> tuple[ServerState,
     return done[-1][0], [record for _, record in done]
 
 
+def inline_rounds(parts: Parts, rounds: int = 3) -> tuple[ServerState, list[RoundRecord]]:
+    return rounds_of(parts, InlineFleet(sites_of(parts.config, parts.federation, parts.network)), rounds)
+
+
 def inline(parts: Parts, rounds: int = 3) -> ServerState:
-    return rounds_of(parts, InlineFleet(sites_of(parts.config, parts.federation, parts.network)), rounds)[0]
+    return inline_rounds(parts, rounds)[0]
 
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -39,21 +46,22 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedmatch": {"method__name": "fedmatch"},
     "fedavg": {"method__name": "fedavg"},
     "logits": {"method__name": "ds-fl", "method__subset": 20, "dataset__open": 60},
-    "memory": {"compression__kind": "top-k"},
+    **{kind: {"compression__kind": kind} for kind in ("float16", "int8", "top-k", "ternary")},
     "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
 }
 
 
 @pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
-def test_same_bits_as_inline(tiny: Tiny, changes: dict[str, Any]) -> None:
+def test_same_bits_and_bytes_as_inline(tiny: Tiny, changes: dict[str, Any]) -> None:
     parts = tiny(**changes)
-    expected = inline(parts)
+    expected, here = inline_rounds(parts)
     with loop(parts) as network:
         state, records = rounds_of(parts, network.fleet)
     assert torch.equal(state.omega, expected.omega)
     assert state.participation == expected.participation
     assert not any(record["rejected"] or record["unused"] for record in records)
-    assert all(record["wire"]["up"] == record["bytes_up"] for record in records)
+    assert [record["wire"]["up"] for record in records] == [record["bytes_up"] for record in here]
+    assert [record["bytes_up"] for record in records] == [record["bytes_up"] for record in here]
 
 
 def test_all_clients_of_a_site_travel_in_one_message_and_shared_vectors_once(tiny: Tiny) -> None:
@@ -150,6 +158,10 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "claims too much": (lambda reply: [a.update(examples=10**12) for a in reply["answers"]], "E407"),
     "claims half": (lambda reply: [a.update(examples=0.5) for a in reply["answers"]], "E407"),
     "metrics are text": (lambda reply: [a.update(metrics={"steps": "many"}) for a in reply["answers"]], "E401"),
+    "metrics without end": (lambda reply: [a.update(metrics={"steps": 10**400}) for a in reply["answers"]], "E401"),
+    "clients in halves": (lambda reply: [a.update(client=float(a["client"])) for a in reply["answers"]], "E401"),
+    "endless shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [1e999]) for a in reply["answers"]], "E402"),
+    "too deep": (lambda reply: reply.update(more=json.loads("[" * 500 + "]" * 500)), "E401"),
     "no index": (lambda reply: [a.pop("tensors") for a in reply["answers"]], "E402"),
     "wrong shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [3, -1]) for a in reply["answers"]], "E402"),
     "wrong type": (lambda reply: [a["tensors"]["psi"].__setitem__(2, "int32") for a in reply["answers"]], "E403"),
@@ -369,6 +381,47 @@ def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny)
         sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
         head |= network.fleet._greeting
         assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417"
+
+
+NOISE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_a_site_says_every_client_gets_one_verdict(data: st.DataObject) -> None:
+    """An honest answer with some of its values, at any depth, replaced by anything that JSON can say."""
+    answers = [
+        {"client": k, "examples": 3, "metrics": {"steps": 2}, "tensors": {"psi": ["0", [2], "float32"]}} for k in (1, 4)
+    ]
+    head: dict[str, Any] = {"run": "r", "round": 5, "answers": answers}
+    for _ in range(data.draw(st.integers(0, 3))):
+        place: Any = head
+        while True:
+            key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+            if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
+                place[key] = data.draw(NOISE)
+                break
+            place = place[key]
+    said = list(read_answers("r", 5, [1, 4], {"head": head}, {"0": memoryview(bytes(8))}))
+    first = [one for one in said if not (isinstance(one, Missing) and one.code == "E414")]
+    assert sorted(one.client for one in first) == [1, 4]
+
+
+def test_a_head_that_is_too_deep_or_too_long_is_refused() -> None:
+    from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+    for text, limit in (
+        ("[" * 100_000, 1 << 20),
+        ('{"a":' * 30 + "1" + "}" * 30, 1 << 20),
+        ('"' + "x" * 999 + '"', 99),
+    ):
+        record: Any = {"json": text, "order": [], "names": [], "sizes": [], "small": b""}
+        with pytest.raises(ValueError, match=r"too deep|limit|not a fedfew message"):
+            from_content(RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord({})}), limit)
 
 
 def test_records_keep_order_and_refuse_what_is_not_theirs() -> None:

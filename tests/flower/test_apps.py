@@ -94,13 +94,14 @@ def test_tensors_come_back_with_shape_type_and_bits(kinds: dict[str, tuple[str, 
             assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor)
 
 
+HUGE = [["0", [float("inf")], "float32"], ["e", [0, 2**70], "float32"], ["e", [0] + [2**62] * 9, "float32"]]
 WRONG = [["0", [3], "float32"], ["9", [2], "float32"], ["0", [2], "object"], ["0", [-2], "float32"], ["0", 2, "x"]]
 
 
-@pytest.mark.parametrize("entry", [*WRONG, [1], None, "0"])
+@pytest.mark.parametrize("entry", [*WRONG, *HUGE, [1], None, "0"])
 def test_an_index_that_claims_something_else_is_refused(entry: object) -> None:
     with pytest.raises(ValueError, match="psi"):
-        unpack({"psi": entry}, {"0": bytes(8)})
+        unpack({"psi": entry}, {"0": bytes(8), "e": b""})
 
 
 def test_a_site_that_is_started_again_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

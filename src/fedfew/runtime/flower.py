@@ -14,9 +14,10 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
+from fedfew.runtime.flower_answers import read_answers
 from fedfew.runtime.flower_frames import LIMIT
 from fedfew.runtime.flower_line import Line, LineLostError
-from fedfew.runtime.flower_tensors import pack, unpack
+from fedfew.runtime.flower_tensors import pack
 
 NO_LIMIT = 3600.0
 """Seconds a round lasts at most where fleet.timeout is 0: a network needs some end."""
@@ -242,33 +243,7 @@ class FlowerFleet:
         del open_[letter.site]
         mine = {name: parts[place] for name, place in reply.get("parts", {}).items()}
         self._traffic["up"] += sum(len(part) for part in mine.values())
-        yield from self._read(round, letter.clients, reply, mine)
-
-    def _read(
-        self, round: int, clients: list[int], reply: dict[str, Any], parts: Mapping[str, memoryview]
-    ) -> Iterator[ClientUpdate | Missing]:
-        """The updates in a site's answer; everything in it is a claim until checked."""
-        if "unreadable" in reply:
-            code = "E405" if "limit" in reply["unreadable"] else "E401"
-            yield from (Missing(k, code, reply["unreadable"]) for k in clients)
-            return
-        head = reply["head"]
-        if head.get("run") != self._greeting["run"] or head.get("round") != round:
-            what = f"answered run {head.get('run')!r} round {head.get('round')!r}, asked was round {round}"
-            yield from (Missing(k, "E415", what[:300]) for k in clients)
-            return
-        seen: set[int] = set()
-        answers = head.get("answers")
-        for answer in answers if isinstance(answers, list) else []:
-            client = answer.get("client") if isinstance(answer, dict) else None
-            if client not in clients:
-                continue
-            if client in seen:
-                yield Missing(client, "E414", "answered twice in one message")
-                continue
-            seen.add(client)
-            yield _update(client, answer, parts)
-        yield from (Missing(k, "E401", "its site's answer does not mention it") for k in clients if k not in seen)
+        yield from read_answers(self._greeting["run"], round, letter.clients, reply, mine)
 
     # --- the rest of the seam ---
 
@@ -315,23 +290,3 @@ def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str
     name = shared.setdefault((address, len(part)), str(len(parts)))
     parts.setdefault(name, part)
     return name
-
-
-def _update(client: int, answer: dict[str, Any], parts: Mapping[str, memoryview]) -> ClientUpdate | Missing:
-    """One client's part of an answer."""
-    if "code" in answer:
-        return Missing(client, _code(answer["code"]), str(answer.get("reason", ""))[:300])
-    metrics = answer.get("metrics", {})
-    if not isinstance(metrics, dict) or not all(type(v) in (int, float) for v in metrics.values()):
-        return Missing(client, "E401", "the metrics are not a table of numbers")
-    try:
-        reply = unpack(answer.get("tensors"), parts)
-    except ValueError as error:
-        return Missing(client, "E402", str(error)[:300])
-    examples: Any = answer.get("examples")
-    return ClientUpdate(client, reply, examples, {str(name): float(value) for name, value in metrics.items()})
-
-
-def _code(claimed: object) -> str:
-    """A site may say that training failed or that it does not fit the run, and nothing else."""
-    return claimed if isinstance(claimed, str) and claimed in ("E408", "E417") else "E408"

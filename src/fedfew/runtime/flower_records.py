@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedfew.runtime.flower_frames import Parts
 
 _SMALL = 1 << 16
+_LEVELS = 20
 KIND = "fedfew.bytes"
 
 
@@ -39,7 +40,7 @@ def from_content(content: RecordDict, limit: int) -> tuple[dict[str, Any], dict[
         arrays = content.array_records["parts"]
         sizes, small, names = [int(n) for n in record["sizes"]], record["small"], [str(n) for n in record["names"]]
         found = {name: array.data for name, array in arrays.items()}
-        size = len(small) + sum(len(data) for data in found.values())
+        size = len(small) + len(record["json"]) + sum(len(data) for data in found.values())
         if size > limit:
             raise ValueError(f"it holds {size:,} bytes, the limit is {limit:,}")
         place = 0
@@ -47,8 +48,14 @@ def from_content(content: RecordDict, limit: int) -> tuple[dict[str, Any], dict[
             found[name] = small[place : place + length]
             place += length
         head = json.loads(record["json"])
-        if not isinstance(head, dict):
-            raise ValueError("its head is no table")
+        if not isinstance(head, dict) or not _is_flat(head, _LEVELS):
+            raise ValueError("its head is no table, or one too deep")
         return head, {str(name): found[name] for name in record["order"]}
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"it is not a fedfew message ({type(error).__name__}: {error})") from None
+
+
+def _is_flat(value: object, levels: int) -> bool:
+    """Whether it has no more levels than that: what is nested too deeply cannot be written as JSON again."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_flat(one, levels - 1) for one in inside)

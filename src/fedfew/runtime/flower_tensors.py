@@ -14,6 +14,8 @@ Index = dict[str, list[Any]]
 
 _KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+_LONGEST = 2**40
+"""Entries along one side of a tensor, beyond which a claim is not even multiplied out."""
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS + _WHOLE}
 
 
@@ -49,9 +51,9 @@ def unpack(index: object, parts: Parts) -> dict[str, Tensor]:
             part, shape, kind = entry
             dtype, content = DTYPES[kind], parts[part]
             sizes = tuple(int(d) for d in shape)
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise ValueError(f"the index says {entry!r} of {name}") from None
-        if any(d < 0 for d in sizes) or prod(sizes) * dtype.itemsize != len(content):
+        if not all(0 <= d < _LONGEST for d in sizes) or prod(sizes) * dtype.itemsize != len(content):
             raise ValueError(f"{name} has {len(content)} bytes, {kind} of shape {sizes} would have another number")
         flat = torch.frombuffer(bytearray(content), dtype=dtype) if len(content) else torch.empty(0, dtype=dtype)
         tensors[str(name)] = flat.reshape(sizes)
