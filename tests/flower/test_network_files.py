@@ -21,10 +21,11 @@ from PIL import Image
 from starlette.applications import Starlette
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.deploy import certificates
+from fedfew.experiment.deploy import certificates, processes
 from fedfew.experiment.deploy.images import count_images, load_images, read_npz
 from fedfew.experiment.deploy.plan import make_network, open_bundle, open_server
-from fedfew.experiment.deploy.processes import Crew, check_port, flower_environment, free_ports
+from fedfew.experiment.deploy.processes import Crew, Kept, check_port, flower_environment, free_ports
+from fedfew.interface.deploy.attendance import Watch
 from fedfew.runtime.flower_front import front
 
 
@@ -248,6 +249,52 @@ def test_nothing_survives_an_owner_that_is_killed(tmp_path: Path) -> None:
         owner.kill()
         owner.wait()
     assert eventually(lambda: not any(map(alive, pids(tmp_path / "pids"))))
+
+
+TALKER = "import time\nfor n in range(10**6):\n    print(f'line {n:09d}', flush=True)\n    time.sleep(0.001)"
+
+
+def test_a_long_log_is_put_aside_while_the_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOG_CAP", 3_000)
+    crew = Crew(tmp_path)
+    kept = crew.add("talker", [sys.executable, "-c", TALKER], flower_environment(tmp_path))
+    aside = tmp_path / "talker.log.1"
+    try:
+        assert eventually(aside.exists)
+        first = aside.read_text().split()[1]
+        assert eventually(lambda: aside.exists() and aside.read_text().split()[1:2] not in ([], [first]))
+        assert eventually(lambda: kept.log.stat().st_size > 0)
+        assert kept.log.read_bytes()[:5] == b"line "  # emptied, not left with a hole
+        assert kept.running and kept.starts == 1
+    finally:
+        crew.close()
+    assert {path.name for path in tmp_path.glob("talker*")} == {"talker.log", "talker.log.1"}
+
+
+def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> None:
+    log = tmp_path / "node-a.log"
+    log.write_text("SuperNode ID: 1\n")  # of a start before this one
+    node = Kept("node-a", [sys.executable, "-c", "input()"], flower_environment(tmp_path), log)
+    watch = Watch(node, log.stat().st_size)
+
+    def said(text: str) -> str:
+        with log.open("a") as file:
+            file.write(text)
+        return watch.news()
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node.process:
+        node.starts = 1
+        assert (watch.news(), watch.news()) == ("connecting", "")
+        assert said("Failed to initialize the connection: no such key\n").startswith("refused by the server: Failed")
+        assert (said("SuperNode ID: 2"), said("34\n")) == ("", "online")
+        assert said("received\n" * 5_000) == ""
+        log.write_text("")  # put aside
+        assert said("received\n") == ""
+        assert node.process.stdin is not None
+        node.process.stdin.write(b"\n")
+    assert watch.news() == "offline; starting again"
+    node.starts = 2
+    assert (watch.news(), said("SuperNode ID: 3\n")) == ("connecting", "offline; starting again")
 
 
 def test_a_taken_port_is_named() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from time import monotonic, sleep
 from fedfew.core.errors import FedfewError
 
 _LONGEST_PAUSE = 8.0
+LOG_CAP = 8 * 2**20
+"""Bytes of a log from which on it is put aside; the one before it is kept."""
 
 
 @dataclass(eq=False)
@@ -74,6 +77,13 @@ class Kept:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
 
+    def turn_log(self) -> None:
+        """Put a long log aside. It is copied and emptied, because the process goes on appending to the same file."""
+        with contextlib.suppress(OSError):
+            if self.log.stat().st_size > LOG_CAP:
+                shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
+                os.truncate(self.log, 0)
+
     def last_words(self, lines: int = 6) -> str:
         """The end of its log."""
         with contextlib.suppress(OSError):
@@ -107,6 +117,7 @@ class Crew:
         while not self._closing.wait(0.2):
             with self._lock:
                 for kept in self.members.values():
+                    kept.turn_log()
                     if not kept.running and kept.again and not self._closing.is_set():
                         self._start_again(kept)
 

@@ -1,6 +1,7 @@
 """Keeps a site online and tells what happens to it, until it is told to end."""
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 
@@ -21,31 +22,55 @@ def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowe
         site = SiteProcesses(plan, crew, data, min_noise, max_clip, allowed)
         stack.callback(site.close)
         stack.callback(crew.close)
+        earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")
         site.start()
         site.wait_for_warm_site()
         err.print(f"site {plan.name}: {images}; server {plan.address}; log {plan.folder / 'logs'}", markup=False)
-        _watch(plan, crew.members[f"node-{plan.name}"])
+        watch = Watch(crew.members[f"node-{plan.name}"], earlier)
+        while True:
+            if news := watch.news():
+                err.print(f"site {plan.name}: {news}", markup=False, soft_wrap=True)
+            sleep(1.0)
 
 
-def _watch(plan: SitePlan, node: Kept) -> None:
-    """Tell when the site is online, and why it is not."""
-    told = ""
-    while True:
-        state = _state(node)
-        if state != told:
-            told = state
-            err.print(f"site {plan.name}: {state}", markup=False, soft_wrap=True)
-        sleep(1.0)
+@dataclass
+class Watch:
+    """Reads on in a SuperNode's log, and tells when the site is online, and why it is not."""
+
+    node: Kept
+    seen: int = 0
+    """Bytes of the log that have been read, or were there before."""
+    state: str = "connecting"
+    told: str = ""
+    starts: int = 1
+
+    def news(self) -> str:
+        """The site's state if it has changed since the last call, else nothing."""
+        if self.node.starts != self.starts:
+            self.starts, self.state = self.node.starts, "connecting"
+        for line in self._new_lines():
+            if "SuperNode ID:" in line:
+                self.state = "online"
+            elif "Failed to initialize the connection" in line or "[code:" in line:
+                self.state = f"refused by the server: {line.strip()[:300]}"
+        gone = self.state == "online" and not self.node.running
+        told, self.told = self.told, "offline; starting again" if gone else self.state
+        return self.told if self.told != told else ""
+
+    def _new_lines(self) -> list[str]:
+        """Whole lines that have been added; a log that is shorter than before has been put aside."""
+        if _size(self.node.log) < self.seen:
+            self.seen = 0
+        try:
+            with self.node.log.open("rb") as log:
+                log.seek(self.seen)
+                content = log.read()
+        except OSError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        self.seen += len(whole)
+        return whole.decode("utf-8", errors="replace").splitlines()
 
 
-def _state(node: Kept) -> str:
-    try:
-        lines = node.log.read_text("utf-8", errors="replace").splitlines()[-200:]
-    except OSError:
-        return "starting"
-    for line in reversed(lines):
-        if "SuperNode ID:" in line:
-            return "online" if node.running else "offline; starting again"
-        if "Failed to initialize the connection" in line or "[code:" in line:
-            return f"refused by the server: {line.strip()[:300]}"
-    return "connecting"
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
