@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.runtime.every_method import CASES, SMALL
 from tests.runtime.tiny_run import play, tiny
 from torch import Tensor
 from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedfew.algorithms import ALGORITHMS, OBJECTIVES
 from fedfew.core import engine
 from fedfew.core.network import Network
 from fedfew.experiment.build import assemble, fleet_of
@@ -81,30 +81,6 @@ def compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return tree_map(lambda x: Remote(x) if remote and isinstance(x, Tensor) else x, out)
 
 
-LOW: dict[str, dict[str, Any]] = {
-    "fedfew": {"method__warmup": 1, "method__threshold": 0.1},
-    "ds-fl": {"method__subset": 20, "dataset__open": 60, "objective__threshold": 0.1},
-    "fedmatch": {"method__interval": 1, "method__threshold": 0.1},
-    "objective pi-model": {"objective__ramp": 0.0},
-    "objective temporal-ensembling": {"objective__ramp": 0.0},
-    "objective mean-teacher": {"objective__ramp": 0.0},
-    "objective mixmatch": {"objective__ramp": 0.0},
-}
-LOW |= {name: {"method__threshold": 0.1} for name in ("fedmix", "fedmatch-lite", "semifl", "grouping")}
-LOW |= {name: {"objective__threshold": 0.1} for name in ("fedavg", "fedprox", "fedbn")}
-LOW |= {f"objective {name}": {"objective__threshold": 0.1} for name in ("pseudo-label", "uda", "fixmatch")}
-"""Thresholds and ramps such that clients learn from the first round on."""
-CASES: dict[str, dict[str, Any]] = {name: {"method__name": name} for name in ALGORITHMS}
-CASES |= {f"objective {name}": {"method__name": "fedprox", "objective__name": name} for name in OBJECTIVES}
-CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()} | {
-    "label-shift": {"vote__prior": "em", "vote__warmup": 0.0},
-    "server's statistics": {"method__anchor": "previous", "model__norm": "batch", "norm__policy": "server-data"},
-    "own norms": {"model__norm": "batch", "norm__policy": "local", "server__augment": "strong"},
-    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
-    "compressed": {"compression__kind": "top-k"},
-}
-
-
 def tie(network: Network) -> None:
     """Do for tensors made in Python what torch does for others: ``.data = `` shares numbers, gradients add in place."""
     views, slopes = network.layout.views(network.vector), network.layout.views(network.gradient)
@@ -124,8 +100,7 @@ def tie(network: Network) -> None:
 def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
     """What two rounds leave: the model, who was left out, and how much the clients moved."""
     engine.devices = lambda: [str(device)]  # "auto" takes the first
-    small = {"rounds": 2, "clients": 3, "participation": 0.67, "dataset__unlabeled": 60, "dataset__test": 50}
-    parts = assemble(tiny(**small, **CASES[case]))
+    parts = assemble(tiny(**SMALL, **CASES[case]))
     fleet = fleet_of(parts, Path())
     assert isinstance(fleet, InlineFleet)
     for place in (parts.network.device, parts.server.labeled.images.device, fleet.sites.images.device):

@@ -106,12 +106,12 @@ class FL2:
         chosen, here = views[certain], network.vector[:n].clone()
         logits = network(chosen)
         goal = logits.detach().softmax(1)
-        cross_entropy(logits, targets[certain.to(targets.device)]).backward()
+        network.backward(cross_entropy(logits, targets[certain.to(targets.device)]))
         with torch.no_grad():
             network.vector[:n].add_(uphill(network, self.rho))
         network.gradient.zero_()
         divergence = kl_div(network(chosen).log_softmax(1), goal, reduction="sum") / len(views)
-        (self.lambda_sharp * divergence).backward()
+        network.backward(self.lambda_sharp * divergence)
         with torch.no_grad():
             network.vector[:n].copy_(here)
 

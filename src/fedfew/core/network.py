@@ -42,6 +42,8 @@ class Network:
     _shift: Tensor = field(repr=False)
     _fast: Callable[[Tensor], Tensor] = field(repr=False)
     """The module as it is called: compiled if the engine says so."""
+    backward: Callable[[Tensor], None] = field(default=Tensor.backward, repr=False)
+    """Adds a loss's gradient to ``gradient``; clients that are trained in one stack wait here for each other."""
 
     @staticmethod
     def of(module: nn.Module, pixels: Pixels, engine: Engine = ON_CPU, shape: tuple[int, ...] = ()) -> "Network":

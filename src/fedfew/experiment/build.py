@@ -27,6 +27,7 @@ from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
+from fedfew.runtime.stack import Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,6 +151,11 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
         from fedfew.experiment.deploy.fleet import flower_fleet
 
         return flower_fleet(parts, sites.score, folder)
+    together = min(parts.config["engine.stack"], parts.clients.cohort)
+    if together > 1:
+        stack = Stack(parts.network, together)
+        stack.check(tuple(parts.federation.images.shape[1:]))
+        return InlineFleet(sites, stack)
     shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
     if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
         return InlineFleet(sites)
