@@ -67,6 +67,8 @@ def test_printouts(tmp_path: Path) -> None:
     assert "Restart=always" in unit and f"deploy server {tmp_path / 'n' / 'server'}" in unit
     unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/data", "--systemd")
     assert "Restart=always" in unit and "--data /data" in unit
+    unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/my scans/100 % $x", "--systemd")
+    assert '--data "/my scans/100 %% $$x"\n' in unit
 
 
 PLACES = ("n", "m", "nowhere", "nowhere.tar", "nothing", "n/bundles/a.tar")

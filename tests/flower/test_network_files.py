@@ -286,7 +286,11 @@ def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> No
         node.starts = 1
         assert (watch.news(), watch.news()) == ("connecting", "")
         assert said("Failed to initialize the connection: no such key\n").startswith("refused by the server: Failed")
+        assert said("Connection attempt failed, retrying\n") == "the server cannot be reached; trying again"
+        assert said("Connection successful after 2 tries\n") == "connecting"
         assert (said("SuperNode ID: 2"), said("34\n")) == ("", "online")
+        assert said("Connection attempt failed, retrying\n") == "the server cannot be reached; trying again"
+        assert said("Connection successful after 2 tries\n") == "online"
         assert said("received\n" * 5_000) == ""
         log.write_text("")  # put aside
         assert said("received\n") == ""

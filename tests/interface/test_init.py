@@ -53,6 +53,18 @@ def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.C
     assert config["dataset.validation"] == 0
 
 
+def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = colorful(tmp_path / "photos", 100, 1)
+    shutil.rmtree(root / "clients")
+    refused = fedfew(capsys, "init", root)
+    assert (refused.status, "E206" in refused.err, "--network" in refused.err) == (2, True, True)
+    said = fedfew(capsys, "init", root, "--network")
+    assert said.status == 0, said.err
+    assert f"--config {root / 'fedfew.toml'}" in said.err.replace("\n", "")
+    config = load(root / "fedfew.toml", {"clients": 3, "fleet.kind": "flower"})
+    assert (config["dataset.size"], config["participation"], config["client.batch"]) == (96, 1.0, 16)
+
+
 def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
     for file in root.rglob("*.png"):

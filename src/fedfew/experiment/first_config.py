@@ -33,18 +33,23 @@ class Choice:
     why_channels: str
 
 
-def choose(survey: Survey) -> Choice:
-    """Settings that suit a folder, from the headers of some of its images and from their numbers."""
+def choose(survey: Survey, network: bool = False) -> Choice:
+    """Settings that suit a folder, from the headers of some of its images and from their numbers.
+
+    In a ``network`` the sites' images are elsewhere, and nothing is known about them.
+    """
     counts = {part: [p for p in survey.places if p.part == part] for part in ("server", "clients", "test")}
-    if not counts["server"] or not counts["clients"]:
-        missing = "server/<class>/" if not counts["server"] else "clients/<site>/"
-        raise FedfewError("E206", shown(survey.root), f"there are no files in {missing}", LAYOUT)
+    if not counts["server"]:
+        raise FedfewError("E206", shown(survey.root), "there are no files in server/<class>/", LAYOUT)
+    if not counts["clients"] and not network:
+        remedy = f"{LAYOUT}; add --network if the sites' images are on other machines"
+        raise FedfewError("E206", shown(survey.root), "there are no files in clients/<site>/", remedy)
     sides, color = _look(survey)
     middle = median(sides)
     size = max([s for s in SIZES if s <= middle], default=SIZES[0])
-    sites = len(survey.groups["clients"])
+    sites = 0 if network else len(survey.groups["clients"])
     asked = min(sites, 10)
-    smallest = min(sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"])
+    smallest = min((sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"]), default=16)
     batch = _batch(len(counts["server"]) // 4)
     steps = -(-len(counts["server"]) // batch)  # in an epoch of the server
     return Choice(
@@ -86,11 +91,14 @@ def _batch(images: int) -> int:
     return max([b for b in BATCHES if b <= images], default=BATCHES[0])
 
 
-def first_config(folder: Path, out: Path) -> str:
+def first_config(folder: Path, out: Path, network: bool = False) -> str:
     """The TOML text, with a path that is right from where the file will stand."""
     survey = look_through(folder)
-    choice = choose(survey)
-    classes, sites = survey.groups["server"], survey.groups["clients"]
+    choice = choose(survey, network)
+    classes = survey.groups["server"]
+    sites = "sites on other machines" if network else f"{len(survey.groups['clients'])} sites"
+    steps = "\n".join(f"# then:  {line}" for line in next_steps(Path(out.name), network))
+    of_sites = "the sites" if network else f"the {sites}"
     labels = sum(place.part == "server" for place in survey.places)
     tested = sum(place.part == "test" for place in survey.places)
     path = "." if out.parent.resolve() == folder.resolve() else str(folder.resolve())
@@ -100,12 +108,11 @@ def first_config(folder: Path, out: Path) -> str:
         else "validation = 0             # there is no test/ folder, so nothing can be held out of it"
     )
     return f"""\
-# Training on the images of a folder: {len(classes)} classes, {labels} labeled files at the server, {len(sites)} sites
-# look at it first:  fedfew check {shown(out.name)}
-# then train:        fedfew run {shown(out.name)}
+# Training on the images of a folder: {len(classes)} classes, {labels} labeled files at the server, {sites}
+{steps}
 seed = 0                   # the same seed gives the same model, bit by bit
 rounds = 30                # more is better up to a point: watch the accuracy with `fedfew watch`
-participation = {choice.participation:<10} # share of the {len(sites)} sites asked in each round
+participation = {choice.participation:<10} # share of {of_sites} asked in each round
 
 [dataset]
 name = "folder"            # server/<class>/, clients/<site>/, test/<class>/
@@ -142,3 +149,11 @@ batch = {choice.client_batch:<18} # many small steps make more of the same image
 lr = 0.02
 momentum = 0.9
 """ + ("" if tested else "# Without test/<class>/ images no accuracy can be told.\n")
+
+
+def next_steps(out: Path, network: bool) -> list[str]:
+    """What to do with the config that was written."""
+    place = shown(out)
+    if network:
+        return [f"fedfew deploy init NAME --sites A,B,C --server HOST --config {place}"]
+    return [f"fedfew check {place}", f"fedfew run {place}"]

@@ -25,7 +25,8 @@ def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowe
         earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")
         site.start()
         site.wait_for_warm_site()
-        err.print(f"site {plan.name}: {images}; server {plan.address}; log {plan.folder / 'logs'}", markup=False)
+        where = f"server {plan.address}; log {plan.folder / 'logs'}"
+        err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
         watch = Watch(crew.members[f"node-{plan.name}"], earlier)
         while True:
             if news := watch.news():
@@ -43,14 +44,21 @@ class Watch:
     state: str = "connecting"
     told: str = ""
     starts: int = 1
+    known: bool = False
+    """Whether the server has let this start of the node in."""
 
     def news(self) -> str:
         """The site's state if it has changed since the last call, else nothing."""
         if self.node.starts != self.starts:
             self.starts, self.state = self.node.starts, "connecting"
+            self.known = False
         for line in self._new_lines():
             if "SuperNode ID:" in line:
-                self.state = "online"
+                self.state, self.known = "online", True
+            elif "Connection attempt failed" in line:
+                self.state = "the server cannot be reached; trying again"
+            elif "Connection successful" in line:
+                self.state = "online" if self.known else "connecting"
             elif "Failed to initialize the connection" in line or "[code:" in line:
                 self.state = f"refused by the server: {line.strip()[:300]}"
         gone = self.state == "online" and not self.node.running

@@ -64,27 +64,33 @@ server {{
 def systemd_server(plan: "ServerPlan") -> str:
     """A unit that keeps the server running and goes on with the run after a restart of the machine."""
     folder = plan.folder.absolute()
-    return _unit(f"fedfew server of {plan.name}", f"deploy server {folder}", folder)
+    return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)
 
 
 def systemd_client(folder: Path, data: Path | None) -> str:
     """A unit that keeps a site online."""
     place = folder.absolute()
-    return _unit(
-        f"fedfew site {place.name}", f"deploy client {place} --data {(data or Path('DATA')).absolute()}", place
-    )
+    images = str((data or Path("DATA")).absolute())
+    return _unit(f"fedfew site {place.name}", ["deploy", "client", str(place), "--data", images], place)
 
 
-def _unit(what: str, command: str, folder: Path) -> str:
-    program = Path(sys.executable).with_name("fedfew")
+def _word(text: str) -> str:
+    """A word of a unit's command line: systemd takes blanks, quotes, % and $ for its own."""
+    plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return plain if plain == text and not any(c.isspace() or c in "';" for c in text) else f'"{plain}"'
+
+
+def _unit(what: str, words: list[str], folder: Path) -> str:
+    command = " ".join(_word(word) for word in [str(Path(sys.executable).with_name("fedfew")), *words])
+    place = str(folder).replace("%", "%%")
     return f"""[Unit]
 Description={what}
 After=network-online.target
 Wants=network-online.target
 
 [Service]
-WorkingDirectory={folder}
-ExecStart={program} {command}
+WorkingDirectory={place}
+ExecStart={command}
 Restart=always
 RestartSec=5
 RestartPreventExitStatus=0
