@@ -1,0 +1,42 @@
+"""How much arithmetic a FedMix client needs: counted on the network, forward and backward, in FLOP (a product and a sum
+are two)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOP for one image."""
+
+    forward: int
+    both: int
+    """Forward and backward; less than three times forward, because the first layer needs no gradient of its input."""
+
+    def shared(self, views: int, coverage: float) -> float:
+        """fedfew: two views with gradient, which vote too; the others vote; cross-entropy on confident images alone."""
+        return 2 * self.both + (views - 2) * self.forward + coverage * self.both
+
+    def naive(self, views: int) -> float:
+        """Plain code: all views vote, two views with gradient, cross-entropy on all images."""
+        return views * self.forward + 3 * self.both
+
+    def equivalents(self, flops: float) -> float:
+        """FLOP in forward passes, where a pass with gradient counts three, as in the paper's reckoning."""
+        return flops / self.forward
+
+
+def cost(module: nn.Module, channels: int, size: int) -> Cost:
+    """Counted on one image."""
+    image = torch.zeros(1, channels, size, size)
+    counts = []
+    for backward in (False, True):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(backward):
+            logits = module(image)
+            if backward:
+                logits.sum().backward()
+        counts.append(int(counter.get_total_flops()))
+    return Cost(*counts)

@@ -1,0 +1,84 @@
+"""The same rounds by fedfew: on a pool of processes, or inline with one thread or all of them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from benchmarks.workloads import Opened
+from torch import Tensor
+
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.experiment.build import Parts, assemble, fleet_of
+from fedfew.runtime.ask import ask
+from fedfew.runtime.rounds import count
+
+
+@dataclass(frozen=True, eq=False)
+class OneByOne:
+    """A fleet that asks another one for a single client at a time and notes how long each took."""
+
+    fleet: Fleet
+    seconds: list[float] = field(default_factory=list)
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
+        for client, payload in payloads.items():
+            start = perf_counter()
+            answers = list(self.fleet.train(round, {client: payload}))
+            self.seconds.append(perf_counter() - start)
+            yield from answers
+
+    def score(self, omega: Tensor) -> Scoring:
+        return self.fleet.score(omega)
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return self.fleet.memory()
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        self.fleet.remember(memory)
+
+    def close(self) -> None:
+        self.fleet.close()
+
+
+def round_of(parts: Parts, fleet: Fleet, state: ServerState, clients: int) -> tuple[float, list[ClientUpdate]]:
+    """Seconds of one round with the first ``clients`` clients, and their updates: what the round loop does between
+    the server's training and the scoring."""
+    asked = replace(parts.clients, count=clients, cohort=clients)
+    start = perf_counter()
+    answers = ask(asked, parts.algorithm, parts.server, fleet, state)
+    counted = replace(state, participation=count(state, answers.updates), weights={}, metrics={})
+    parts.algorithm.after_clients(counted, answers.updates, parts.server, stream(asked.seed, "aggregate", state.round))
+    seconds = perf_counter() - start
+    if answers.missing:
+        raise RuntimeError(f"{len(answers.missing)} clients gave no answer: {answers.missing[0].reason}")
+    return seconds, answers.updates
+
+
+def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
+    """Warm up, then time rounds; ``even`` is a round with one client less if their number is odd."""
+    torch.set_num_threads(threads)
+    parts, pool = assemble(opened.config), opened.config["fleet.kind"] == "pool"
+    clients = opened.workload.clients
+    even = clients - clients % 2
+    with closing(fleet_of(parts, Path())) as fleet:
+        state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
+        for _ in fleet.train(0, {k: parts.algorithm.broadcast(state, k) for k in opened.warm}):
+            pass
+        ready, seconds, evens, coverage = perf_counter(), [], [], []
+        for t in range(rounds):
+            marked = fleet if pool else OneByOne(fleet)
+            took, updates = round_of(parts, marked, state.with_(round=t), clients)
+            seconds.append(took)
+            coverage += [update.metrics["coverage"] for update in updates]
+            if isinstance(marked, OneByOne):  # one after the other: leaving clients out leaves out their time
+                evens.append(took - sum(marked.seconds[even:]))
+            else:
+                evens.append(round_of(parts, fleet, state.with_(round=t), even)[0])
+    found = {"ready": ready, "rounds": seconds, "even": evens, "threads": threads}
+    return found | {"coverage": float(np.mean(coverage))}

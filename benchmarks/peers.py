@@ -1,0 +1,159 @@
+"""fedfew beside what people use now: the same FedMix rounds by fedfew, plain PyTorch, and Flower's simulation engine.
+
+    python -m benchmarks.peers [--workload cifar|mnist|both] [--images N] [--rounds N] [--repeat N] [--only a,b]
+                               [--json] [--page docs/performance.md]
+
+Contestants take turns, each in a process of its own: pool (a process for each core), inline (one thread, as fedfew
+always does for equal bits), inline-threads (what all threads would give), torch (plain PyTorch), flower (the same
+clients on Ray actors, needs the extra ``bench``). Beside them stands the floor: the counted FLOP of fedfew's round at
+the peak measured in the same run. A round is what lies between the server's training and the scoring: send, train the
+clients, collect, aggregate. Start-up is told separately.
+"""
+
+import argparse
+import importlib.util
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from benchmarks.arithmetic import Cost, cost
+from benchmarks.contestant import KINDS
+from benchmarks.machine import median, peak, progress, run_watched
+from benchmarks.peers_table import rows, targets
+from benchmarks.performance import RAW, around, finish, with_output
+from benchmarks.workloads import WORKLOADS, Workload, open_workload, prepare
+
+from fedfew.experiment.build import assemble, cores
+
+ROUNDS = {"cifar": 1, "mnist": 5}
+REPEAT = {"cifar": 2, "mnist": 3}
+STARTS = {"pool": 5.0, "inline": 3.0, "inline-threads": 3.0, "torch": 4.0, "flower": 14.0}
+"""Seconds until a contestant is ready, for the estimate only."""
+EFFICIENCY = {"cifar": 0.6, "mnist": 0.15}
+"""Share of the peak that contestants may reach, for the estimate only."""
+
+
+def available() -> list[str]:
+    """The contestants that can run here: Flower's engine is an extra."""
+    lacking = [package for package in ("flwr", "ray") if importlib.util.find_spec(package) is None]
+    return [kind for kind in KINDS if kind != "flower" or not lacking]
+
+
+def counted(folder: Path) -> tuple[Cost, int]:
+    """FLOP for one image, and the number of views."""
+    config = open_workload(folder).config
+    parts = assemble(config)
+    channels, size = parts.federation.images.shape[1:3]
+    return cost(parts.network.module, channels, size), config["method.views"]
+
+
+def estimate(workload: Workload, kinds: list[str], rounds: int, repeat: int, cost: Cost, gflops: float) -> float:
+    """Seconds that a workload will take, roughly."""
+    seconds = 0.0
+    for kind in kinds:
+        flops = cost.naive(5) if kind in ("torch", "flower") else cost.shared(5, 0.5)
+        share = 1 / cores() if kind == "inline" else 1.0
+        images = workload.total * rounds * (1.8 if kind == "pool" else 1.0) + workload.warm * 2
+        seconds += images * flops / (gflops * 1e9 * EFFICIENCY[workload.name] * share) + STARTS[kind]
+    return seconds * repeat
+
+
+def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> dict[str, Any]:
+    """All contestants in turn, ``repeat`` times."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as place:
+        folder = Path(place)
+        workload = prepare(workload, folder)
+        one, views = counted(folder)
+        peaks = [peak()]
+        expected = estimate(workload, kinds, rounds, repeat, one, peaks[0]["best"])
+        progress(f"{workload.name}: {workload.clients} clients × {workload.images} images ({workload.data})")
+        progress(f"{workload.name}: about {expected / 60:.1f} minutes if nothing else runs")
+        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        for turn in range(repeat):
+            for kind in kinds:
+                since = perf_counter()
+                arguments = [kind, str(folder), "--rounds", str(rounds), "--cores", str(cores())]
+                result, memory = run_watched("benchmarks.contestant", [*arguments, "--since", str(since)])
+                found[kind].append(result | {"memory": memory})
+                seconds = ", ".join(f"{s:.2f}" for s in result["rounds"])
+                progress(f"  {turn + 1}/{repeat} {kind:15} {seconds} s a round, start {result['start']:.1f} s")
+            peaks.append(peak())
+    best = max(peaks, key=lambda one: one["best"])
+    return summary(workload, found, one, views, best)
+
+
+def summary(
+    workload: Workload, found: dict[str, list[dict[str, Any]]], one: Cost, views: int, best: dict[str, float]
+) -> dict[str, Any]:
+    """Medians over all timed rounds, and what they come to in arithmetic."""
+    contestants = {}
+    for kind, turns in found.items():
+        coverage = sum(turn["coverage"] for turn in turns) / len(turns)
+        flops = one.naive(views) if kind in ("torch", "flower") else one.shared(views, coverage)
+        seconds = [s for turn in turns for s in turn["rounds"]]
+        contestants[kind] = {
+            "seconds": median(seconds),
+            "all": [round(s, 4) for s in seconds],
+            "even": median([s for turn in turns for s in turn["even"]]) if "even" in turns[0] else None,
+            "start": median([turn["start"] for turn in turns]),
+            "memory_mb": max(turn["memory"] for turn in turns) / 1e6,
+            "coverage": coverage,
+            "threads": turns[0]["threads"],
+            "equivalents": one.equivalents(flops),
+            "gflops": flops * workload.total / median(seconds) / 1e9,
+            "share_of_peak": flops * workload.total / median(seconds) / 1e9 / best["best"],
+        }
+    ours = contestants.get("pool") or contestants.get("inline")
+    floor = one.shared(views, ours["coverage"]) * workload.total / best["best"] / 1e9 if ours else None
+    return {
+        "data": workload.data,
+        "model": f"{'ResNet-9' if workload.name == 'cifar' else 'small cnn'} of width {workload.width}",
+        "clients": workload.clients,
+        "even_clients": workload.clients - workload.clients % 2,
+        "images": workload.images,
+        "forward_mflop": one.forward / 1e6,
+        "peak_gflops": best,
+        "floor_seconds": floor,
+        "contestants": contestants,
+    }
+
+
+def tell(result: dict[str, Any]) -> None:
+    """The tables and targets, for a person."""
+    for name, found in result["workloads"].items():
+        progress(f"\n{name}: {found['model']}, {found['clients']} clients × {found['images']} images, {found['data']}")
+        for row in rows(found):
+            progress("  " + " | ".join(f"{cell:>18}" for cell in row))
+    for target in result["targets"]:
+        verdict = "met   " if target["met"] else "MISSED"
+        progress(f"{verdict} {target['what']}: {target['got']:.2f} (at least {target['goal']:g})")
+
+
+def main() -> None:
+    """Measure, print, and keep what was found if a page is to be written."""
+    parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
+    parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
+    parser.add_argument("--images", type=int, help="images of a client (cifar: 110; mnist: 245)")
+    parser.add_argument("--width", type=int, help="width of the network, for a quick trial")
+    parser.add_argument("--rounds", type=int, help="timed rounds of each turn (cifar: 1, mnist: 5)")
+    parser.add_argument("--repeat", type=int, help="turns of each contestant (cifar: 2, mnist: 3)")
+    parser.add_argument("--only", default="", help="contestants, by commas; all if empty")
+    given = parser.parse_args()
+    kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
+    for kind in set(KINDS) - set(available()):
+        progress(f"{kind} is left out: install it with pip install 'fedfew[bench]'")
+    begun, workloads, about = perf_counter(), {}, around(given)
+    for name in WORKLOADS if given.workload == "both" else [given.workload]:
+        changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}
+        rounds, repeat = given.rounds or ROUNDS[name], given.repeat or REPEAT[name]
+        workloads[name] = measure(replace(WORKLOADS[name], **changes), kinds, rounds, repeat)
+    minutes = round((perf_counter() - begun) / 60, 1)
+    result = {"machine": about, "workloads": workloads, "targets": targets(workloads), "minutes": minutes}
+    tell(result)
+    finish("peers", result, given)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""What the peers benchmark found, as a table, as ratios, and against the targets."""
+
+from typing import Any
+
+NAMES = {
+    "pool": "fedfew, pool",
+    "inline": "fedfew, inline, 1 thread",
+    "inline-threads": "fedfew, inline, all threads",
+    "torch": "plain PyTorch",
+    "flower": "Flower's simulation",
+}
+HEAD = ["", "s a round", "pool is faster by", "forward passes", "share of peak", "memory, MB", "start-up, s"]
+GOALS = {
+    "cifar": (("torch", 2.0), ("flower", 2.0), ("floor", 0.7), ("inline", 1.8)),
+    "mnist": (("torch", 3.0), ("flower", 10.0), ("inline", 1.8)),
+}
+WORDS = {
+    "torch": "pool against plain PyTorch",
+    "flower": "pool against Flower's simulation",
+    "floor": "pool as a share of the floor",
+    "inline": "pool against inline on one thread, clients dividing evenly",
+}
+
+
+def ratio(found: dict[str, Any], other: str) -> float | None:
+    """How many times the pool is faster than another (the share of the floor's speed for the floor)."""
+    contestants = found["contestants"]
+    pool = contestants.get("pool")
+    if pool is None or (other != "floor" and other not in contestants):
+        return None
+    if other == "floor":
+        return float(found["floor_seconds"] / pool["seconds"])
+    if other == "inline":
+        return float(contestants["inline"]["even"] / pool["even"])
+    return float(contestants[other]["seconds"] / pool["seconds"])
+
+
+def targets(workloads: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every goal whose contestants took part, with what came out."""
+    found = []
+    for name, goals in GOALS.items():
+        for other, goal in goals:
+            got = ratio(workloads[name], other) if name in workloads else None
+            if got is not None:
+                found.append({"what": f"{name}: {WORDS[other]}", "goal": goal, "got": got, "met": got >= goal})
+    return found
+
+
+def rows(found: dict[str, Any]) -> list[list[str]]:
+    """A table with its head."""
+    pool = found["contestants"].get("pool")
+    table = [HEAD]
+    for kind, one in found["contestants"].items():
+        faster = f"{one['seconds'] / pool['seconds']:.2f} ×" if pool and kind != "pool" else ""
+        table.append(
+            [
+                NAMES[kind],
+                f"{one['seconds']:.2f}",
+                faster,
+                f"{one['equivalents']:.1f}",
+                f"{one['share_of_peak']:.0%}",
+                f"{one['memory_mb']:,.0f}",
+                f"{one['start']:.1f}",
+            ]
+        )
+    if found["floor_seconds"]:
+        ours = found["contestants"].get("pool") or found["contestants"]["inline"]
+        faster = f"{found['floor_seconds'] / pool['seconds']:.2f} ×" if pool else ""
+        floor = f"{found['floor_seconds']:.2f}"
+        table.append(["arithmetic's floor", floor, faster, f"{ours['equivalents']:.1f}", "100%", "", ""])
+    return table

@@ -1,0 +1,68 @@
+"""The page docs/performance.md with its plots, written from the kept results alone.
+
+    python -m benchmarks.performance docs/performance.md
+
+The benchmarks call this themselves with ``--page``; a result that is not there is named with the command that gives it.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import BUSY, ROOT, machine, progress
+from benchmarks.performance_text import COMMANDS, page_text
+
+RAW = argparse.RawDescriptionHelpFormatter
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def with_output(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    parser.add_argument("--json", action="store_true", help="print one JSON line last")
+    parser.add_argument("--page", type=Path, help="keep the result under benchmarks/results and write this page anew")
+    parser.add_argument("--anyway", action="store_true", help="keep the result even if other work runs")
+    return parser
+
+
+def around(given: argparse.Namespace) -> dict[str, Any]:
+    """The machine; stops before anything is measured if the result is to be published and something else runs."""
+    about = machine()
+    if about["busy_before"] > BUSY:
+        share = f"{about['busy_before']:.0%}"
+        if given.page and not given.anyway:
+            raise SystemExit(f"Other work takes {share} of the cores. Wait until it is done, or add --anyway.")
+        progress(f"Other work takes {share} of the cores: these numbers will say nothing about speed.")
+    return about
+
+
+def finish(name: str, result: dict[str, Any], given: argparse.Namespace) -> None:
+    """Keep and print what was found, as asked."""
+    if given.page:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        write(given.page)
+    if given.json:
+        print(json.dumps(result))
+
+
+def kept() -> dict[str, Any]:
+    """The results that are there."""
+    paths = {name: RESULTS / f"{name}.json" for name in COMMANDS}
+    return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items() if path.is_file()}
+
+
+def write(page: Path) -> None:
+    """The page and its plots."""
+    from benchmarks.performance_plots import draw
+
+    results = kept()
+    draw(results, page.parent / "images")
+    page.write_text(page_text(results), "utf-8")
+    progress(f"{page} is written from {', '.join(results) or 'no results'}")
+
+
+if __name__ == "__main__":
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("page", type=Path)
+    write(options.parse_args().page)

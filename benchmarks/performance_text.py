@@ -1,0 +1,207 @@
+"""The words and tables of docs/performance.md, from results alone."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from benchmarks.peers_table import HEAD, rows
+
+Results = dict[str, Any]
+COMMANDS = {name: f"python -m benchmarks.{name} --page docs/performance.md" for name in ("peers", "phases", "scaling")}
+MODELS = {"cifar": "ResNet-9 of width 64", "mnist": "Small cnn"}
+
+
+def page_text(results: Results) -> str:
+    """The whole page."""
+    parts = ["# Performance", INTRODUCTION, _targets(results), _peers(results), _bounds(results), _phases(results)]
+    parts += [_scaling(results), _measured(results), NOT_MEASURED]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+INTRODUCTION = """
+fedfew beside what people use now: the same FedMix rounds, clients, images, network, losses and step size, in one run on
+one machine. Ratios come first, because seconds are this machine's. This page is written by the commands it names, from
+`benchmarks/results/`.
+"""
+
+NOT_MEASURED = """
+## What was not measured
+
+- GPUs: there was none. Nothing here says how fast fedfew is on one.
+- More than the cores stated above, several machines, and real networks. `benchmarks/flower.py` times a round through a
+  real Flower network on one machine.
+- Other frameworks than plain PyTorch and Flower, and other methods than FedMix.
+- Accuracy: these are rounds of equal work, not runs to an equal accuracy. What comes out of runs is in
+  [Results](results.md).
+"""
+
+
+def _missing(name: str) -> str:
+    return f"Not measured yet: `{COMMANDS[name]}`"
+
+
+def _table(head: list[str], lines: list[list[str]]) -> str:
+    rule = ["---"] * len(head)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [head, rule, *lines])
+
+
+def _targets(results: Results) -> str:
+    """Every target, met or not."""
+    lines = []
+    for name, sign in (("peers", "≥"), ("scaling", "≤")):
+        for target in results.get(name, {}).get("targets", []):
+            verdict = "met" if target["met"] else "**missed**"
+            lines.append([target["what"], f"{sign} {target['goal']:g}", f"{target['got']:.2f}", verdict])
+    return "## Against the targets\n\n" + _table(["", "target", "measured", ""], lines) if lines else ""
+
+
+def _peers(results: Results) -> str:
+    title = "## Against plain PyTorch and Flower\n\n"
+    if "peers" not in results:
+        return title + _missing("peers")
+    found = title + "![Seconds of a round](images/performance-peers.png)\n"
+    for name, one in results["peers"]["workloads"].items():
+        found += f"\n### {one['model']}: {one['clients']} clients × {one['images']} images ({one['data']})\n\n"
+        found += _table(HEAD, rows(one)[1:]) + "\n"
+        found += f"\n{_spread(one)}\n" + (_full_size(one) if name == "cifar" else "")
+    return found + PEERS_NOTES
+
+
+def _spread(one: dict[str, Any]) -> str:
+    """How far the timed rounds lie apart."""
+    widest = max((max(c["all"]) / min(c["all"]) - 1, kind) for kind, c in one["contestants"].items())
+    counts = {len(c["all"]) for c in one["contestants"].values()}
+    count = "–".join(str(n) for n in sorted(counts))
+    return f"Medians of {count} timed rounds, contestants in turn; the widest spread is {widest[0]:.0%} ({widest[1]})."
+
+
+def _full_size(one: dict[str, Any]) -> str:
+    if one["images"] >= 550:
+        return ""
+    return (
+        f"\nThe paper's clients have about 550 images; here each has {one['images']}, so that the comparison takes"
+        " minutes. The work for an image is the same; what a client costs besides (start of a job, vectors sent) weighs"
+        " more here than there, for everybody. `--images 550` measures the full size.\n"
+    )
+
+
+PEERS_NOTES = """
+- A round is what lies between the server's training and the scoring: send, train the clients, collect, aggregate.
+  Start-up (imports, workers, Ray, and one small client for each worker to warm up) is a column of its own.
+- *fedfew, pool*: one process of one thread for each core. *inline, 1 thread* is what fedfew does inline, always: equal
+  bits need an equal number of threads. *inline, all threads* is what it would be without that rule.
+- *Plain PyTorch*: `Dataset`, `DataLoader`, a Pillow transform for each image and view, N×C×H×W, autograd for every
+  term, `torch.optim.SGD`, averaged `state_dict`s, one client after another with all threads. Its losses share no work.
+- *Flower's simulation*: the same client code in a `ClientApp`, on Ray actors of one core each; telemetry is off.
+- *Arithmetic's floor*: the counted FLOP of fedfew's round at the fastest product of matrices or images measured in the
+  same run. Forward passes: FLOP for an image in units of one forward pass.
+- *Memory*: the most that a contestant's processes had together, shared pages counted once.
+- Pool against inline is taken with an even number of clients: with five on two cores one core waits at the end.
+- About half of the images get a pseudo-label: the threshold is set to the middle of what the starting model is sure of.
+"""
+
+
+def _bounds(results: Results) -> str:
+    """Where the distance to the floor comes from, worked out from the numbers."""
+    workloads = results.get("peers", {}).get("workloads", {})
+    if "pool" not in workloads.get("cifar", {}).get("contestants", {}):
+        return ""
+    cifar, cores = workloads["cifar"], results["peers"]["machine"]["cores"]
+    pool = cifar["contestants"]["pool"]
+    turns = -(-cifar["clients"] // cores)
+    share = cifar["clients"] / (turns * cores)
+    even = cifar["floor_seconds"] * cifar["even_clients"] / cifar["clients"] / pool["even"]
+    text = (
+        "## What bounds it\n\n"
+        f"At width 64 the pool reaches {cifar['floor_seconds'] / pool['seconds']:.0%} of the floor."
+        f" {cifar['clients']} equal clients on {cores} cores need {turns} turns, in the last of which"
+        f" a core may wait: at most {share:.0%} can be reached however fast a client is. With"
+        f" {cifar['even_clients']} clients, where no core waits, it is {even:.0%}."
+    )
+    inside = results.get("phases", {}).get("workloads", {}).get("cifar")
+    if inside:
+        seconds = inside["client"]["seconds"]
+        total = sum(seconds.values())
+        share = (seconds["forward convolutions"] + seconds["backward convolutions"]) / total
+        text += (
+            f" Inside a client, {share:.0%} of the time is convolutions, which run at"
+            f" {inside['client']['gflops_in_convolutions']:.0f} GFLOP/s where one core's peak is"
+            f" {results['phases']['core_gflops']:.0f}; the rest is pooling, activations, augmentation and the step."
+        )
+    small = workloads.get("mnist", {}).get("contestants", {}).get("pool")
+    if small:
+        text += (
+            f"\n\nThe small network reaches {small['share_of_peak']:.0%} of the peak: its convolutions have few"
+            " channels, and what surrounds them (normalisation, pooling, augmentation) takes a larger part."
+        )
+    return text
+
+
+PHASES_NOTE = """
+While the server trains for the next round, a free worker scores this one; so *evaluate* is only what is waited for.
+Writing what the workers are sent, once a round, counts as *clients*. *round* also holds the record and the manifest.
+"""
+
+
+def _phases(results: Results) -> str:
+    title = "## Where a round's time goes\n\n"
+    if "phases" not in results:
+        return title + _missing("phases")
+    found = title + "![Where the time goes](images/performance-phases.png)\n"
+    for name, one in results["phases"]["workloads"].items():
+        found += f"\n{MODELS[name]}, a real run on the pool ({one['clients']} clients a round):\n\n"
+        found += _table(list(one["phases"]), [[f"{seconds:.3f} s" for seconds in one["phases"].values()]]) + "\n"
+        shares, total = one["client"]["seconds"], sum(one["client"]["seconds"].values())
+        found += f"\nInside one of its clients (torch.profiler, one thread, {one['client']['wall']:.2f} s):\n\n"
+        found += _table(list(shares), [[f"{seconds / total:.1%}" for seconds in shares.values()]]) + "\n"
+    return found + PHASES_NOTE
+
+
+def _scaling(results: Results) -> str:
+    title = "## As the number of clients grows\n\n"
+    if "scaling" not in results:
+        return title + _missing("scaling")
+    every = results["scaling"]["rows"]
+    found = title + "![Growth with K and m](images/performance-scaling.png)\n\n"
+    found += "Nobody trains here (no epochs), so that all that is left is what surrounds the training.\n\n"
+    head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]
+    lines = [_scaling_line(row) for row in every if row["family"] in ("K", "m")]
+    found += _table(head, lines) + "\n"
+    workers = [row for row in every if row["family"] == "workers"]
+    base = workers[0]["seconds"]["clients"]
+    found += "\nWith training (ten clients a round of 128 images, small cnn), by number of workers:\n\n"
+    lines = [
+        [_fleet(row), f"{row['seconds']['clients']:.2f} s", f"{base / row['seconds']['clients']:.2f} ×"]
+        for row in workers
+    ]
+    return found + _table(["fleet", "clients of a round", "against inline"], lines)
+
+
+def _fleet(row: dict[str, Any]) -> str:
+    return f"pool of {row['workers']}" if row["workers"] else "inline"
+
+
+def _scaling_line(row: dict[str, Any]) -> list[str]:
+    around, files = f"{1e3 * row['around']:.1f} ms", f"{1e3 * row['files']:.1f} ms"
+    start, memory = f"{row['ready']:.1f} s", f"{row['peak_mb']:.0f} MB"
+    return [f"{row['K']:,}", f"{row['m']:,}", _fleet(row), around, files, start, memory]
+
+
+def _measured(results: Results) -> str:
+    found = (
+        "## How to run it again\n\nWith nothing else running; `pip install 'fedfew[bench]'` brings Flower and Ray.\n\n"
+    )
+    lines = []
+    for name, command in COMMANDS.items():
+        about = results.get(name)
+        took = f"{about['minutes']:.0f} min" if about else "–"
+        lines.append([f"`{command}`", took, _machine(about["machine"]) if about else "not measured yet"])
+    return found + _table(["command", "took", "measured on"], lines)
+
+
+def _machine(about: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "flwr", "ray", "pillow") if name in about)
+    day = datetime.fromtimestamp(about["taken"], UTC).date().isoformat()
+    return (
+        f"{about['cores']} cores of an {about['processor']} ({about['capability']}), {about['memory_gb']} GB, Python"
+        f" {about['python']}, {versions}; {day}; other work before it began: {about['busy_before']:.0%} of the cores"
+    )
