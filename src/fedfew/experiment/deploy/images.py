@@ -9,6 +9,8 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.data.folders import read_images
+from fedfew.data.images import probe, read_file
+from fedfew.data.unreadable import Unreadable
 
 NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
@@ -58,13 +60,24 @@ def read_npz(path: Path) -> Tensor:
 def count_images(data: Path) -> str:
     """How many images (or files, where they are not opened yet) there are, in words; E509 if none."""
     if data.is_dir():
-        files = sum(path.is_file() for path in data.rglob("*"))
+        files = [path for path in data.rglob("*") if path.is_file()]
         if not files:
             raise FedfewError("E509", str(data), "is an empty folder")
-        return f"{files:,} files in {data}"
+        if not any(_seems_readable(path) for path in files):
+            raise FedfewError("E509", str(data), f"none of its files ({len(files):,}) is a readable image")
+        return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
     if not data.exists():
         raise FedfewError("E509", str(data), "does not exist")
     images = read_npz(data)
     if not len(images):
         raise FedfewError("E509", str(data), "holds no image")
     return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
+
+
+def _seems_readable(path: Path) -> bool:
+    """By the header alone."""
+    try:
+        probe(read_file(path))
+    except Unreadable:
+        return False
+    return True
