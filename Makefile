@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test faults test-flower test-browser screenshots docs check format clean
+.PHONY: demo test faults test-flower test-browser bench screenshots docs check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -21,6 +21,12 @@ test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS
 test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m pytest tests/browser
+
+bench: $(VENV)/.installed-dev           ## docs/performance.md measured anew: some 20 minutes with nothing else running
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(BIN)/python -m benchmarks.peers --page docs/performance.md
+	$(BIN)/python -m benchmarks.scaling --page docs/performance.md
+	$(BIN)/python -m benchmarks.phases --page docs/performance.md
 
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh

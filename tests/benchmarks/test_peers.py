@@ -1,0 +1,165 @@
+"""The peers benchmark: the contestants do the same work, its arithmetic is counted right, and its ratios are honest."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.arithmetic import Cost, cost
+from benchmarks.machine import run_watched
+from benchmarks.peers import summary
+from benchmarks.peers_table import ratio, rows, targets
+from benchmarks.workloads import WARM, Workload, open_workload
+from torch import nn
+from torch.utils.data import DataLoader
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import peer_fedfew, peer_torch
+from fedfew.algorithms.augment import views
+from fedfew.algorithms.fedmix import FedMix
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientSite
+from fedfew.experiment.build import Parts, assemble
+
+
+def parts_of(folder: Path) -> Parts:
+    opened = open_workload(folder)
+    parts = assemble(opened.config)
+    parts.network.load(opened.omega)
+    return parts
+
+
+def images_of(parts: Parts, client: int) -> torch.Tensor:
+    return parts.federation.images[torch.from_numpy(parts.federation.partition.of(client))]
+
+
+@pytest.mark.parametrize("workload", ["digits", "photographs"])
+def test_timed_clients_are_equal_and_the_others_only_warm_up(workload: str, request: pytest.FixtureRequest) -> None:
+    opened = open_workload(request.getfixturevalue(workload))
+    made, partition = opened.workload, assemble(opened.config).federation.partition
+    assert [len(partition.of(k)) for k in opened.timed] == [made.images] * made.clients
+    assert [len(partition.of(k)) for k in opened.warm] == [made.warm] * WARM
+
+
+@pytest.mark.parametrize("workload", ["digits", "photographs"])
+def test_plain_code_has_the_same_loss(workload: str, request: pytest.FixtureRequest) -> None:
+    """On the same views, so that a contestant that does less would be noticed."""
+    folder = request.getfixturevalue(workload)
+    parts, opened = parts_of(folder), open_workload(folder)
+    assert isinstance(parts.algorithm, FedMix)
+    images, flips = images_of(parts, 0), parts.federation.flips
+    ours, _, keep = parts.algorithm.loss(parts.network, images, stream(0, "test"), flips)
+    family = views(images, 5, stream(0, "test"), flips)
+    made, _, sigma = peer_torch.setup(opened)
+    method = dict(made.method) | {"lambda_anchor": 0.0}
+    theirs, kept = peer_torch.loss_of(made.model, images / 255, family.transpose(0, 1) / 255, sigma, method)
+    assert kept == int(keep.sum())
+    assert theirs.item() == pytest.approx(ours.item(), rel=1e-4)
+
+
+def test_plain_code_keeps_torchs_usual_layout(digits: Path) -> None:
+    """A weight of one input channel in channels_last strides would make the whole network run channels_last."""
+    made, omega, _ = peer_torch.setup(open_workload(digits))
+    for name, parameter in made.model.named_parameters():
+        assert parameter.stride() == torch.empty(parameter.shape).stride(), name
+        assert omega[name].stride() == parameter.stride()
+    loader = DataLoader(peer_torch.ClientImages(made.pixels[0], 5, flips=False), batch_size=8)
+    images, family = next(iter(loader))
+    assert family.shape == (8, 5, 1, 28, 28)
+    first = next(module for module in made.model.modules() if isinstance(module, nn.Conv2d))
+    for batch in (images, family[:, 0], family.transpose(0, 1).flatten(0, 1)):
+        assert first(batch).is_contiguous()
+
+
+def test_pillow_views_are_the_papers_family() -> None:
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (32, 32, 3), dtype=torch.uint8).numpy()
+    plain, family = peer_torch.ClientImages(pixels[None], 5, flips=True)[0]
+    assert torch.equal(plain, torch.from_numpy(pixels).permute(2, 0, 1) / 255)
+    assert torch.equal(family[1], plain.flip(2))
+    inside = slice(4, 28)
+    moves = [plain[:, 4 + y : 28 + y, 4 + x : 28 + x] for y in range(-2, 3) for x in range(-2, 3)]
+    assert any(torch.equal(family[0][:, inside, inside], moved) for moved in moves)
+
+
+@pytest.mark.parametrize("workload", ["digits", "photographs"])
+def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytest.FixtureRequest) -> None:
+    """FLOP counted while a client trains, by fedfew and by plain code, are those of the formula."""
+    folder = request.getfixturevalue(workload)
+    parts, opened = parts_of(folder), open_workload(folder)
+    channels, size = parts.federation.images.shape[1:3]
+    one = cost(parts.network.module, channels, size)
+    state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
+    site = ClientSite(0, parts.network, images_of(parts, 0), 10, parts.federation.flips)
+    with FlopCounterMode(display=False) as counter:
+        trained = parts.algorithm.train_client(parts.algorithm.broadcast(state, 0), site, stream(0, "test"))
+    images = opened.workload.images
+    assert counter.get_total_flops() == pytest.approx(one.shared(5, trained.metrics["coverage"]) * images)
+
+    made, omega, sigma = peer_torch.setup(opened)
+    with FlopCounterMode(display=False) as counter:
+        peer_torch.train_client(made, 0, omega, sigma)
+    assert counter.get_total_flops() == pytest.approx(one.naive(5) * images)
+
+
+def test_forward_passes_are_counted_as_in_the_paper() -> None:
+    """With a backward pass of exactly twice the forward: 9 + 3·coverage against 14."""
+    one = Cost(forward=10, both=30)
+    assert one.equivalents(one.shared(5, 0.5)) == pytest.approx(9 + 3 * 0.5)
+    assert one.equivalents(one.naive(5)) == pytest.approx(14)
+
+
+def test_every_contestant_answers_with_its_rounds(digits: Path) -> None:
+    opened = open_workload(digits)
+    inline = peer_fedfew.contest(opened, 2, threads=1)
+    plain = peer_torch.contest(opened, 2)
+    assert [len(found["rounds"]) for found in (inline, plain)] == [2, 2]
+    assert all(0 < even < whole for even, whole in zip(inline["even"], inline["rounds"], strict=True))
+    assert 0 <= inline["coverage"] <= 1
+
+
+def test_the_average_is_the_mixed_model(digits: Path) -> None:
+    """α Σ w ψ + β σ + γ ω with equal weights, against the same sum by hand."""
+    made, omega, sigma = peer_torch.setup(open_workload(digits))
+    replies = [{name: tensor + k for name, tensor in omega.items()} for k in (1.0, 3.0)]
+    mixed = peer_torch.average(replies, omega, sigma, made.method)
+    for name in omega:
+        torch.testing.assert_close(mixed[name], 0.5 * (omega[name] + 2.0) + 0.3 * sigma[name] + 0.2 * omega[name])
+
+
+def test_the_pool_in_a_process_of_its_own_gives_the_same_coverage_as_inline(digits: Path) -> None:
+    found, memory = run_watched("benchmarks.contestant", ["pool", str(digits), "--rounds", "1", "--cores", "2"])
+    inline = peer_fedfew.contest(open_workload(digits), 1, threads=1)
+    assert found["coverage"] == inline["coverage"]
+    assert found["start"] > 0
+    assert memory > 100e6  # three processes that have imported torch
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra bench is not installed")
+def test_flowers_simulation_trains_the_same_clients(digits: Path) -> None:
+    found, _ = run_watched("benchmarks.contestant", ["flower", str(digits), "--rounds", "1", "--cores", "2"])
+    assert len(found["rounds"]) == 1
+    assert found["threads"] == 1
+    assert 0 <= found["coverage"] <= 1
+
+
+def test_ratios_and_targets_say_who_is_faster() -> None:
+    turn: dict[str, Any] = {"coverage": 0.5, "start": 1.0, "memory": 10**8, "threads": 1}
+    found = {
+        "pool": [turn | {"rounds": [2.0, 4.0, 3.0], "even": [2.0]}],
+        "inline": [turn | {"rounds": [5.0], "even": [4.0]}],
+        "torch": [turn | {"rounds": [9.0]}],
+    }
+    one = Cost(forward=10**9, both=3 * 10**9)
+    made = Workload("cifar", images=10, clients=5)
+    workload = summary(made, found, one, 5, {"best": 262.5, "core": 131.25})
+    assert workload["floor_seconds"] == pytest.approx(50 * 10.5 / 262.5)  # 2 s
+    assert ratio(workload, "torch") == pytest.approx(3.0)
+    assert ratio(workload, "floor") == pytest.approx(2 / 3)
+    assert ratio(workload, "inline") == pytest.approx(2.0)
+    assert ratio(workload, "flower") is None
+    verdicts = {target["goal"]: target["met"] for target in targets({"cifar": workload})}
+    assert verdicts == {2.0: True, 0.7: False, 1.8: True}
+    assert workload["contestants"]["torch"]["equivalents"] == pytest.approx(14)
+    assert [row[2] for row in rows(workload)[1:]] == ["", "1.67 ×", "3.00 ×", "0.67 ×"]

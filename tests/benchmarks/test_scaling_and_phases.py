@@ -1,0 +1,81 @@
+"""The scaling and phases benchmarks on tiny sizes: not timed, but counted and added up."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from benchmarks.machine import busy, gemm, memory_of, own_peak, tree
+from benchmarks.phases import KINDS, client_of, phases_of
+from benchmarks.scaling import cell, cells, run, targets
+from benchmarks.workloads import WARM, open_workload
+
+
+def test_a_cell_asks_its_clients_and_trains_nobody() -> None:
+    found = run(cell(clients=1_000_000, participation=5 / 1_000_000, rounds=3))
+    assert (found["cohort"], found["answered"]) == (5, 5)
+    assert found["around"] > 0
+    assert found["files"] > 0
+    assert found["round"] >= found["seconds"]["clients"]
+    assert found["peak_mb"] > 50
+
+
+def test_cells_cover_populations_cohorts_and_workers() -> None:
+    every = cells(quick=False)
+    asked = {
+        (one["family"], one["config"]["clients"], round(one["config"]["clients"] * one["config"]["participation"]))
+        for one in every
+    }
+    assert asked >= {("K", 100, 10), ("K", 10_000, 10), ("K", 1_000_000, 10)}
+    assert asked >= {("m", 10, 10), ("m", 100, 100), ("m", 1_000, 1_000)}
+    workers = [one["config"].get("fleet.workers", 0) for one in every if one["family"] == "workers"]
+    assert workers[:2] == [0, 1]
+
+
+def test_targets_compare_the_most_clients_with_the_fewest() -> None:
+    small = {"family": "K", "workers": 0, "around": 0.002, "files": 0.010, "peak_mb": 300.0}
+    large = small | {"around": 0.004, "files": 0.018, "peak_mb": 550.0}
+    few = {"family": "m", "workers": 2, "around": 0.1, "files": 0.0, "peak_mb": 400.0}
+    found = targets([small, large, few, few | {"peak_mb": 440.0}])
+    assert [target["got"] for target in found] == pytest.approx([4.0, 10.0, 250.0, 1.1])
+    assert [target["met"] for target in found] == [True, False, False, True]
+
+
+def test_phases_come_from_a_real_run(digits: Path) -> None:
+    opened = open_workload(digits, kind="inline")
+    found = phases_of(opened, 2)
+    parts = ("server", "clients", "aggregate", "evaluate", "checkpoint")
+    assert set(found) == {*parts, "round"}
+    assert found["server"] > 0
+    assert found["clients"] > 0
+
+
+def test_a_clients_time_is_told_by_kind_and_adds_up(photographs: Path) -> None:
+    opened = open_workload(photographs)
+    found = client_of(opened)
+    seconds = found["seconds"]
+    assert tuple(seconds) == KINDS
+    assert sum(seconds.values()) == pytest.approx(found["wall"], rel=0.05)
+    for kind in ("forward convolutions", "backward convolutions", "augment", "update"):
+        assert seconds[kind] > 0, kind
+    assert found["gflops_in_convolutions"] > 0
+    assert len(opened.warm) == WARM
+
+
+def test_memory_is_that_of_a_whole_tree() -> None:
+    code = "import sys; room = bytearray(b'x' * 40_000_000); print('there', flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "there\n"
+        assert {os.getpid(), child.pid} <= set(tree(os.getpid()))
+        assert memory_of(child.pid) > 40_000_000
+        child.communicate("")
+    assert memory_of(child.pid) == 0
+    assert own_peak() >= memory_of(os.getpid())
+
+
+def test_the_machine_is_looked_at() -> None:
+    assert 0 <= busy(0.05) <= 1
+    assert gemm(1, 0.05) > 0.1
