@@ -1,16 +1,16 @@
 """Seconds a round through Flower with several sites on loopback: a plain ClientApp, warm sites, and the floor.
 
-    python benchmarks/flower.py --megabytes 26 --sites 5 --rounds 6
+    python benchmarks/flower.py [--megabytes 26] [--sites 5] [--rounds 6] [--json]
 
 All use the same SuperLink, TLS front, keys, ServerApp and traffic (the model goes down and comes back, no training), so
 what differs is the site: torch and data loaded for every message, loaded once in a warm process, or nothing at all.
+Writes benchmarks/results/flower.json. Needs an otherwise idle machine.
 """
 
 import argparse
 import contextlib
 import json
 import os
-import platform
 import socket
 import statistics
 import sys
@@ -31,6 +31,7 @@ from fedfew.experiment.deploy.images import read_npz
 from fedfew.experiment.deploy.plan import make_network, open_bundle
 from fedfew.experiment.deploy.processes import Crew, flower_environment, free_ports
 from fedfew.experiment.deploy.superlink import SuperLink
+from fedfew.experiment.environment import environment
 from fedfew.runtime.flower import FlowerFleet, Roll, Terms
 from fedfew.runtime.flower_frames import LIMIT
 from fedfew.runtime.flower_site import Ready, WarmSite, serve
@@ -115,8 +116,37 @@ def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> l
     return seconds[1:]
 
 
+def report(results: Mapping[str, list[float]], given: argparse.Namespace) -> dict[str, Any]:
+    """Medians, and the two ratios that have targets."""
+    middle = {kind: statistics.median(seconds) for kind, seconds in results.items()}
+    return {
+        "seconds": {kind: [round(s, 3) for s in seconds] for kind, seconds in results.items()},
+        "median": {kind: round(s, 3) for kind, s in middle.items()},
+        "faster_than_plain": round(middle["plain"] / middle["fedfew"], 2),
+        "over_floor": round(middle["fedfew"] / middle["floor"], 2),
+        "targets": {"faster_than_plain": ">= 1.5", "over_floor": "<= 1.3"},
+        "megabytes": given.megabytes,
+        "sites": given.sites,
+        "images": given.images,
+        "flwr": version("flwr"),
+        "environment": environment(),
+    }
+
+
+def show(found: Mapping[str, Any]) -> None:
+    """The medians as a table for people."""
+    print(f"seconds a round, {found['megabytes']} MB to and from each of {found['sites']} sites, median")
+    for kind, title in (
+        ("floor", "Flower alone: a ClientApp that returns at once"),
+        ("plain", "plain: torch and data loaded for every message"),
+        ("fedfew", "fedfew: warm sites"),
+    ):
+        print(f"{found['median'][kind]:8.2f}  {title}")
+    print(f"{found['faster_than_plain']:.2f} times faster than plain, {found['over_floor']:.2f} times the floor")
+
+
 def main() -> None:
-    """Measure all three, one after the other, and print one JSON line."""
+    """Measure all three, one after the other."""
     if sys.argv[1:2] == ["site"]:
         site(*sys.argv[2:5])
         return
@@ -125,6 +155,8 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--images", type=int, default=10_000, help="images of 3×32×32 that a site has")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "flower.json")
+    parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     results = {}
     with tempfile.TemporaryDirectory() as place:
@@ -135,20 +167,13 @@ def main() -> None:
             folder = Path(place) / kind
             folder.mkdir()
             results[kind] = measure(folder, kind, given, data)
-    middle = {kind: statistics.median(seconds) for kind, seconds in results.items()}
-    report = {
-        "seconds": {kind: [round(s, 3) for s in seconds] for kind, seconds in results.items()},
-        "median": {kind: round(s, 3) for kind, s in middle.items()},
-        "faster_than_plain": round(middle["plain"] / middle["fedfew"], 2),
-        "over_floor": round(middle["fedfew"] / middle["floor"], 2),
-        "megabytes": given.megabytes,
-        "sites": given.sites,
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "torch": version("torch"),
-        "flwr": version("flwr"),
-    }
-    print(json.dumps(report))
+    found = report(results, given)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if given.json:
+        print(json.dumps(found))
+    else:
+        show(found)
 
 
 if __name__ == "__main__":
