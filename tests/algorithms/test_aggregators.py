@@ -166,7 +166,7 @@ def test_median_is_numpys(m: int) -> None:
 def test_a_rule_by_coordinate_sees_blocks_and_gives_the_whole() -> None:
     vectors = torch.randn(3, 10, generator=generator(0))
     parts = [contribution(k, vectors[k]) for k in range(3)]
-    assert torch.equal(by_coordinate(parts, lambda block: block.amax(0), chunk=4).vector, vectors.amax(0))
+    assert torch.equal(by_coordinate(parts, lambda block: block.amax(0), entries=12).vector, vectors.amax(0))
 
 
 def test_sums_are_taken_in_double_precision() -> None:

@@ -71,7 +71,7 @@ REFUSED: dict[str, tuple[str, Tamper]] = {
     "no reply": ("E401", lambda update: replace(update, reply=None)),  # type: ignore[arg-type]
     "number for a name": ("E401", lambda update: replace(update, reply={0: update.reply["psi"]})),  # type: ignore[dict-item]
     "wrong key": ("E401", lambda update: replace(update, reply={"phi": update.reply["psi"]})),
-    "extra key": ("E401", lambda update: replace(update, reply=update.reply | {"more": torch.zeros(1)})),
+    "extra key": ("E401", lambda update: replace(update, reply={**update.reply, "more": torch.zeros(1)})),
     "missing key": ("E401", lambda update: replace(update, reply={})),
     "count -499": ("E407", claim(-499)),
     "count 1e12": ("E407", claim(10**12)),

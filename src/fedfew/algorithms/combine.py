@@ -1,10 +1,13 @@
 """What aggregators are made of: a weighted sum of vectors, and a rule that looks at one coordinate at a time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from fedfew.core.types import Aggregate, Contribution
+
+BLOCK = 1 << 20
+"""Numbers that are looked at together: a rule that sorts them needs some 20 bytes for each."""
 
 
 def weighted_mean(contributions: Sequence[Contribution], weights: Sequence[float]) -> Aggregate:
@@ -16,14 +19,21 @@ def weighted_mean(contributions: Sequence[Contribution], weights: Sequence[float
 
 
 def by_coordinate(
-    contributions: Sequence[Contribution], rule: Callable[[torch.Tensor], torch.Tensor], chunk: int = 1 << 16
+    contributions: Sequence[Contribution], rule: Callable[[torch.Tensor], torch.Tensor], entries: int = BLOCK
 ) -> Aggregate:
     """A rule on m×d blocks of coordinates, a block at a time, so that no m copies of the model are stacked."""
     result = torch.empty_like(contributions[0].vector)
-    for start in range(0, len(result), chunk):
-        block = torch.stack([part.vector[start : start + chunk] for part in contributions])
-        result[start : start + chunk] = rule(block)
+    for span, block in blocks(contributions, entries):
+        result[span] = rule(block)
     return Aggregate(result, {})
+
+
+def blocks(contributions: Sequence[Contribution], entries: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
+    """All clients' values (m×d) of some coordinates after the others: few coordinates at a time for many clients."""
+    size, width = len(contributions[0].vector), max(entries // len(contributions), 1)
+    for start in range(0, size, width):
+        stop = min(start + width, size)
+        yield slice(start, stop), torch.stack([part.piece(start, stop) for part in contributions])
 
 
 def normalised(weights: Sequence[float]) -> list[float]:

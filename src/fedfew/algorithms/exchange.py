@@ -29,7 +29,7 @@ def contributions(
     return [
         Contribution(
             u.client,
-            u.reply[name],
+            u.place(name),
             u.examples,
             state.participation[u.client],
             work(max(u.metrics.get("steps", 1.0), 0.0)),

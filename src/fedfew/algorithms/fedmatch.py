@@ -179,12 +179,12 @@ class FedMatch:
     ) -> ServerState:
         """ψ ← aggregate of the clients' ψ_k; the library of helpers learns what each of them is like."""
         sent = state.extra["wire_psi"]
-        parts = []
-        for u in updates:
-            psi_k = sent.clone()
-            psi_k[u.reply["index"].long()] += u.reply["change"]
-            steps = u.metrics.get("steps", 1.0)
-            parts.append(Contribution(u.client, psi_k, u.examples, state.participation[u.client], steps))
+        parts = [
+            Contribution(
+                u.client, Patched(u, sent), u.examples, state.participation[u.client], u.metrics.get("steps", 1.0)
+            )
+            for u in updates
+        ]
         psi = self.aggregator(parts, sent, state.sigma)
         library = Library.of(state)
         if self.helpers:
@@ -199,6 +199,20 @@ class FedMatch:
             "index": Expected((None,), torch.int32, limit=size, index=True),
             "change": Expected((None,), limit=size, delta=True),
         }
+
+
+@dataclass(frozen=True, eq=False)
+class Patched:
+    """ψ_k = what was sent with the entries changed that the client named; made when looked at, not for all at once."""
+
+    update: ClientUpdate
+    sent: Vector
+
+    def read(self, start: int = 0, stop: int | None = None) -> Vector:
+        """ψ_k, or a piece of it."""
+        psi = self.sent.clone()
+        psi[self.update.reply["index"].long()] += self.update.reply["change"]
+        return psi[start:stop]
 
 
 def fedmatch_lite(

@@ -120,7 +120,7 @@ class FedSiam:
         psi = self.aggregator(online, state.sigma, state.sigma)
         extra = state.extra
         if self.uploads == "both":
-            targets = [replace(part, vector=u.reply["target"]) for part, u in zip(online, updates, strict=True)]
+            targets = [replace(part, vector=u.place("target")) for part, u in zip(online, updates, strict=True)]
             sent = state.extra["target"]
             extra = extra | {"target": self.aggregator(targets, sent, sent).vector}
         return replace(state, omega=psi.vector, extra=extra, weights=psi.weights)

@@ -11,7 +11,7 @@ Reducing the Gradient Diversity of Models. 2020.
 The published nets use GroupNorm. Which group's model a client gets next is drawn anew each round.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -41,11 +41,14 @@ from fedfew.core.types import (
 OTHER_STARTS = "the clients of a group start from different models, so their changes cannot be compared from one point"
 
 
-def gradient_diversity(changes: Sequence[Vector]) -> float:
+def gradient_diversity(changes: Iterable[Vector]) -> float:
     """Δ = Σ‖∇_k‖² / ‖Σ∇_k‖²: 1/m for equal changes, 1 for orthogonal ones, large where they cancel out."""
-    total = torch.stack(list(changes)).double().sum(0).square().sum()
-    parts = sum(float(change.double().square().sum()) for change in changes)
-    return parts / max(float(total), 1e-30)
+    total, parts = torch.zeros((), dtype=torch.float64), 0.0
+    for change in changes:
+        exact = change.double()
+        total = total + exact
+        parts += float(exact.square().sum())
+    return parts / max(float(total.square().sum()), 1e-30)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Grouping:
             models.append(model)
             weights |= {client: share / len(dealt) for client, share in shares.items()}
         groups = torch.stack(models)
-        diversity = gradient_diversity([part.vector - self.sent(state, part.client) for part in parts])
+        diversity = gradient_diversity(part.vector - self.sent(state, part.client) for part in parts)
         return replace(
             state,
             omega=groups.double().mean(0).float(),

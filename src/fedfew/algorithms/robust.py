@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedfew.algorithms.combine import by_coordinate, weighted_mean
+from fedfew.algorithms.combine import blocks, by_coordinate, weighted_mean
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Count, Doc, Natural
 from fedfew.core.types import Aggregate, Contribution
@@ -49,7 +49,7 @@ def krum(
     """
     m = len(contributions)
     f = min(faulty, max((m - 3) // 2, 0))
-    scores = krum_scores(squared_distances([part.vector for part in contributions]), max(m - f - 2, 0))
+    scores = krum_scores(squared_distances(contributions), max(m - f - 2, 0))
     best = sorted(scores.argsort(stable=True)[: min(select, m - f)].tolist())
     return weighted_mean([contributions[i] for i in best], [1 / len(best)] * len(best))
 
@@ -63,13 +63,14 @@ def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
     return ""
 
 
-def squared_distances(vectors: Sequence[Vector]) -> Tensor:
-    """‖ψ_i − ψ_j‖² as m×m in float64, a pair at a time: a Gram matrix would lose the digits that differ."""
-    table = torch.zeros(len(vectors), len(vectors), dtype=torch.float64)
-    for i, first in enumerate(vectors):
-        for j in range(i):
-            table[i, j] = table[j, i] = (first - vectors[j]).double().square().sum()
-    return table
+def squared_distances(contributions: Sequence[Contribution]) -> Tensor:
+    """‖ψ_i − ψ_j‖² as m×m in float64, from differences: a Gram matrix would lose the digits that differ."""
+    m = len(contributions)
+    table = torch.zeros(m, m, dtype=torch.float64)
+    for _, block in blocks(contributions):
+        for i in range(1, m):
+            table[i, :i] += (block[:i] - block[i]).double().square().sum(1)
+    return table + table.T
 
 
 def krum_scores(distances: Tensor, neighbours: int) -> Tensor:

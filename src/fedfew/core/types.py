@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
+from fedfew.core.shelf import Stored, StoredReply
 
 Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
@@ -85,9 +86,14 @@ class ClientUpdate:
     """A client's answer as the fleet hands it on."""
 
     client: int
-    reply: Reply
+    reply: Mapping[str, Tensor]
+    """In a large round it may lie on disk and be read at every look: look once, and one client at a time."""
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def place(self, name: str) -> Tensor | Stored:
+        """A tensor of the reply, or where it is stored."""
+        return self.reply.places[name] if isinstance(self.reply, StoredReply) else self.reply[name]
 
 
 @dataclass(frozen=True)
@@ -140,19 +146,47 @@ class Expected:
 Schema = dict[str, Expected]
 
 
+class Readable(Protocol):
+    """A vector that is not in memory."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> Vector: ...
+
+
+class Held:
+    """A field that is given a vector or something to read it from, and gives a vector."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Vector:
+        if instance is None:
+            raise AttributeError(self._name)  # so that a dataclass knows no default
+        held: Vector | Readable = vars(instance)[self._name]
+        return held if isinstance(held, Tensor) else held.read()
+
+    def __set__(self, instance: object, value: Vector | Readable) -> None:
+        vars(instance)[self._name] = value
+
+
 @dataclass(frozen=True)
 class Contribution:
     """What an aggregator sees of one client."""
 
     client: int
-    vector: Vector
-    examples: int
-    participation: int
+    vector: Held = Held()
+    """ψ_k. In a large round it is read from disk at every look: look once, or at a piece."""
+    examples: int  # type: ignore[misc]
+    participation: int  # type: ignore[misc]
     """q_k: how often the client has answered, this round included."""
     steps: float = 1.0
     """a_k: local work in plain SGD steps, 0 for a client that had nothing to learn from."""
     status: float = 0.0
     """How sure the client's model is of its own images, 0..1, where a method measures it ((FL)²'s τ_k)."""
+
+    def piece(self, start: int, stop: int) -> Vector:
+        """Some coordinates of the vector, without reading the others."""
+        held: Vector | Readable = vars(self)["_vector"]
+        return held[start:stop] if isinstance(held, Tensor) else held.read(start, stop)
 
 
 @dataclass(frozen=True)

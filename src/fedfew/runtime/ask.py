@@ -1,7 +1,7 @@
 """One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.core.layout import Layout
+from fedfew.core.shelf import Shelf
 from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, Schema, ServerSite, ServerState, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
@@ -88,7 +89,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
-    up = 0
+    shelf, up = Shelf(), 0
     for answer in fleet.train(t, {k: payload for k, payload in payloads.items() if k not in gone}):
         k = answer.client
         if isinstance(answer, Missing) and answer.code in UNUSED:
@@ -107,7 +108,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
         if isinstance(checked, Missing):
             missing[k] = checked
         else:
-            updates[k] = checked
+            updates[k] = replace(checked, reply=shelf.put(checked.reply))
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"

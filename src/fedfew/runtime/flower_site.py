@@ -94,7 +94,7 @@ class WarmSite:
                 continue
             update = self._train(ready.sites, head, client, unpack(job["tensors"], parts), fingerprint)
             if isinstance(update, ClientUpdate):
-                replies[str(client)] = update.reply
+                replies[str(client)] = dict(update.reply)
                 answers.append({"client": client, "examples": update.examples, "metrics": self._told(update.metrics)})
             else:
                 answers.append({"client": client, "code": update.code, "reason": update.reason})

@@ -48,6 +48,7 @@ def run_rounds(
             scores = scoring.result()
         state = replace(state, validation=(*state.validation, scores.validation or 0.0))
         record = describe(scores, state, trained, answers)
+        del answers  # a large round's replies are let go of before the next one's come
         yield state, record | {"seconds": seconds | clock.take("evaluate")}
 
         trained = replace(ahead, validation=state.validation)

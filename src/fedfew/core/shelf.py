@@ -1,0 +1,107 @@
+"""A shelf for replies: up to a limit they stay in memory, the rest goes to a nameless file and is read when looked at.
+
+So the server's memory does not grow with the number of clients of a round.
+"""
+
+import os
+import tempfile
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+
+IN_MEMORY = 64 << 20
+"""Bytes of a round's replies that stay in memory: those of 2 clients of the paper's model, of 800 of a small one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor on the shelf; each reading gives a new one, which the reader may let go of at once."""
+
+    shelf: "Shelf"
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def read(self, start: int = 0, stop: int | None = None) -> Tensor:
+        """The tensor, or of a vector the entries from ``start`` to ``stop``."""
+        if (start, stop) == (0, None):
+            return self.shelf.load(self.offset, self.shape, self.dtype)
+        first, last, _ = slice(start, stop).indices(self.shape[0])
+        return self.shelf.load(self.offset + first * self.dtype.itemsize, (max(last - first, 0),), self.dtype)
+
+
+class StoredReply(Mapping[str, Tensor]):
+    """A reply on the shelf, read entry by entry."""
+
+    def __init__(self, places: Mapping[str, Stored]) -> None:
+        self.places = dict(places)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.places[name].read()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+class Shelf:
+    """Takes the replies of one round; what it has on disk is gone with the last reply that is still referred to."""
+
+    def __init__(self, limit: int = IN_MEMORY) -> None:
+        self._room = limit
+        self._end = 0
+        self._file = -1
+
+    @property
+    def stored(self) -> int:
+        """Bytes in the file."""
+        return self._end
+
+    def put(self, reply: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The reply as it is while there is room, then one that reads its tensors from the file."""
+        size = sum(t.numel() * t.element_size() for t in reply.values())
+        if size <= self._room:
+            self._room -= size
+            return reply
+        return StoredReply({name: self._store(tensor) for name, tensor in reply.items()})
+
+    def _store(self, tensor: Tensor) -> Stored:
+        place = Stored(self, self._end, tuple(tensor.shape), tensor.dtype)
+        left = _bytes_of(tensor.detach().cpu().contiguous())
+        try:
+            if self._file < 0:
+                with tempfile.TemporaryFile() as file:
+                    self._file = os.dup(file.fileno())
+                weakref.finalize(self, os.close, self._file)
+            while left:
+                written = os.pwrite(self._file, left, self._end)
+                self._end, left = self._end + written, left[written:]
+        except OSError as error:
+            what = f"the replies of a round do not fit: {error.strerror or error}"
+            raise FedfewError(
+                "E305", tempfile.gettempdir(), what, "Make room, or set TMPDIR to a larger disk"
+            ) from error
+        return place
+
+    def load(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """A new tensor with what was stored there."""
+        tensor = torch.empty(shape, dtype=dtype)
+        left = _bytes_of(tensor)
+        while left:
+            count = os.preadv(self._file, [left], offset)
+            if not count:
+                raise FedfewError("E305", tempfile.gettempdir(), "a round's reply cannot be read back")
+            offset, left = offset + count, left[count:]
+        return tensor
+
+
+def _bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor."""
+    return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")

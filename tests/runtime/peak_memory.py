@@ -1,0 +1,72 @@
+"""Rounds of m clients with a model of a given size, without training: ``python -m tests.runtime.peak_memory m d rule``.
+
+Prints the peak of the process's memory over two rounds, in bytes beyond what it had before them.
+"""
+
+import resource
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.algorithms import AGGREGATORS
+from fedfew.algorithms.fedmix import FedMix
+from fedfew.algorithms.local import LocalSGD, Supervised
+from fedfew.core.layout import Vector
+from fedfew.core.network import Network, Pixels
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientUpdate, LabeledSet, Payload, Scores, ServerSite
+from fedfew.runtime.ask import Clients
+from fedfew.runtime.rounds import run_rounds
+
+
+class Scored:
+    """Scores that nobody looks at."""
+
+    def result(self) -> Scores:
+        return Scores(0.5, 1.0, None)
+
+
+class NudgingFleet:
+    """Clients that answer ω and a little noise: the round is real, and nothing is learned."""
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate]:
+        for k, payload in payloads.items():
+            noise = torch.randn(len(payload["omega"]), generator=stream(0, "noise", round, k))
+            yield ClientUpdate(k, {"psi": payload["omega"] + 1e-3 * noise}, 1, {"steps": 1.0})
+
+    def score(self, omega: Vector) -> Scored:
+        return Scored()
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return {}
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
+
+def most_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def growth(m: int, size: int, rule: str) -> int:
+    torch.set_num_threads(1)
+    network = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, size // 65)), Pixels.unit(1))
+    site = ServerSite(network, LabeledSet(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])), 2)
+    method = FedMix(Supervised(), LocalSGD(), partial(AGGREGATORS[rule]))
+    state = method.start(network.snapshot())
+    for _ in run_rounds(Clients(0, 3, 3), method, site, NudgingFleet(), state, 1):
+        pass  # what any round needs, whatever its size, is there from here on
+    before = most_memory()
+    for _ in run_rounds(Clients(0, m, m), method, site, NudgingFleet(), state, 2):
+        pass
+    return most_memory() - before
+
+
+if __name__ == "__main__":
+    print(growth(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

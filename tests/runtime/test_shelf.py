@@ -1,0 +1,128 @@
+"""Replies that do not fit into memory: read back as they were, the same bits, and memory that does not grow with m."""
+
+import gc
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runtime.every_method import CASES, SMALL
+from tests.runtime.processes import open_files
+from tests.runtime.tiny_run import play, tiny_parts
+
+from fedfew.algorithms import AGGREGATORS
+from fedfew.core.errors import FedfewError
+from fedfew.core.shelf import IN_MEMORY, Shelf, Stored, StoredReply
+from fedfew.core.types import ClientUpdate, Contribution
+
+REPLY = {
+    "psi": torch.arange(1000, dtype=torch.float32),
+    "index": torch.arange(7, dtype=torch.int32),
+    "mask": torch.tensor([[True, False], [False, True]]),
+    "half": torch.linspace(0, 1, 5, dtype=torch.float16),
+    "none": torch.empty(0, 3),
+    "number": torch.tensor(2.5, dtype=torch.float64),
+}
+
+
+def test_replies_stay_in_memory_while_there_is_room_and_come_back_as_they_were_from_disk() -> None:
+    size = sum(t.numel() * t.element_size() for t in REPLY.values())
+    shelf = Shelf(limit=2 * size)
+    kept = [shelf.put(REPLY) for _ in range(4)]
+    assert kept[0] is kept[1] is REPLY
+    assert shelf.stored == 2 * size
+    for stored in kept[2:]:
+        assert isinstance(stored, StoredReply)
+        assert list(stored) == list(REPLY)
+        for name, tensor in REPLY.items():
+            assert stored[name].dtype == tensor.dtype
+            assert torch.equal(stored[name], tensor)
+        assert stored["psi"].data_ptr() != stored["psi"].data_ptr(), "read anew, so that nothing piles up"
+        assert stored.get("sigma") is None
+
+
+def test_a_vector_of_another_layout_is_stored_by_its_values() -> None:
+    square = torch.arange(6.0).view(2, 3)
+    stored = Shelf(0).put({"turned": square.T})
+    assert torch.equal(stored["turned"], square.T)
+
+
+def test_a_contribution_reads_pieces() -> None:
+    update = ClientUpdate(3, Shelf(0).put({"psi": REPLY["psi"]}), 1)
+    place = update.place("psi")
+    assert isinstance(place, Stored)
+    for held in (place, REPLY["psi"]):
+        part = Contribution(3, held, 1, 1)
+        assert torch.equal(part.vector, REPLY["psi"])
+        for start, stop in ((0, 10), (10, 990), (990, 1000), (5, 5)):
+            assert torch.equal(part.piece(start, stop), REPLY["psi"][start:stop])
+    assert ClientUpdate(3, REPLY, 1).place("psi") is REPLY["psi"]
+
+
+def test_the_file_has_no_name_and_goes_with_the_last_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = open_files()
+    shelf = Shelf(0)
+    stored = shelf.put(REPLY)
+    assert list(tmp_path.iterdir()) == []
+    assert open_files() != before
+    del shelf
+    gc.collect()
+    assert torch.equal(stored["psi"], REPLY["psi"])
+    del stored
+    gc.collect()
+    assert open_files() == before
+
+
+def test_a_disk_that_cannot_take_the_replies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(FedfewError, match=r"E305.*do not fit"):
+        Shelf(0).put(REPLY)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_method_gives_the_same_bits_with_all_replies_on_disk(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, fleet = tiny_parts(**SMALL, **CASES[case])
+    first = parts.network.snapshot()
+    expected = play(parts, fleet, 2)
+    monkeypatch.setattr("fedfew.runtime.ask.Shelf", partial(Shelf, 0))
+    parts.network.load(first)
+    fleet.remember({})
+    for (state, record), (wanted, told) in zip(play(parts, fleet, 2), expected, strict=True):
+        assert torch.equal(state.omega, wanted.omega)
+        assert {**record, "seconds": 0} == {**told, "seconds": 0}
+
+
+@pytest.mark.parametrize("rule", AGGREGATORS)
+def test_every_aggregator_gives_the_same_bits_from_disk(rule: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    omega, sigma, *vectors = torch.randn(9, 3000, generator=rng)
+    shelf = Shelf(limit=3 * 4 * 3000)  # three in memory, four on disk
+    updates = [ClientUpdate(k, shelf.put({"psi": vector}), k + 1) for k, vector in enumerate(vectors)]
+    assert shelf.stored == 4 * 4 * 3000
+    here = [Contribution(k, vector, k + 1, k + 1, k + 1.0) for k, vector in enumerate(vectors)]
+    there = [Contribution(k, u.place("psi"), k + 1, k + 1, k + 1.0) for k, u in enumerate(updates)]
+    one, other = AGGREGATORS[rule](here, omega, sigma), AGGREGATORS[rule](there, omega, sigma)
+    assert torch.equal(one.vector, other.vector)
+    assert one.weights == other.weights
+
+
+MEGABYTE = 1 << 20
+SLACK = 48 * MEGABYTE
+"""Pieces that are looked at together (a sort of 2²⁰ numbers takes some 20 MB), and what the allocator keeps back."""
+
+
+def peak_growth(m: int, size: int, rule: str) -> int:
+    command = [sys.executable, "-m", "tests.runtime.peak_memory", str(m), str(size), rule]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize(("rule", "size"), [("fedfreq", 130_000), ("trimmed-mean", 30_000)])
+def test_the_servers_memory_is_bounded_however_many_clients_answer(rule: str, size: int) -> None:
+    """The replies of a round are 520 and 120 MB; two rounds are run, and the first one's must be gone in the second."""
+    few, many = (peak_growth(m, size, rule) for m in (10, 1000))
+    assert few <= 10 * 4 * size + SLACK
+    assert many <= IN_MEMORY + SLACK < 1000 * 4 * size
