@@ -1,15 +1,18 @@
 """fedfew, our own method: clients label once a round, by what only they know, their class mix; the server trains last.
 
-    server:    ω_0 is trained on D_s for ``warmup`` epochs, and every ω_t after its aggregation
-    client k:  q_i = mean of A weak views of f_ω(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
+    server:    ω_0 is trained on D_s for ``warmup`` epochs, and every aggregate after it
+    client k:  q_i = mean of A weak views of f_σ(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
                ŷ_i = argmax r_i, kept where max r_i ≥ τ;   labels are made once, with the model as received
-               ψ_k ← ω_t − η ∇ CE(ŷ, f(strong u))  on the kept images
-    next:      ψ = Σ w_k ψ_k over the clients that kept labels;   ω_{t+1} = ψ trained on D_s
+               ψ_k ← σ_t − η ∇ CE(ŷ, softmax(z(strong u) + κ log(π_k/π_server)))  on the kept images, z: the logits
+    next:      ψ = Σ w_k ψ_k over the clients that kept labels;   σ_{t+1} = ψ trained on D_s
+               ω_{t+1} = a ω_t + (1 − a) σ_{t+1}
 
 Built on M. Saerens et al. 2002 (label-shift EM), K. Sohn et al. 2020, FixMatch (strong views) and E. Diao et al. 2022,
 SemiFL (labels once with the global model, server last). Many small local steps matter: with batches of 16 instead of 64
-the same labels are worth several times as much. ``steps = 0`` votes without the client's class mix, which is right for
-clients that are alike; with very skewed clients (μ ≤ 0.1) long local training pulls the clients apart.
+the same labels are worth several times as much. ``steps = 0`` leaves π_k = π_server, right for clients that are
+alike. With very skewed clients the class mix enters twice: it makes the labels better, and in the loss it takes away
+what a client with two classes would otherwise learn first, that there are no others (A. K. Menon et al. 2021, logit
+adjustment); a mean over rounds makes up for what differs from cohort to cohort.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,6 +45,8 @@ class FedFew:
     temperature: Annotated[Positive, Doc("T of the probabilities; above 1 for an over-confident model")] = 1.0
     steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
     concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
+    correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
+    average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
@@ -54,42 +59,43 @@ class FedFew:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
-        sigma = state.omega
+        sigma = state.extra.get("sigma", state.omega)
         if state.round == 0:
             alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
             sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
-        return replace(state, sigma=sigma, extra={"prior": counts / counts.sum()})
+        return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()})
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """ω_t as the server has trained it, its class mix, and the round's step size."""
+        """σ_t, the server's class mix, and the round's step size."""
         lr = scalar(self.client.rate(state.round, state.validation))
         return {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """Label once with ω, then train on strong views of what was kept."""
+        """Label once with σ_t, then train on strong views of what was kept."""
         network = site.network
         network.load(payload["omega"])
-        votes = self.label(site, payload["prior"], rng)
+        votes, mix = self.label(site, payload["prior"], rng)
         kept = (votes >= 0).nonzero().squeeze(1)
+        shift = self.correction * log_ratio(mix, payload["prior"]).to(network.device)
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
             views = strong(site.images[chosen], rng, flips=site.flips)
-            return cross_entropy(network(views), votes[chosen].to(network.device))
+            return cross_entropy(network(views) + shift, votes[chosen].to(network.device))
 
         steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
         metrics = {"coverage": len(kept) / max(len(site), 1), "steps": float(steps)}
         return Trained({"psi": network.snapshot()}, metrics, votes)
 
-    def label(self, site: ClientSite, prior: Tensor, rng: torch.Generator) -> Tensor:
-        """ŷ for every image, −1 where it is not kept."""
+    def label(self, site: ClientSite, prior: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """ŷ for every image, −1 where it is not kept, and the class mix π_k."""
         if not len(site):
-            return torch.empty(0, dtype=torch.int64)
+            return torch.empty(0, dtype=torch.int64), prior
         outputs = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
         mean = torch.stack(outputs).mean(0)
-        adjusted, _ = em_prior(mean, prior, self.temperature, self.steps, self.concentration)
+        adjusted, mix = em_prior(mean, prior, self.temperature, self.steps, self.concentration)
         confidence, labels = adjusted.max(1)
-        return torch.where(confidence >= self.threshold, labels, -1)
+        return torch.where(confidence >= self.threshold, labels, -1), mix
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
@@ -101,8 +107,17 @@ class FedFew:
         if learned:
             aggregate = self.aggregator(learned, state.sigma, state.sigma)
             psi, weights = aggregate.vector, aggregate.weights
-        omega = train_server(self.server, psi, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, weights=weights)
+        sigma = train_server(self.server, psi, state, site, rng, self.lambda_s)
+        if not self.average:
+            return replace(state, omega=sigma, weights=weights)
+        before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
+        omega = self.average * before + (1 - self.average) * sigma
+        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights)
 
     def reply_schema(self, layout: Layout) -> Schema:
         return model_reply(layout)
+
+
+def log_ratio(mix: Tensor, prior: Tensor) -> Tensor:
+    """log(π_k/π_server); a class that is in neither of them changes nothing."""
+    return torch.where(prior > 0, (mix.clamp_min(1e-6) / prior.clamp_min(1e-6)).log(), 0.0)
