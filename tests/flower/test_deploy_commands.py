@@ -19,8 +19,9 @@ from tests.flower.cluster import FEDFEW
 
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.deploy.doctor import Finding, examine_client, examine_server
-from fedfew.experiment.deploy.plan import ServerPlan, make_network, open_server
+from fedfew.experiment.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
 from fedfew.experiment.deploy.processes import free_ports
+from fedfew.experiment.storage import locked
 from fedfew.interface.cli import app
 from fedfew.interface.deploy.printouts import next_steps
 from fedfew.runtime.flower_front import versions
@@ -158,6 +159,13 @@ def test_the_doctor_finds_clock_versions_and_network(network: ServerPlan, told: 
     assert failures(look(network, tmp_path)) == {"versions": "E417"}
     told.update(network="another", **versions())
     assert failures(look(network, tmp_path)) == {"network": "E506"}
+
+
+def test_the_doctor_believes_a_client_that_runs(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
+    with locked(open_bundle(tmp_path / "n" / "bundles" / "a.tar", tmp_path / "state").folder):
+        for status, fault in (("online", {}), ("refused by the server: no such key", {"key registered": "E510"})):
+            (tmp_path / "state" / STATUS).write_text(status)
+            assert failures(look(network, tmp_path), without="") == fault
 
 
 def test_the_doctor_finds_a_server_that_is_away(network: ServerPlan, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fedfew.experiment.config import load
 from fedfew.experiment.deploy.certificates import check_certificate, check_site_key
 from fedfew.experiment.deploy.client import SiteProcesses
 from fedfew.experiment.deploy.images import load_images, read_npz
-from fedfew.experiment.deploy.plan import CONFIG, ServerPlan, SitePlan, open_bundle, open_server
+from fedfew.experiment.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.experiment.deploy.processes import Crew, check_port
 from fedfew.experiment.deploy.superlink import ask, ask_or_fail
 from fedfew.experiment.storage import locked
@@ -209,9 +209,13 @@ def _connect(plan: SitePlan) -> str:
         with locked(plan.folder), tempfile.TemporaryDirectory() as place:
             return _go_online(plan, Path(place))
     except FedfewError as fault:
-        if fault.code == "E306":
-            return "the site's client is running; see its log"
-        raise
+        if fault.code != "E306":
+            raise
+    status = (plan.folder / STATUS).read_text("utf-8") if (plan.folder / STATUS).is_file() else "starting"
+    if status != "online":
+        remedy = f"See {plan.folder / 'logs'}, and look at the other findings here"
+        raise FedfewError("E510", plan.address, f"the site's client is running, but {status}", remedy)
+    return "the site's client is running and online"
 
 
 def _go_online(plan: SitePlan, logs: Path) -> str:

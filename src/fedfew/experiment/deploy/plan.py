@@ -19,6 +19,8 @@ from fedfew.experiment.deploy.certificates import authority, server_certificate,
 
 PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
+STATUS = "status"
+"""A site's file with what its running client says about itself; the doctor reads it."""
 _BUNDLE_LIMIT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")

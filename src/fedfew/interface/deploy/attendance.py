@@ -7,7 +7,7 @@ from time import sleep
 
 from fedfew.experiment.deploy.client import SiteProcesses
 from fedfew.experiment.deploy.images import count_images
-from fedfew.experiment.deploy.plan import SitePlan
+from fedfew.experiment.deploy.plan import STATUS, SitePlan
 from fedfew.experiment.deploy.processes import Crew, Kept
 from fedfew.experiment.storage import locked
 from fedfew.interface.console import err
@@ -23,6 +23,7 @@ def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowe
         stack.callback(site.close)
         stack.callback(crew.close)
         earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")
+        (plan.folder / STATUS).write_text("starting", "utf-8")
         site.start()
         site.wait_for_warm_site()
         where = f"server {plan.address}; log {plan.folder / 'logs'}"
@@ -30,6 +31,7 @@ def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowe
         watch = Watch(crew.members[f"node-{plan.name}"], earlier)
         while True:
             if news := watch.news():
+                (plan.folder / STATUS).write_text(news, "utf-8")
                 err.print(f"site {plan.name}: {news}", markup=False, soft_wrap=True)
             sleep(1.0)
 
