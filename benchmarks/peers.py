@@ -20,15 +20,15 @@ from typing import Any
 
 from benchmarks.arithmetic import Cost, cost
 from benchmarks.contestant import KINDS
-from benchmarks.machine import median, peak, progress, run_watched
-from benchmarks.peers_table import rows, targets
+from benchmarks.machine import busy, median, peak, progress, run_watched
+from benchmarks.peers_table import model_name, rows, targets
 from benchmarks.performance import RAW, around, finish, with_output
 from benchmarks.workloads import WORKLOADS, Workload, open_workload, prepare
 
 from fedfew.experiment.build import assemble, cores
 
 ROUNDS = {"cifar": 1, "mnist": 5}
-REPEAT = {"cifar": 2, "mnist": 3}
+REPEAT = {"cifar": 2, "mnist": 2}
 STARTS = {"pool": 5.0, "inline": 3.0, "inline-threads": 3.0, "torch": 4.0, "flower": 14.0}
 """Seconds until a contestant is ready, for the estimate only."""
 EFFICIENCY = {"cifar": 0.6, "mnist": 0.15}
@@ -66,7 +66,7 @@ def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> d
         folder = Path(place)
         workload = prepare(workload, folder)
         one, views = counted(folder)
-        peaks = [peak()]
+        peaks, others = [peak()], [0.0]
         expected = estimate(workload, kinds, rounds, repeat, one, peaks[0]["best"])
         progress(f"{workload.name}: {workload.clients} clients × {workload.images} images ({workload.data})")
         progress(f"{workload.name}: about {expected / 60:.1f} minutes if nothing else runs")
@@ -80,8 +80,9 @@ def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> d
                 seconds = ", ".join(f"{s:.2f}" for s in result["rounds"])
                 progress(f"  {turn + 1}/{repeat} {kind:15} {seconds} s a round, start {result['start']:.1f} s")
             peaks.append(peak())
+            others.append(busy())
     best = max(peaks, key=lambda one: one["best"])
-    return summary(workload, found, one, views, best)
+    return summary(workload, found, one, views, best) | {"busy_between": round(max(others), 3)}
 
 
 def summary(
@@ -109,7 +110,7 @@ def summary(
     floor = one.shared(views, ours["coverage"]) * workload.total / best["best"] / 1e9 if ours else None
     return {
         "data": workload.data,
-        "model": f"{'ResNet-9' if workload.name == 'cifar' else 'small cnn'} of width {workload.width}",
+        "model": model_name(workload.name, workload.width),
         "clients": workload.clients,
         "even_clients": workload.clients - workload.clients % 2,
         "images": workload.images,
@@ -135,10 +136,10 @@ def main() -> None:
     """Measure, print, and keep what was found if a page is to be written."""
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
     parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
-    parser.add_argument("--images", type=int, help="images of a client (cifar: 110; mnist: 245)")
+    parser.add_argument("--images", type=int, help="images of a client (cifar: 64; mnist: 245)")
     parser.add_argument("--width", type=int, help="width of the network, for a quick trial")
     parser.add_argument("--rounds", type=int, help="timed rounds of each turn (cifar: 1, mnist: 5)")
-    parser.add_argument("--repeat", type=int, help="turns of each contestant (cifar: 2, mnist: 3)")
+    parser.add_argument("--repeat", type=int, help="turns of each contestant (2)")
     parser.add_argument("--only", default="", help="contestants, by commas; all if empty")
     given = parser.parse_args()
     kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
@@ -149,6 +150,7 @@ def main() -> None:
         changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}
         rounds, repeat = given.rounds or ROUNDS[name], given.repeat or REPEAT[name]
         workloads[name] = measure(replace(WORKLOADS[name], **changes), kinds, rounds, repeat)
+    about["busy_after"] = max(found["busy_between"] for found in workloads.values())
     minutes = round((perf_counter() - begun) / 60, 1)
     result = {"machine": about, "workloads": workloads, "targets": targets(workloads), "minutes": minutes}
     tell(result)

@@ -22,6 +22,11 @@ WORDS = {
 }
 
 
+def model_name(workload: str, width: int) -> str:
+    """What a workload trains, in words."""
+    return f"{'ResNet-9' if workload == 'cifar' else 'small cnn'} of width {width}"
+
+
 def ratio(found: dict[str, Any], other: str) -> float | None:
     """How many times the pool is faster than another (the share of the floor's speed for the floor)."""
     contestants = found["contestants"]

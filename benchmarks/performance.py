@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import BUSY, ROOT, machine, progress
+from benchmarks.machine import BUSY, ROOT, busy, machine, progress
 from benchmarks.performance_text import COMMANDS, page_text
 
 RAW = argparse.RawDescriptionHelpFormatter
@@ -37,7 +37,11 @@ def around(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def finish(name: str, result: dict[str, Any], given: argparse.Namespace) -> None:
-    """Keep and print what was found, as asked."""
+    """Keep and print what was found, as asked; other work that came up meanwhile is noted too."""
+    about = result["machine"]
+    about["busy_after"] = round(max(busy(), about.get("busy_after", 0.0)), 3)
+    if about["busy_after"] > BUSY:
+        progress(f"Other work took up to {about['busy_after']:.0%} of the cores meanwhile: measure again.")
     if given.page:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers_table import NAMES
+from benchmarks.peers_table import NAMES, model_name
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -18,7 +18,6 @@ SHADES = {
     "flower": COLOURS[2],
 }
 PHASES = ("server", "clients", "aggregate", "evaluate", "checkpoint")
-TITLES = {"cifar": "ResNet-9, width 64", "mnist": "small cnn"}
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
@@ -75,7 +74,7 @@ def phases(result: dict[str, Any]) -> Figure:
         _stack(axes[0], place, {name: found["phases"][name] for name in PHASES})
         _stack(axes[1], place, found["client"]["seconds"])
     for axis, title in zip(axes, ("a round", "inside one client"), strict=True):
-        axis.set_yticks(range(len(workloads)), [TITLES[name] for name in workloads])
+        axis.set_yticks(range(len(workloads)), [model_name(name, found["width"]) for name, found in workloads.items()])
         axis.set_ylim(len(workloads) - 0.5, -0.5)
         axis.set_title(title, fontsize=10)
         axis.set_xlim(0, 1)
@@ -123,8 +122,8 @@ def scaling(result: dict[str, Any]) -> Figure:
         [r["m"] for r in cohorts], [r["peak_mb"] for r in cohorts], "s-", color=COLOURS[3], label="m clients a round"
     )
     right.set_xscale("log")
-    right.set_ylim(0)
+    right.set_ylim(0, 1.2 * max(row["peak_mb"] for row in populations + cohorts))
     right.set_xlabel("clients")
     right.set_ylabel("server's peak memory, MB")
-    right.legend(frameon=False, fontsize=8.5)
+    right.legend(frameon=False, fontsize=8.5, loc="lower right")
     return figure

@@ -3,11 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.peers_table import HEAD, rows
+from benchmarks.peers_table import HEAD, model_name, rows
 
 Results = dict[str, Any]
 COMMANDS = {name: f"python -m benchmarks.{name} --page docs/performance.md" for name in ("peers", "phases", "scaling")}
-MODELS = {"cifar": "ResNet-9 of width 64", "mnist": "Small cnn"}
 
 
 def page_text(results: Results) -> str:
@@ -80,7 +79,7 @@ def _full_size(one: dict[str, Any]) -> str:
     return (
         f"\nThe paper's clients have about 550 images; here each has {one['images']}, so that the comparison takes"
         " minutes. The work for an image is the same; what a client costs besides (start of a job, vectors sent) weighs"
-        " more here than there, for everybody. `--images 550` measures the full size.\n"
+        " more here than there, most of all for Flower. `--images 550` measures the full size.\n"
     )
 
 
@@ -112,7 +111,7 @@ def _bounds(results: Results) -> str:
     even = cifar["floor_seconds"] * cifar["even_clients"] / cifar["clients"] / pool["even"]
     text = (
         "## What bounds it\n\n"
-        f"At width 64 the pool reaches {cifar['floor_seconds'] / pool['seconds']:.0%} of the floor."
+        f"With {cifar['model']} the pool reaches {cifar['floor_seconds'] / pool['seconds']:.0%} of the floor."
         f" {cifar['clients']} equal clients on {cores} cores need {turns} turns, in the last of which"
         f" a core may wait: at most {share:.0%} can be reached however fast a client is. With"
         f" {cifar['even_clients']} clients, where no core waits, it is {even:.0%}."
@@ -148,7 +147,7 @@ def _phases(results: Results) -> str:
         return title + _missing("phases")
     found = title + "![Where the time goes](images/performance-phases.png)\n"
     for name, one in results["phases"]["workloads"].items():
-        found += f"\n{MODELS[name]}, a real run on the pool ({one['clients']} clients a round):\n\n"
+        found += f"\n{model_name(name, one['width'])}, a real run on the pool ({one['clients']} clients a round):\n\n"
         found += _table(list(one["phases"]), [[f"{seconds:.3f} s" for seconds in one["phases"].values()]]) + "\n"
         shares, total = one["client"]["seconds"], sum(one["client"]["seconds"].values())
         found += f"\nInside one of its clients (torch.profiler, one thread, {one['client']['wall']:.2f} s):\n\n"
@@ -162,7 +161,8 @@ def _scaling(results: Results) -> str:
         return title + _missing("scaling")
     every = results["scaling"]["rows"]
     found = title + "![Growth with K and m](images/performance-scaling.png)\n\n"
-    found += "Nobody trains here (no epochs), so that all that is left is what surrounds the training.\n\n"
+    found += "Nobody trains here (no epochs), so that all that is left is what surrounds the training. Ten clients a"
+    found += " round of the small cnn while K grows; then all K of ResNet-9 of width 16, whose model has 1.6 MB.\n\n"
     head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]
     lines = [_scaling_line(row) for row in every if row["family"] in ("K", "m")]
     found += _table(head, lines) + "\n"
@@ -201,7 +201,8 @@ def _measured(results: Results) -> str:
 def _machine(about: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {about[name]}" for name in ("torch", "flwr", "ray", "pillow") if name in about)
     day = datetime.fromtimestamp(about["taken"], UTC).date().isoformat()
+    other = f"{about['busy_before']:.0%} before, up to {about['busy_after']:.0%} meanwhile"
     return (
         f"{about['cores']} cores of an {about['processor']} ({about['capability']}), {about['memory_gb']} GB, Python"
-        f" {about['python']}, {versions}; {day}; other work before it began: {about['busy_before']:.0%} of the cores"
+        f" {about['python']}, {versions}; {day}; other work took {other}"
     )

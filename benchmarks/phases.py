@@ -154,7 +154,7 @@ def main() -> None:
     """Measure, print, and keep what was found if a page is to be written."""
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
     parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
-    parser.add_argument("--images", type=int, help="images of a client (cifar: 110; mnist: 245)")
+    parser.add_argument("--images", type=int, help="images of a client (cifar: 64; mnist: 245)")
     parser.add_argument("--width", type=int, help="width of the network, for a quick trial")
     given = parser.parse_args()
     progress("about 3 minutes if nothing else runs")

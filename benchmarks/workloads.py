@@ -50,7 +50,7 @@ class Workload:
         return self.clients * self.images
 
 
-CIFAR = Workload("cifar", images=110, labels=200)
+CIFAR = Workload("cifar", images=64, labels=200)
 MNIST = Workload("mnist", images=245, warm=64, epochs=15, width=16)
 WORKLOADS = {"cifar": CIFAR, "mnist": MNIST}
 """cifar: ResNet-9 of width 64 on 3×32×32; mnist: the small cnn on the digits that come with fedfew."""

@@ -27,7 +27,7 @@ def some_results() -> dict[str, Any]:
         "flower": [turn | {"rounds": [3.0]}],
     }
     workload = summary(CIFAR, found, Cost(10**9, 3 * 10**9), 5, {"best": 4000.0, "core": 2000.0})
-    about, workloads = machine(), {"cifar": workload}
+    about, workloads = machine() | {"busy_after": 0.02}, {"cifar": workload}
     phases = {"server": 0.5, "clients": 2.0, "aggregate": 0.01, "evaluate": 0.1, "checkpoint": 0.05, "round": 2.7}
     client = {"seconds": dict.fromkeys(KINDS, 0.2), "wall": 1.4, "coverage": 0.5}
     client |= {"wall_without_profiler": 1.3, "gflops": 50.0, "gflops_in_convolutions": 60.0}
