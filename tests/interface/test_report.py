@@ -312,6 +312,20 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(tmp_path: Path, name: s
     assert "Left out, cannot be read: E309" in text and "sound" in text
 
 
+def test_what_clients_gave_away_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    for name, noise in (("noisy", 1.0), ("clipped", 0.0)):
+        small_run(tmp_path / name, privacy__clip=1.0, privacy__noise=noise)
+        told = json.loads((tmp_path / name / "summary.json").read_text())["privacy"]
+        text = write_report(tmp_path / name).read_text("utf-8")
+        assert "ε of a client at δ = 1e-05" in text
+        assert (f"<td>{told['epsilon']:.4g}</td>" if noise else "no noise, no guarantee") in text
+        assert f"C = 1, z = {noise:g}" in text
+    assert "no noise, no guarantee" in write_report(tmp_path, tmp_path / "all.html").read_text("utf-8")
+    open_ = written_run(tmp_path / "open", [record(1)], privacy__clip=1.0)
+    assert "<h2>Privacy</h2>" not in write_report(open_).read_text("utf-8")
+
+
 def test_json_tells_where_the_report_is(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fedfew(capsys, "report", runs, "--out", tmp_path / "r.html", "--json")
     assert said.status == 0

@@ -61,6 +61,7 @@ def environment(*folders: str) -> Environment:
         "mean": words.mean,
         "story": words.story,
         "origin": words.origin,
+        "privacy": words.privacy,
         "config_text": words.config_text,
         "spark": words.course,
     }

@@ -89,10 +89,21 @@ class Surroundings(BaseModel):
     command: StrictStr = ""
 
 
+class Privacy(BaseModel):
+    """What was done to updates, and the ε it gave; unknown without noise."""
+
+    clip: Number
+    noise: Number
+    delta: Number
+    rounds_of_a_client: Count
+    epsilon: Known
+
+
 class Summary(BaseModel):
     """summary.json; a run that has not finished has none."""
 
     model_sha256: StrictStr = ""
+    privacy: Privacy | None = None
 
 
 ROUNDS_SHAPE = TypeAdapter(list[Round])

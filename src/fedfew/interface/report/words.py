@@ -82,6 +82,19 @@ def origin(run: Facts) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in rows if value not in (None, "")]
 
 
+def privacy(run: Facts) -> list[tuple[str, str]]:
+    """What a client's updates told of it at most; nothing where privacy is off or the run has not finished."""
+    found = run.summary.get("privacy")
+    if not found:
+        return []
+    epsilon = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"
+    return [
+        (f"ε of a client at δ = {found['delta']:g}", epsilon),
+        ("clipped to, noise", f"C = {found['clip']:g}, z = {found['noise']:g}"),
+        ("most rounds of a client", f"{found['rounds_of_a_client']}"),
+    ]
+
+
 def config_text(run: Facts) -> str:
     """The whole config as TOML."""
     return toml.dumps(run.config)
