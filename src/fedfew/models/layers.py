@@ -5,6 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.models.convolve import Conv3x3
 
 Norm = Literal["none", "group", "batch"]
 
@@ -15,7 +16,7 @@ def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) ->
     The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
     gradient; pooling first lets what follows work on a quarter of the pixels.
     """
-    layers: list[nn.Module] = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)]
+    layers: list[nn.Module] = [Conv3x3(inputs, outputs)]
     if pool:
         layers.append(nn.MaxPool2d(2))
     layers += normalisation(outputs, norm)
