@@ -23,9 +23,12 @@ def test_runs_are_made_once_and_figures_each_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path
 ) -> None:
     words = ("reproduce", "extra", "--preset", preset, "--seeds", 2, "--set", "rounds=2", "--out", tmp_path / "r")
+    paused = fedfew(capsys, *words, "--until", 1, "--json")
+    assert paused.json["runs"] == {"ran": 0, "skipped": 0, "paused": 8, "busy": [], "failed": {}}
+    assert {(arm["rounds"], arm["finished"]) for arm in paused.json["arms"]} == {(1, False)}
     first = fedfew(capsys, *words, "--json")
     assert first.status == 0, first.err
-    assert first.json["runs"] == {"ran": 8, "skipped": 0, "busy": [], "failed": {}}
+    assert first.json["runs"] == {"ran": 8, "skipped": 0, "paused": 0, "busy": [], "failed": {}}
     assert {(arm["seeds"], arm["finished"]) for arm in first.json["arms"]} == {(2, True)}
     files = {Path(name).name: Path(name).read_bytes() for name in first.json["files"]}
     assert set(files) == {"extra.png", "extra.svg", "extra.pdf", "extra.csv", "extra-table.csv"}
@@ -34,7 +37,7 @@ def test_runs_are_made_once_and_figures_each_time(
     rows = list(csv.DictReader(files["extra.csv"].decode().splitlines()))
     assert len(rows) == 4 * 2 * 2  # arms, seeds, rounds
     again = fedfew(capsys, *words, "--json")
-    assert again.json["runs"] == {"ran": 0, "skipped": 8, "busy": [], "failed": {}}
+    assert again.json["runs"] == {"ran": 0, "skipped": 8, "paused": 0, "busy": [], "failed": {}}
     assert again.json["claims"] == first.json["claims"]
     assert {name: (tmp_path / "r" / "figures" / name).read_bytes() for name in files} == files
     only = fedfew(capsys, *words, "--figures-only")
