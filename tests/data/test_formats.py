@@ -92,7 +92,11 @@ def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         fetch("cifar10", tmp_path / "missing.tgz")
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", b"\x1f\x8b\x08 broken", gzip.compress(b"x" * 5000)])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not an archive", b"\x1f\x8b\x08 broken", gzip.compress(b"x" * 5000, mtime=0)],
+    ids=["empty", "text", "broken", "no tar"],  # the bytes would be another name in every process
+)
 def test_files_that_are_no_archive_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "given.tar.gz").write_bytes(content)
     with pytest.raises(FedfewError, match="E204"):
