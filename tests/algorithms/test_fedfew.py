@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.algorithms.augment import strong
-from fedfew.algorithms.fedfew import FedFew, log_ratio
+from fedfew.algorithms.fedfew import FedFew
+from fedfew.algorithms.label_shift import log_ratio
 from fedfew.algorithms.local import LocalSGD, Supervised, train_server
 from fedfew.core.types import ClientUpdate
 

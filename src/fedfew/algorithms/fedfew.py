@@ -26,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.algorithms.augment import strong, weak
 from fedfew.algorithms.exchange import active, contributions, model_reply, scalar
 from fedfew.algorithms.fedavg import NO_WAY_TO_TRUST
-from fedfew.algorithms.label_shift import em_prior
+from fedfew.algorithms.label_shift import em_prior, log_ratio
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
@@ -116,8 +116,3 @@ class FedFew:
 
     def reply_schema(self, layout: Layout) -> Schema:
         return model_reply(layout)
-
-
-def log_ratio(mix: Tensor, prior: Tensor) -> Tensor:
-    """log(π_k/π_server); a class that is in neither of them changes nothing."""
-    return torch.where(prior > 0, (mix.clamp_min(1e-6) / prior.clamp_min(1e-6)).log(), 0.0)

@@ -60,6 +60,11 @@ def shifted(q: Tensor, prior: Tensor, start: Tensor) -> Tensor:
     return r / r.sum(-1, keepdim=True).clamp_min(1e-30)
 
 
+def log_ratio(mix: Tensor, prior: Tensor) -> Tensor:
+    """log(π_k/π_server); a class that is in neither of them changes nothing."""
+    return torch.where(prior > 0, (mix.clamp_min(1e-6) / prior.clamp_min(1e-6)).log(), 0.0)
+
+
 @dataclass(frozen=True)
 class Voting:
     """Whose class prior pseudo-labels are read with; ``em`` is for any method that makes pseudo-labels."""
