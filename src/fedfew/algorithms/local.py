@@ -136,7 +136,7 @@ def descend(
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
     velocity = torch.zeros_like(weights) if sgd.momentum else None
-    network.module.train()
+    network.set_training(True)
     steps = 0
     for _ in range(sgd.epochs):
         for indices in batches(examples, sgd.batch, rng):

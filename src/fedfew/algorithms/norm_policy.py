@@ -156,7 +156,7 @@ def with_statistics(network: Network, vector: Vector, images: Tensor, batch: int
     """The vector with running means and variances measured on these images; batches count by their size."""
     norms = [layer for layer in network.module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     network.load(vector)
-    network.module.train()
+    network.set_training(True)
     before = [layer.momentum for layer in norms]
     seen = 0
     with torch.no_grad():

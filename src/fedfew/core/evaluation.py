@@ -10,7 +10,7 @@ from fedfew.core.types import LabeledSet, Scores
 
 def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[float, float]:
     """Accuracy and mean cross-entropy of the network as it is."""
-    network.module.eval()
+    network.set_training(False)
     right, loss = 0, 0.0
     with torch.inference_mode():
         for images, labels in zip(labeled.images.split(batch), labeled.labels.split(batch), strict=True):

@@ -74,6 +74,11 @@ class Network:
                 fast = compiled(module, two)
         return Network(module, layout, pixels, vector, gradient, place, engine, scale, shift, fast)
 
+    def set_training(self, training: bool) -> None:
+        """Training or evaluation mode; walking through the module, which takes long for a small one, only if needed."""
+        if self.module.training != training:
+            self.module.train(training)
+
     def load(self, vector: Vector) -> None:
         """Continue from these weights."""
         self.vector.copy_(vector)
@@ -106,8 +111,8 @@ class Network:
     def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
         """Softmax outputs without autograd, in evaluation mode, batch by batch."""
         was_training = self.module.training
-        self.module.eval()
+        self.set_training(False)
         with torch.inference_mode():
             parts = [self(part).softmax(1).cpu() for part in images.split(batch)]
-        self.module.train(was_training)
+        self.set_training(was_training)
         return torch.cat(parts) if parts else torch.empty(0)

@@ -1,6 +1,6 @@
 """One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -82,10 +82,8 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     cohort = _draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
-    down = sum(
-        algorithm.bytes_down(state, k, payload) if isinstance(algorithm, CountsBytes) else nbytes(payload)
-        for k, payload in payloads.items()
-    )
+    down = _bytes_down(algorithm, state, payloads)
+    check = _check(clients, algorithm, site.network.layout)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -104,7 +102,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
             missing[k] = answer
             continue
         up += received_bytes(answer.reply)
-        checked = let_through(clients, algorithm, site.network.layout, answer, payloads[k])
+        checked = check(answer, payloads[k])
         if isinstance(checked, Missing):
             missing[k] = checked
         else:
@@ -119,16 +117,28 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
 
 
-def let_through(
-    clients: Clients, algorithm: Algorithm, layout: Layout, update: ClientUpdate, payload: Payload
-) -> ClientUpdate | Missing:
-    """The update as the method knows it, or the reason it may not pass."""
-    size = None if clients.sizes is None else int(clients.sizes[update.client])
-    fault = clients.gate.check(update, payload, algorithm.reply_schema(layout), size)
-    if fault is not None or not isinstance(algorithm, Encodes):
-        return fault or update
-    decoded = algorithm.decode(update, payload, layout)
-    return clients.gate.check(decoded, payload, algorithm.decoded_schema(layout), size) or decoded
+def _check(
+    clients: Clients, algorithm: Algorithm, layout: Layout
+) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
+    """What makes of an answer the update as the method knows it, or the reason it may not pass."""
+    schema, encodes = algorithm.reply_schema(layout), algorithm if isinstance(algorithm, Encodes) else None
+    meant = encodes.decoded_schema(layout) if encodes else {}
+
+    def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
+        size = None if clients.sizes is None else int(clients.sizes[update.client])
+        fault = clients.gate.check(update, payload, schema, size)
+        if fault is not None or encodes is None:
+            return fault or update
+        decoded = encodes.decode(update, payload, layout)
+        return clients.gate.check(decoded, payload, meant, size) or decoded
+
+    return check
+
+
+def _bytes_down(algorithm: Algorithm, state: ServerState, payloads: Mapping[int, Payload]) -> int:
+    if isinstance(algorithm, CountsBytes):
+        return sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
+    return sum(map(nbytes, payloads.values()))
 
 
 def received_bytes(reply: Mapping[str, object]) -> int:

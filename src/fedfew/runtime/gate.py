@@ -56,11 +56,11 @@ class Gate:
     def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> tuple[str, str] | None:
         if expected.near:
             sent = payload[expected.near]
-            change, grown, base = float((tensor - sent).norm()), float(tensor.norm()), float(sent.norm())
+            change, grown, base = _norm(tensor - sent), _norm(tensor), _norm(sent)
         elif expected.delta:
-            change = grown = float(tensor.norm())
+            change = grown = _norm(tensor)
             base = max(
-                (float(t.norm()) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0
+                (_norm(t) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0
             )
         else:
             return None
@@ -141,11 +141,15 @@ def _metric_fault(metrics: Mapping[str, float]) -> tuple[str, str] | None:
     return None
 
 
+def _norm(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor))
+
+
 def _finite(tensor: Tensor) -> bool:
     """A finite norm has no entry that is not; looking at each, which takes four copies, is for norms that overflow."""
     if not tensor.is_floating_point():
         return True
-    return math.isfinite(float(tensor.norm())) or bool(torch.isfinite(tensor).all())
+    return math.isfinite(_norm(tensor)) or bool(torch.isfinite(tensor).all())
 
 
 def _bad_indices(index: Tensor, limit: int) -> bool:

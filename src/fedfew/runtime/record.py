@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
 from fedfew.core.types import Scores, ServerState
 from fedfew.runtime.ask import Answers
@@ -16,6 +15,7 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
     """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from."""
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
+    server_norm = float(server_step.norm())
     return {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
@@ -33,9 +33,9 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
         "unused": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.unused],
         "wire": answers.wire or None,
         "skipped": bool(answers.cohort) and not answers.updates,
-        "norm_server": _short(float(server_step.norm())),
+        "norm_server": _short(server_norm),
         "norm_clients": _short(float((state.omega - trained.omega).norm())),
-        "updates": [_direction(answers, u.client, u.reply.get("psi"), server_step) for u in answers.updates],
+        "updates": [_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates],
     }
 
 
@@ -52,14 +52,15 @@ def pseudo_labels(answers: Answers) -> tuple[float | None, float | None, list[in
     return _short(kept / images), correct, classes
 
 
-def _direction(answers: Answers, client: int, psi: Tensor | None, server_step: Tensor) -> dict[str, Any]:
+def _direction(answers: Answers, client: int, psi: Tensor | None, step: Tensor, length: float) -> dict[str, Any]:
     """How far a client moved, and how much its way agrees with the server's."""
     sent = answers.payloads[client].get("omega")
     if psi is None or sent is None:
         return {"client": client}
     change = psi - sent
-    cosine = float(cosine_similarity(change, server_step, dim=0)) if float(server_step.norm()) else 0.0
-    return {"client": client, "norm": _short(float(change.norm())), "cosine": _short(cosine)}
+    norm = float(change.norm())
+    cosine = float(change @ step) / (norm * length) if norm and length else 0.0
+    return {"client": client, "norm": _short(norm), "cosine": _short(cosine)}
 
 
 def _short(value: float | None) -> float | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -65,11 +65,11 @@ class Sites:
         return ClientUpdate(client, trained.reply, examples, metrics)
 
     def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
-        images = self.images[index]
-        if isinstance(self.algorithm, Oracle):
+        images = self.images.index_select(0, index)
+        if self._oracle is not None:
             labeled = LabeledSet(images, self.truth[index])
             site = OracleSite(client, self.network, labeled, self.classes, self.flips)
-            return self.algorithm.train_with_labels(payload, site, rng)
+            return self._oracle.train_with_labels(payload, site, rng)
         memory = dict(self.memory.get(client, {}))
         trained = self.algorithm.train_client(
             payload, ClientSite(client, self.network, images, self.classes, self.flips, memory), rng
@@ -78,6 +78,10 @@ class Sites:
         if memory:
             self.memory[client] = memory
         return trained
+
+    @cached_property
+    def _oracle(self) -> Oracle | None:
+        return self.algorithm if isinstance(self.algorithm, Oracle) else None
 
     def score(self, omega: Vector) -> Scores:
         """Accuracy and loss on the held-out images."""
