@@ -1,6 +1,7 @@
 """How much arithmetic a FedMix client needs: counted on the network, forward and backward, in FLOP (a product and a sum
 are two)."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import torch
@@ -29,9 +30,9 @@ class Cost:
         return flops / self.forward
 
 
-def cost(module: nn.Module, channels: int, size: int) -> Cost:
-    """Counted on one image."""
-    image = torch.zeros(1, channels, size, size)
+def cost(module: nn.Module, channels: int, size: int, dtype: torch.dtype = torch.float64) -> Cost:
+    """Counted on one image: in float64 what direct convolutions take, in float32 what fedfew's do (Winograd's)."""
+    image, module = torch.zeros(1, channels, size, size, dtype=dtype), deepcopy(module).to(dtype)
     counts = []
     for backward in (False, True):
         with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(backward):

@@ -12,6 +12,7 @@ import torch
 from benchmarks.workloads import Opened
 from torch import Tensor
 
+from fedfew.core.memory import keep_freed_memory
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
 from fedfew.experiment.build import Parts, assemble, fleet_of
@@ -63,6 +64,7 @@ def round_of(parts: Parts, fleet: Fleet, state: ServerState, clients: int) -> tu
 def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
     """Warm up, then time rounds; ``even`` is a round with one client less if their number is odd."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     parts, pool = assemble(opened.config), opened.config["fleet.kind"] == "pool"
     clients = opened.workload.clients
     even = clients - clients % 2

@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from fedfew.algorithms.aggregators import fedfreq_weights
 from fedfew.experiment.build import assemble
+from fedfew.models.winograd import Conv3x3
 
 StateDict = dict[str, Tensor]
 SHIFT = 2
@@ -97,7 +98,11 @@ def setup(opened: Opened) -> tuple[Setup, StateDict, StateDict]:
 
 
 def plain_module(module: nn.Module, omega: StateDict) -> nn.Module:
-    """The same network with tensors of its own in PyTorch's usual layout, not views into one vector."""
+    """The same network of PyTorch's own layers, its tensors in the usual layout, not views into one vector."""
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, Conv3x3):
+                setattr(parent, name, nn.Conv2d(child.in_channels, child.out_channels, 3, padding=1, bias=False))
     for name, parameter in module.named_parameters():
         parameter.data, parameter.grad = omega[name].clone(), None
     return module

@@ -123,7 +123,7 @@ def kind_of(event: Any) -> str:
         if name in names:
             return name
     backward = any(name.startswith(BACKWARD) for name in names)
-    convolution = any("convolution" in name.lower() for name in names)
+    convolution = any("convolution" in name.lower() or name.startswith("Winograd") for name in names)
     if convolution:
         return "backward convolutions" if backward else "forward convolutions"
     return "other backward" if backward else "other forward"

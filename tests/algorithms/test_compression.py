@@ -20,7 +20,7 @@ from fedfew.algorithms.local import LocalSGD, Supervised
 from fedfew.algorithms.pseudo_labels import PseudoLabel
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, Missing, nbytes
-from fedfew.runtime.ask import Clients, Encodes, let_through
+from fedfew.runtime.ask import Clients, Encodes, checker
 from fedfew.runtime.gate import Gate
 
 CODECS: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(0.1), "ternary": Ternary()}
@@ -170,14 +170,14 @@ def test_the_gate_sees_the_encoded_and_the_decoded(name: str) -> None:
     trained = method.train_client(sent, site, torch.Generator().manual_seed(4))
     update = ClientUpdate(0, trained.reply, 8, trained.metrics)
     open_gate, narrow = Clients(0, 1, 1), Clients(0, 1, 1, gate=Gate(max_norm=1e-6))
-    passed = let_through(open_gate, method, network.layout, update, sent)
+    passed = checker(open_gate, method, network.layout)(update, sent)
     assert isinstance(passed, ClientUpdate)
     assert set(passed.reply) == {"psi"}
-    refused = let_through(narrow, method, network.layout, update, sent)
+    refused = checker(narrow, method, network.layout)(update, sent)
     assert isinstance(refused, Missing)
     assert refused.code == "E406", "the norm bound holds for what the bytes mean"
     plain = ClientUpdate(0, {"psi": sent["omega"]}, 8)
-    unencoded = let_through(open_gate, method, network.layout, plain, sent)
+    unencoded = checker(open_gate, method, network.layout)(plain, sent)
     assert isinstance(unencoded, Missing)
     assert unencoded.code == "E401"
 
@@ -190,13 +190,13 @@ def test_hostile_indices_and_scales_are_refused() -> None:
     value = torch.ones(k)
     for index in (torch.zeros(k, dtype=torch.int32), torch.arange(k, dtype=torch.int32) + network.layout.size):
         reply = {"psi.index": index, "psi.value": value}
-        fault = let_through(gate, method, network.layout, ClientUpdate(0, reply, 8), sent)
+        fault = checker(gate, method, network.layout)(ClientUpdate(0, reply, 8), sent)
         assert isinstance(fault, Missing)
         assert fault.code == "E412"
     form = Int8().form(network.layout.trainable)
     reply = {f"psi.{part}": torch.zeros([d or 0 for d in e.shape], dtype=e.dtype) for part, e in form.items()}
     reply["psi.scale"] += float("nan")
-    fault = let_through(gate, Compressed(fedavg(), Int8()), network.layout, ClientUpdate(0, reply, 8), sent)
+    fault = checker(gate, Compressed(fedavg(), Int8()), network.layout)(ClientUpdate(0, reply, 8), sent)
     assert isinstance(fault, Missing)
     assert fault.code == "E404"
 

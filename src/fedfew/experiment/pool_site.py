@@ -4,6 +4,7 @@ import socket
 
 import torch
 
+from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation, Partition
@@ -18,6 +19,7 @@ from fedfew.runtime.worker import serve
 def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, answers_fd: int) -> None:
     """Wait for the greeting, build, serve."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     channel = Channel(socket.socket(fileno=channel_fd))
     hello = channel.receive()
     if hello is None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.memory import keep_freed_memory
 from fedfew.core.types import ServerState
 from fedfew.experiment.build import Parts, assemble, fleet_of
 from fedfew.experiment.checkpoints import Checkpoints, Memory
@@ -90,6 +91,7 @@ def one_thread() -> Iterator[None]:
     """Equal bits need an equal number of threads: one, in every process; the caller's setting comes back after."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    keep_freed_memory()
     try:
         yield
     finally:

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.models.convolve import Conv3x3
+from fedfew.models.winograd import Conv3x3
 
 Norm = Literal["none", "group", "batch"]
 

@@ -83,7 +83,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
-    check = _check(clients, algorithm, site.network.layout)
+    check = checker(clients, algorithm, site.network.layout)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -117,7 +117,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
 
 
-def _check(
+def checker(
     clients: Clients, algorithm: Algorithm, layout: Layout
 ) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
     """What makes of an answer the update as the method knows it, or the reason it may not pass."""

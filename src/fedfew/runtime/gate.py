@@ -59,9 +59,7 @@ class Gate:
             change, grown, base = _norm(tensor - sent), _norm(tensor), _norm(sent)
         elif expected.delta:
             change = grown = _norm(tensor)
-            base = max(
-                (_norm(t) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0
-            )
+            base = max((_norm(t) for t in payload.values() if t.ndim == 1 and t.is_floating_point()), default=0.0)
         else:
             return None
         if not math.isfinite(change):

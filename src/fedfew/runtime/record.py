@@ -16,6 +16,7 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
     server_norm = float(server_step.norm())
+    directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates)
     return {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
@@ -35,7 +36,7 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
         "skipped": bool(answers.cohort) and not answers.updates,
         "norm_server": _short(server_norm),
         "norm_clients": _short(float((state.omega - trained.omega).norm())),
-        "updates": [_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates],
+        "updates": list(directions),
     }
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation, Partition
@@ -133,6 +134,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--allow-code", action="append", default=[])
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    keep_freed_memory()
     given.state.mkdir(parents=True, exist_ok=True)
     if given.data is None:
         site = WarmSite(given.number, trial_site(given.number, given.sites), given.state, memory=given.memory)
