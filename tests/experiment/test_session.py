@@ -319,3 +319,26 @@ def test_reading_a_run_names_what_is_wrong(stopped: Path, undisturbed: Run) -> N
         with pytest.raises(FedfewError, match="E309"):
             read(Run.open(folder))
     assert RunFolder(folder).path == folder
+
+
+def test_training_starts_from_the_weights_of_another_run(tmp_path: Path) -> None:
+    first = Experiment(tiny()).run(tmp_path / "first")
+    trained = first.network().snapshot()
+    for given in (tmp_path / "first", tmp_path / "first" / "model.safetensors"):
+        session = start(tiny(start=str(given), method__name="server-only"), tmp_path / given.name / "second")
+        assert torch.equal(session.state.omega, trained)
+
+
+def test_what_cannot_be_started_from_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    Experiment(tiny()).run(tmp_path / "first")
+    (tmp_path / "torn.safetensors").write_bytes(b"torn")
+    faults = {
+        "nowhere": (tiny(start=str(tmp_path / "nowhere")), "E310.*does not exist"),
+        "no model": (tiny(start=str(tmp_path)), "E310.*no final model"),
+        "torn": (tiny(start=str(tmp_path / "torn.safetensors")), "E309.*damaged"),
+        "wider": (tiny(start=str(tmp_path / "first"), model__width=8), "E113.*do not fit the model"),
+    }
+    for name, (config, words) in faults.items():
+        with pytest.raises(FedfewError, match=words):
+            start(config, tmp_path / name)
+        assert not (tmp_path / name).exists()

@@ -44,6 +44,9 @@ class General:
     labels: Annotated[Count, Doc("N_s: labeled images at the server")] = 1000
     min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
     max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
+    start: Annotated[
+        str, Doc("finished run, or model file of one, to start from; empty: weights drawn from the seed")
+    ] = ""
 
 
 @dataclass(frozen=True)

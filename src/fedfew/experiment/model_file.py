@@ -8,8 +8,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
 from fedfew.core.streams import stream
+from fedfew.experiment.folder import MODEL
 from fedfew.experiment.names import find, is_own
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
@@ -29,6 +31,23 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
         raise FedfewError("E309", str(path), f"the weights do not fit what is said about them ({error})") from None
     network.module.eval()
     return network, about
+
+
+def first_weights(start: str, network: Network) -> Vector:
+    """ω_0: as drawn from the seed, or those of a finished run or of its model file."""
+    if not start:
+        return network.snapshot()
+    path = Path(start).expanduser()
+    file = path / MODEL if path.is_dir() else path
+    if not file.is_file():
+        what = "has no final model" if path.is_dir() else "does not exist"
+        raise FedfewError("E310", f"start = {start!r}", what, "Give a finished run's folder, or a model file of one")
+    weights = read_weights(file)[0]
+    try:
+        return network.layout.pack(weights)
+    except FedfewError as error:
+        what = f"the weights in {file} do not fit the model: {error.place} {error.what}"
+        raise FedfewError("E113", "start", what, "Give the model the settings it was trained with") from None
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

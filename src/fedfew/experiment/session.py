@@ -21,6 +21,7 @@ from fedfew.experiment.files import as_json, final_files, static_files
 from fedfew.experiment.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
 from fedfew.experiment.journal import Journal, begin, go_on, sealed
 from fedfew.experiment.mending import compare_environment, mend, refuse_foreign, refuse_misfit
+from fedfew.experiment.model_file import first_weights
 from fedfew.experiment.site_memory import left_at_sites
 from fedfew.experiment.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.runtime.record import RoundRecord
@@ -103,7 +104,7 @@ def start(config: Config, out: str | Path | None = None, command: str = "") -> S
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config)
-    state = parts.algorithm.start(parts.network.snapshot())
+    state = parts.algorithm.start(first_weights(config["start"], parts.network))
     around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,

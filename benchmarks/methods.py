@@ -1,0 +1,260 @@
+"""Every method beside every other: the same split, start, rounds, server training and local epochs.
+
+    python -m benchmarks.methods digits|cifar-noniid|cifar-iid [--seeds N] [--only NAME,NAME] [--until ROUND] [--jobs N]
+                                 [--out DIR] [--page docs/results.md]
+
+- All start from one model, trained on the server's labels alone (one for each seed), so that the first pseudo-labels
+  are worth something and no method has more server training than another; then each goes its own way.
+- digits: mini-mnist, 50 labels, 20 clients (μ = 0.5). cifar: CIFAR-10 at laptop scale (ResNet-9 of width 16 with
+  group norm, 1,000 labels, 11,000 unlabeled images, 100 clients, five a round), μ = 0.1 or IID.
+- A method's own settings are those of its preset; they were not tuned for CIFAR-10. ``fedfew −…`` leave one ingredient
+  out of our own method.
+
+Runs are kept in --out; the same command goes on with what is missing, --until pauses every run after a round.
+"""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+from fedfew.experiment.config import Config, load, settings_for
+from fedfew.experiment.environment import fingerprint
+from fedfew.experiment.outcomes import Outcome, read_outcome
+from fedfew.experiment.reproduce_markdown import put
+from fedfew.experiment.sweep import Cell, reached
+from fedfew.interface.batch import run_all
+
+Overrides = dict[str, Any]
+SERVER_ONLY = "server-only"
+SEEDS = 10
+"""As many are looked for."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A dataset with what all methods share on it."""
+
+    words: str
+    shared: Overrides
+    warm: Overrides
+    own: dict[str, Overrides] = field(default_factory=dict)
+    """Settings of a method that only make sense here."""
+
+
+_RESNET: Overrides = {
+    "dataset.name": "cifar10",
+    "dataset.split": "paper",
+    "dataset.unlabeled": 11_000,
+    "dataset.validation": 500,
+    "dataset.normalize": "standard",
+    "clients": 100,
+    "participation": 0.05,
+    "labels": 1000,
+    "model.name": "resnet9",
+    "model.width": 16,
+    "model.norm": "group",
+    "rounds": 30,
+    "server.epochs": 1,
+    "server.batch": 50,
+    "server.lr": 0.005,
+    "server.momentum": 0.9,
+    "server.weight_decay": 0.0005,
+    "server.augment": "weak",
+    "client.epochs": 2,
+}
+_ALONE: Overrides = {"rounds": 12, "server.epochs": 5, "server.lr": 0.02, "server.schedule": "cosine"}
+_CLASS_MIX: Overrides = {"method.steps": 30, "method.temperature": 2.5, "method.concentration": 1.0}
+_CIFAR = "CIFAR-10 at laptop scale, 1,000 labels, 100 clients, five a round"
+TASKS = {
+    "digits": Task(
+        "mini-mnist, 50 labels, 20 clients (μ = 0.5), five a round",
+        {"rounds": 15, "server.epochs": 10, "client.epochs": 2},
+        {"rounds": 15, "server.epochs": 10},
+    ),
+    "cifar-noniid": Task(
+        f"{_CIFAR}, μ = 0.1",
+        _RESNET | {"partition.kind": "dirichlet", "partition.mu": 0.1},
+        _ALONE,
+        {"fedfew": _CLASS_MIX | {"method.average": 0.8}},
+    ),
+    "cifar-iid": Task(
+        f"{_CIFAR}, IID",
+        _RESNET | {"partition.kind": "iid"},
+        _ALONE,
+        {"fedfew": {"method.steps": 0, "method.average": 0.8}},
+    ),
+}
+_FEDMIX: Overrides = {"method.name": "fedmix", "method.lambda_anchor": 0.01, "client.momentum": 0.0, "client.epochs": 1}
+ARMS: dict[str, tuple[str, Overrides]] = {
+    SERVER_ONLY: ("server-only", {}),
+    "all-labels": ("all-labels", {}),
+    "fedfew": ("fedfew", {}),
+    "fedmix + fedfreq": ("server-only", _FEDMIX | {"aggregator.name": "fedfreq"}),
+    "fedmix + fedavg": ("server-only", _FEDMIX | {"aggregator.name": "fedavg"}),
+} | {
+    name: (name, {})
+    for name in (
+        "fedmatch", "fedmatch-lite", "semifl", "fl2", "fedsiam-pi", "fedsiam-mt", "ds-fl", "grouping", "rc-ssfl",
+        "fixmatch", "label-shift", "uda", "mixmatch", "pseudo-label", "pi-model", "temporal-ensembling", "mean-teacher",
+        "fedprox", "fednova", "fedbn", "median", "trimmed-mean", "krum", "fltrust",
+    )
+}  # fmt: skip
+ABLATION: dict[str, tuple[str, Overrides]] = {
+    "fedfew − class mix in the vote": ("fedfew", {"method.steps": 0}),
+    "fedfew − class mix in the loss": ("fedfew", {"method.correction": 0.0}),
+    "fedfew − mean over rounds": ("fedfew", {"method.average": 0.0}),
+    "fedfew − small batches": ("fedfew", {"client.batch": 64}),
+    "fedfew − threshold": ("fedfew", {"method.threshold": 0.0}),
+}
+
+
+def config_of(task: Task, preset: str, own: Overrides, seed: int, start: str) -> Config:
+    """The preset with what all share; a method that trains the server before the first round does not need to here."""
+    shared = task.shared | {"seed": seed, "dataset.seed": seed, "start": start}
+    kind = own.get("method.name") or load(preset)["method.name"]
+    if "warmup" in settings_for("method", kind):
+        shared["method.warmup"] = 0
+    if kind == "ds-fl" and task.shared.get("dataset.name") == "cifar10":
+        shared["dataset.open"] = 1000
+    return load(preset, shared | task.own.get(kind, {}) | own)
+
+
+def warm_cell(task: Task, seed: int) -> Cell:
+    """The server alone, where all start from."""
+    own = task.shared | task.warm | {"seed": seed, "dataset.seed": seed}
+    return Cell(f"start-s{seed}", load(SERVER_ONLY, own))
+
+
+def run(task: Task, names: Sequence[str], seeds: int, folder: Path, jobs: int, until: int) -> None:
+    """What is missing of the starts, then of the arms."""
+    command = shlex.join(["python", "-m", "benchmarks.methods", *sys.argv[1:]])
+    warm = [warm_cell(task, seed) for seed in range(seeds)]
+    if run_all(warm, folder, jobs=jobs, command=command).failed:
+        raise SystemExit("a start failed")
+    arms = ARMS | ABLATION
+    cells = [
+        Cell(f"{'-'.join(name.split())}-s{seed}", config_of(task, *arms[name], seed, str(folder / warm[seed].folder)))
+        for seed in range(seeds)
+        for name in names
+    ]
+    run_all(cells, folder, jobs=jobs, until=until, command=command)
+
+
+def outcomes(task: Task, folder: Path) -> Iterator[tuple[str, Outcome]]:
+    """The runs that are there, by arm."""
+    for name, (preset, own) in (ARMS | ABLATION).items():
+        for seed in range(SEEDS):
+            start = str(folder / warm_cell(task, seed).folder)
+            cell = Cell(f"{'-'.join(name.split())}-s{seed}", config_of(task, preset, own, seed, start))
+            if reached(folder / cell.folder):
+                yield name, read_outcome(folder / cell.folder)
+
+
+def section(key: str, folder: Path, levels: Sequence[int]) -> str:
+    """A table for every round in ``levels``, over the runs that have come that far."""
+    task = TASKS[key]
+    found: dict[str, list[Outcome]] = {}
+    for name, outcome in outcomes(task, folder):
+        found.setdefault(name, []).append(outcome)
+    starts = [folder / warm_cell(task, seed).folder for seed in range(SEEDS)]
+    reached_alone = [read_outcome(path).records[-1]["accuracy"] for path in starts if reached(path)]
+    around = fingerprint()
+    minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
+    of = task.shared["rounds"]
+    facts = [
+        f"`python -m benchmarks.methods {key}` · torch {around['torch']}, one thread of an {around['processor']}, one process a run · "
+        f"{minutes:.0f} minutes for all runs.",
+        f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
+        "same split, rounds, server training and local epochs; settings are those of the presets.",
+        "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "
+        "*Up* and *down*: bytes of a round; *s*: seconds of a round, while other runs shared the machine.",
+    ]
+    if max(levels) < of:
+        facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
+    return (
+        f"## All methods: {task.words}\n\n"
+        + "\n".join([*facts, ""])
+        + "".join(f"\n{table(found, level)}\n" for level in levels)
+    )
+
+
+def table(found: dict[str, list[Outcome]], upto: int) -> str:
+    """All arms that have come as far as ``upto`` rounds, read there."""
+    rows = []
+    base = {o.seeds: accuracy(o, upto) for o in found.get(SERVER_ONLY, []) if o.rounds >= upto}
+    for name, runs in found.items():
+        far = [o for o in runs if o.rounds >= upto]
+        if not far:
+            continue
+        values = [accuracy(o, upto) for o in far]
+        gains = [accuracy(o, upto) - base[o.seeds] for o in far if o.seeds in base]
+        last = [o.records[upto - 1] for o in far]
+        gain = "" if name == SERVER_ONLY or not gains else f"{100 * mean(gains):+.1f}{_spread(gains)}"
+        rows.append((
+            -mean(values),
+            f"| {name} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
+            f"{_share(last, 'correct')} | {_bytes(last, 'bytes_up')} | {_bytes(last, 'bytes_down')} | "
+            f"{mean(o.seconds / o.rounds for o in far):.1f} |",
+        ))  # fmt: skip
+    body = "\n".join(row for _, row in sorted(rows))
+    columns = f"after {upto} rounds | accuracy | against server-only | seeds | labeled | of these right | up | down | s"
+    return f"| {columns} |\n|---|---|---|---|---|---|---|---|---|\n{body}"
+
+
+def accuracy(outcome: Outcome, upto: int) -> float:
+    """The mean of the last five rounds up to ``upto``: a single round is a draw of five clients."""
+    tail = [r["accuracy"] for r in outcome.records[max(upto - 5, 0) : upto]]
+    return float(mean(tail))
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
+
+
+def _percent(values: Sequence[float]) -> str:
+    return f"{100 * mean(values):.1f}{_spread(values)} %" if values else "–"
+
+
+def _share(records: Sequence[dict[str, Any]], key: str) -> str:
+    known = [r[key] for r in records if r[key] is not None]
+    return f"{100 * mean(known):.0f} %" if known else "–"
+
+
+def _bytes(records: Sequence[dict[str, Any]], key: str) -> str:
+    size = mean(r[key] for r in records)
+    return f"{size / 1e6:.2f} MB" if size >= 1e4 else ("–" if not size else f"{size / 1e3:.1f} kB")
+
+
+def main() -> None:
+    """Run what is missing, then write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--only", help=f"of: {', '.join(ARMS | ABLATION)}")
+    parser.add_argument("--ablation", action="store_true", help="our own method with one ingredient left out, only")
+    parser.add_argument("--until", type=int, default=0, metavar="ROUND")
+    parser.add_argument("--at", metavar="ROUND,ROUND", help="rounds to make tables for")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at a time, a process each")
+    parser.add_argument("--out", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--page", type=Path, help="write the table into this page instead of running")
+    given = parser.parse_args()
+    task, folder = TASKS[given.task], given.out / given.task
+    names = given.only.split(",") if given.only else list(ABLATION if given.ablation else ARMS)
+    unknown = [name for name in names if name not in ARMS | ABLATION]
+    if unknown:
+        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(ARMS | ABLATION)}")
+    levels = [int(level) for level in given.at.split(",")] if given.at else [given.until or task.shared["rounds"]]
+    if given.page:
+        put(given.page, {f"methods-{given.task}": section(given.task, folder, levels)})
+    else:
+        run(task, names, given.seeds, folder, given.jobs, given.until)
+        print(section(given.task, folder, levels))
+
+
+if __name__ == "__main__":
+    main()
