@@ -73,7 +73,7 @@ _CIFAR = "CIFAR-10 at laptop scale, 1,000 labels, 100 clients, five a round"
 TASKS = {
     "digits": Task(
         "mini-mnist, 50 labels, 20 clients (μ = 0.5), five a round",
-        {"rounds": 15, "server.epochs": 10, "client.epochs": 2},
+        {"rounds": 15, "server.epochs": 10, "client.epochs": 2, "model.norm": "group"},
         {"rounds": 15, "server.epochs": 10},
     ),
     "cifar-noniid": Task(
@@ -167,8 +167,8 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
     of = task.shared["rounds"]
     facts = [
-        f"`python -m benchmarks.methods {key}` · torch {around['torch']}, one thread of an {around['processor']}, one process a run · "
-        f"{minutes:.0f} minutes for all runs.",
+        f"`python -m benchmarks.methods {key}` · torch {around['torch']}, one thread a run on an "
+        f"{around['processor']} · {minutes:.0f} minutes for all runs.",
         f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
         "same split, rounds, server training and local epochs; settings are those of the presets.",
         "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "

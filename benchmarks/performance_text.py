@@ -91,8 +91,10 @@ PEERS_NOTES = """
 - *Plain PyTorch*: `Dataset`, `DataLoader`, a Pillow transform for each image and view, N×C×H×W, autograd for every
   term, `torch.optim.SGD`, averaged `state_dict`s, one client after another with all threads. Its losses share no work.
 - *Flower's simulation*: the same client code in a `ClientApp`, on Ray actors of one core each; telemetry is off.
-- *Arithmetic's floor*: the counted FLOP of fedfew's round at the fastest product of matrices or images measured in the
-  same run. Forward passes: FLOP for an image in units of one forward pass.
+- *Arithmetic's floor*: the FLOP of fedfew's round, counted as direct convolutions, at the fastest product of matrices
+  or images measured in the same run. Where channels are many fedfew convolves after Winograd, with a quarter of the
+  products, so it can pass this floor; plain PyTorch convolves directly on a CPU like this one. Forward passes: FLOP for
+  an image in units of one (direct) forward pass.
 - *Memory*: the most that a contestant's processes had together, shared pages counted once.
 - Pool against inline is taken with an even number of clients: with five on two cores one core waits at the end.
 - About half of the images get a pseudo-label: the threshold is set to the middle of what the starting model is sure of.
@@ -113,7 +115,7 @@ def _bounds(results: Results) -> str:
         "## What bounds it\n\n"
         f"With {cifar['model']} the pool reaches {cifar['floor_seconds'] / pool['seconds']:.0%} of the floor."
         f" {cifar['clients']} equal clients on {cores} cores need {turns} turns, in the last of which"
-        f" a core may wait: at most {share:.0%} can be reached however fast a client is. With"
+        f" a core may wait: direct convolutions could reach at most {share:.0%}, however fast a client is. With"
         f" {cifar['even_clients']} clients, where no core waits, it is {even:.0%}."
     )
     inside = results.get("phases", {}).get("workloads", {}).get("cifar")
@@ -122,8 +124,8 @@ def _bounds(results: Results) -> str:
         total = sum(seconds.values())
         share = (seconds["forward convolutions"] + seconds["backward convolutions"]) / total
         text += (
-            f" Inside a client, {share:.0%} of the time is convolutions, which run at"
-            f" {inside['client']['gflops_in_convolutions']:.0f} GFLOP/s where one core's peak is"
+            f" Inside a client, {share:.0%} of the time is convolutions, which do the work of"
+            f" {inside['client']['gflops_in_convolutions']:.0f} GFLOP/s of direct ones, where one core's peak is"
             f" {results['phases']['core_gflops']:.0f}; the rest is pooling, activations, augmentation and the step."
         )
     small = workloads.get("mnist", {}).get("contestants", {}).get("pool")
@@ -132,6 +134,13 @@ def _bounds(results: Results) -> str:
             f"\n\nThe small network reaches {small['share_of_peak']:.0%} of the peak: its convolutions have few"
             " channels, and what surrounds them (normalisation, pooling, augmentation) takes a larger part."
         )
+        flower = workloads["mnist"]["contestants"].get("flower")
+        if flower:
+            ratio = flower["seconds"] / workloads["mnist"]["floor_seconds"]
+            text += (
+                f" Flower's simulation takes {ratio:.1f} times the floor there, so that to be ten times as fast as it"
+                f" a client would have to run at {10 / ratio:.0%} of the peak."
+            )
     return text
 
 
