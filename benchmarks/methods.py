@@ -73,7 +73,14 @@ _CIFAR = "CIFAR-10 at laptop scale, 1,000 labels, 100 clients, five a round"
 TASKS = {
     "digits": Task(
         "mini-mnist, 50 labels, 20 clients (μ = 0.5), five a round",
-        {"rounds": 15, "server.epochs": 10, "client.epochs": 2, "model.norm": "group"},
+        {
+            "rounds": 15,
+            "server.epochs": 10,
+            "server.lr": 0.05,
+            "server.batch": 10,
+            "client.epochs": 2,
+            "model.norm": "group",
+        },
         {"rounds": 15, "server.epochs": 10},
     ),
     "cifar-noniid": Task(

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks import methods
 from benchmarks.methods import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, section, table
 
+from benchmarks import methods
 from fedfew.algorithms import ALGORITHMS
 from fedfew.experiment.outcomes import read_outcome
 
