@@ -8,8 +8,8 @@
 - digits: mini-mnist, 50 labels, 20 clients (μ = 0.5). cifar: CIFAR-10 at laptop scale (ResNet-9 of width 16 with
   group norm, 1,000 labels, 11,000 unlabeled images, 100 clients, five a round), μ = 0.1 or IID.
 - A method's own settings are those of its preset; they were not tuned for CIFAR-10. FedMix, which passes an image
-  through the network three times as often as the others, has half of the local epochs. ``fedfew −…`` leave one ingredient
-  out of our own method.
+  through the network three times as often as the others, has half of the local epochs. ``fedfew −…`` leave one
+  ingredient out of our own method.
 
 Runs are kept in --out; the same command goes on with what is missing, --until pauses every run after a round.
 """

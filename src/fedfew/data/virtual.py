@@ -72,7 +72,9 @@ class VirtualPartition:
 
     @cached_property
     def _by_class(self) -> tuple[Indices, Indices]:
-        return grouped(self.labels), starts(self.labels, 0)
+        """The images class by class, shuffled within each, and where each class begins."""
+        shuffled = numpy_stream(self.seed, "virtual").permutation(len(self.labels))
+        return shuffled[grouped(self.labels[shuffled])], starts(self.labels, 0)
 
     def of(self, client: int) -> Indices:
         """The images of one client, worked out when asked for."""
@@ -87,10 +89,11 @@ class VirtualPartition:
         while short := self.per_client - int(counts.sum()):  # a class that has run out passes its turn to the others
             room = stock - counts
             counts += np.minimum(rng.multinomial(short, room / room.sum()), room)
-        if (2 * counts <= stock).all():
-            return order[_few(rng, counts, offsets[:-1], stock)]
-        parts = [order[offsets[c] + rng.choice(stock[c], n, replace=False)] for c, n in enumerate(counts.tolist()) if n]
-        return np.concatenate(parts)
+        # of each class a run of the shuffled images from a random place on, round the end: different ones, in one go
+        first = np.repeat((rng.random(len(stock)) * stock).astype(np.int64), counts)
+        within = np.arange(self.per_client) - np.repeat(np.cumsum(counts) - counts, counts)
+        images: Indices = order[np.repeat(offsets[:-1], counts) + (first + within) % np.repeat(stock, counts)]
+        return images
 
     def histogram(self, labels: Indices, classes: int) -> Indices:
         """How many images of each class each client holds, K×C; the clients are gone through one by one."""
@@ -101,19 +104,3 @@ class VirtualPartition:
         buffer = io.BytesIO()
         np.savez(buffer, clients=self.clients, seed=self.seed, per_client=self.per_client, mu=self.mu)
         return buffer.getvalue()
-
-
-def _few(rng: np.random.Generator, counts: Indices, offsets: Indices, stock: Indices) -> Indices:
-    """Different places, ``counts[c]`` of class c, where no class gives more than half of what it has.
-
-    All are drawn at once, and those that were drawn twice again: a tenth of the time of a choice for each class.
-    """
-    start, width = np.repeat(offsets, counts), np.repeat(stock, counts)
-    places: Indices = start + (rng.random(len(start)) * width).astype(np.int64)
-    while True:
-        first = np.unique(places, return_index=True)[1]
-        if len(first) == len(places):
-            return places
-        again = np.ones(len(places), bool)
-        again[first] = False
-        places[again] = start[again] + (rng.random(int(again.sum())) * width[again]).astype(np.int64)
