@@ -27,7 +27,7 @@ from fedfew.experiment.reproduce import (
     in_order,
 )
 from fedfew.experiment.reproduce_markdown import claims_table, put, section
-from fedfew.experiment.reproduce_results import ArmResult, curves_csv, known_plans, remember, results, table_csv
+from fedfew.experiment.reproduce_results import ArmResult, curves_csv, known_plans, level, remember, results, table_csv
 from fedfew.experiment.sweep import advance
 
 TUNED = Plan("paper-tuned", "laptop", 1)
@@ -198,6 +198,19 @@ def test_plans_are_remembered_figure_by_figure(tmp_path: Path) -> None:
 
 def arm_result(*outcomes: Any, label: str = "μ = 1", wanted: int = 0) -> ArmResult:
     return ArmResult(Arm("", label, {}), outcomes, wanted or len(outcomes))
+
+
+def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
+    long, short = by_hand([0.1, 0.2, 0.9, 0.9], finished=False), by_hand([0.3, 0.4], finished=False)
+    arms = {("", "a"): arm_result(long), ("", "b"): arm_result(short)}
+    even = level(arms)
+    assert [len(even["", name].outcomes[0].records) for name in "ab"] == [2, 2]
+    assert even["", "a"].mean == pytest.approx(0.15)
+    done = {("", "a"): arm_result(by_hand([0.1, 0.2])), ("", "b"): arm_result(by_hand([0.3] * 4))}
+    assert level(done) is done  # other lengths by choice
+    mixed = level({("", "a"): arm_result(by_hand([0.5, 0.6, 0.7])), ("", "b"): arm_result(short)})
+    assert mixed["", "a"].mean == pytest.approx(0.55)
+    assert mixed["", "a"].partial
 
 
 def test_csvs_hold_every_round_and_every_arm() -> None:

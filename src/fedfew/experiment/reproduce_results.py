@@ -4,7 +4,7 @@ import csv
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,21 @@ def results(plan: Plan, figure: str, folder: Path) -> Results:
         read = [o for o in map(read_outcome, paths) if o.rounds]
         done = tuple(o for o in read if o.finished)
         found[arm.key] = ArmResult(arm, done or tuple(read), plan.seeds)
-    return found
+    return level(found)
+
+
+def level(found: Results) -> Results:
+    """Runs that were cut short are read at the round that all runs of the figure have reached, finished ones too."""
+    outcomes = [o for arm in found.values() for o in arm.outcomes]
+    if all(o.finished for o in outcomes):
+        return found
+    least = min(o.rounds for o in outcomes)
+
+    def cut(outcome: Outcome) -> Outcome:
+        same = outcome.rounds == least
+        return outcome if same else replace(outcome, records=outcome.records[:least], finished=False)
+
+    return {key: replace(arm, outcomes=tuple(map(cut, arm.outcomes))) for key, arm in found.items()}
 
 
 def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:
