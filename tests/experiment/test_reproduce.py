@@ -204,7 +204,8 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
     long, short = by_hand([0.1, 0.2, 0.9, 0.9], finished=False), by_hand([0.3, 0.4], finished=False)
     arms = {("", "a"): arm_result(long), ("", "b"): arm_result(short)}
     even = level(arms)
-    assert [len(even["", name].outcomes[0].records) for name in "ab"] == [2, 2]
+    assert [even["", name].row()["rounds"] for name in "ab"] == [2, 2]
+    assert [len(even["", name].outcomes[0].records) for name in "ab"] == [4, 2]  # curves are drawn whole
     assert even["", "a"].mean == pytest.approx(0.15)
     done = {("", "a"): arm_result(by_hand([0.1, 0.2])), ("", "b"): arm_result(by_hand([0.3] * 4))}
     assert level(done) is done  # other lengths by choice

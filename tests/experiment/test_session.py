@@ -12,8 +12,11 @@ from tests.experiment.crashes import copy_of, files_of, resume
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
+from fedfew.experiment.build import assemble
+from fedfew.experiment.config import load
 from fedfew.experiment.environment import fingerprint
 from fedfew.experiment.folder import RunFolder
+from fedfew.experiment.model_file import first_weights
 from fedfew.experiment.run import Experiment, Run, predict
 from fedfew.experiment.session import reopen, start
 from fedfew.experiment.storage import locked
@@ -333,12 +336,30 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(tmp_path
     Experiment(tiny()).run(tmp_path / "first")
     (tmp_path / "torn.safetensors").write_bytes(b"torn")
     faults = {
-        "nowhere": (tiny(start=str(tmp_path / "nowhere")), "E310.*does not exist"),
+        "nowhere": (tiny(start=str(tmp_path / "nowhere")), "E302.*does not exist"),
         "no model": (tiny(start=str(tmp_path)), "E310.*no final model"),
         "torn": (tiny(start=str(tmp_path / "torn.safetensors")), "E309.*damaged"),
         "wider": (tiny(start=str(tmp_path / "first"), model__width=8), "E113.*do not fit the model"),
+        "pixels": (tiny(start=str(tmp_path / "first"), dataset__normalize="standard"), "E113.*normalised"),
     }
     for name, (config, words) in faults.items():
         with pytest.raises(FedfewError, match=words):
             start(config, tmp_path / name)
         assert not (tmp_path / name).exists()
+
+
+def test_other_classes_are_no_start(tmp_path: Path) -> None:
+    Experiment(tiny()).run(tmp_path / "first")
+    network = assemble(tiny()).network
+    with pytest.raises(FedfewError, match=r"E113.*knows the classes 0, 1.*here they are bar, cross"):
+        first_weights(str(tmp_path / "first"), network, ["bar", "cross"])
+
+
+def test_a_start_in_a_config_file_is_meant_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "sub" / "mine.toml"
+    file.parent.mkdir()
+    file.write_text('start = "earlier"')
+    assert load(file)["start"] == str(tmp_path / "sub" / "earlier")
+    monkeypatch.chdir(tmp_path)
+    assert load(file, {"start": "other"})["start"] == str(tmp_path / "other")
+    assert load({})["start"] == ""

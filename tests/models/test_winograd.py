@@ -94,13 +94,30 @@ def test_it_takes_less_than_a_third_of_the_arithmetic_where_channels_are_many() 
     assert ours.get_total_flops() < plain.get_total_flops() / 3
 
 
-def test_what_is_exported_is_the_plain_convolution() -> None:
+def test_what_is_exported_is_the_plain_convolution_for_any_number_of_images() -> None:
     layer, x = Conv3x3(MANY, MANY), seeded(2, MANY, 4, 4)
     with torch.no_grad():
-        program = torch.export.export(layer, (x,))
+        program = torch.export.export(layer, (x,), dynamic_shapes=({0: torch.export.Dim("batch")},))
         torch.export.save(program, io.BytesIO())
+        assert near(program.module()(seeded(5, MANY, 4, 4)), layer(seeded(5, MANY, 4, 4)))
     assert "conv" in str(program.graph)
     assert "bmm" not in str(program.graph)
+
+
+def test_gradients_of_gradients_and_single_images_are_torchs() -> None:
+    ours, plain = Conv3x3(MANY, MANY), nn.Conv2d(MANY, MANY, 3, padding=1, bias=False)
+    plain.load_state_dict(ours.state_dict())
+    found = []
+    for layer in (ours, plain):
+        x = seeded(2, MANY, 4, 4).requires_grad_()
+        (slope,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        slope.square().sum().backward()
+        assert x.grad is not None
+        found.append(x.grad)
+    assert near(*found)
+    with torch.inference_mode():
+        assert near(ours(seeded(MANY, 8, 8)), plain(seeded(MANY, 8, 8)))
+        assert near(ours(seeded(1, MANY, 8, 8)), plain(seeded(1, MANY, 8, 8)))
 
 
 def test_several_networks_can_be_stacked() -> None:

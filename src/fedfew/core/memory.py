@@ -2,20 +2,26 @@
 
 import ctypes
 import sys
+from collections.abc import Callable
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT = 1 << 30
+OLDER = 32 << 20
+"""The largest mmap threshold that older versions take."""
 
 
 def keep_freed_memory() -> None:
     """Ask glibc not to hand large blocks back to the system between two steps.
 
     It does so by default from 32 MB on, and the system then has to provide each page anew: a seventh of the time of
-    ResNet-9 at width 64. Where there is no glibc, nothing is changed.
+    ResNet-9 at width 64. Where there is no glibc, nothing is changed. It holds for the process from then on.
     """
     if not sys.platform.startswith("linux"):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, KEPT)
+    set_option(getattr(ctypes.CDLL(None), "mallopt", None))
+
+
+def set_option(mallopt: Callable[[int, int], int] | None) -> None:
+    """Both thresholds or none: to set the second alone would freeze the first where it stands, which is far lower."""
+    if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLDER)):
         mallopt(M_TRIM_THRESHOLD, KEPT)

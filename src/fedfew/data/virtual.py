@@ -44,7 +44,8 @@ class Alike(Sequence[int]):
 class VirtualPartition:
     """Client k holds ``per_client`` images drawn from all of them with class shares ~ Dir(μ) of its own.
 
-    Clients share images, so K may exceed their number; nothing is kept per client.
+    Of each class it has a run of consecutive images of one shuffled order. Clients share images, so K may exceed their
+    number; nothing is kept per client.
     """
 
     clients: int
@@ -61,7 +62,8 @@ class VirtualPartition:
     @property
     def spec(self) -> dict[str, float]:
         """What tells this partition from others over the same images."""
-        return {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
+        numbers = {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
+        return numbers | {"draw": 2}  # counts the ways of drawing there have been
 
     @property
     def hash(self) -> str:

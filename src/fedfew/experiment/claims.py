@@ -106,15 +106,13 @@ def _everywhere(found: Results) -> Verdict:
 
 
 def _early_gain(first: ArmResult, second: ArmResult) -> Measure | None:
-    means = [{o.seeds: v for o in arm.outcomes if (v := early(o)) is not None} for arm in (first, second)]
+    means = [{o.seeds: v for o in arm.read if (v := early(o)) is not None} for arm in (first, second)]
     return paired(means[0], means[1], not (first.finished and second.finished))
 
 
 def _rougher(first: ArmResult, second: ArmResult, start: float = 0.5, end: float = 1.0) -> Measure | None:
     """By how much the first arm's curve changes more from round to round."""
-    a, b = (
-        {o.seeds: v for o in arm.outcomes if (v := roughness(o, start, end)) is not None} for arm in (first, second)
-    )
+    a, b = ({o.seeds: v for o in arm.read if (v := roughness(o, start, end)) is not None} for arm in (first, second))
     return unsampled([a[s] - b[s] for s in sorted(a.keys() & b.keys())], not (first.finished and second.finished))
 
 

@@ -198,13 +198,16 @@ def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None)
     """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
     table, place = (source, "config") if isinstance(source, dict) else read(source)
     given = apply_overrides(table, overrides or {})
-    base = Path(place).parent if Path(place).is_file() and "dataset.path" not in (overrides or {}) else Path()
-    return check(_absolute_path(given, base), place)
+    here = Path(place).parent if Path(place).is_file() else Path()
+    bases = {key: Path() if key in (overrides or {}) else here for key in ("dataset.path", "start")}
+    return check(_absolute_paths(given, bases), place)
 
 
-def _absolute_path(table: Table, base: Path) -> Table:
-    """A dataset's path is meant from the config file's folder; run.toml must find it from anywhere."""
-    dataset = table.get("dataset")
+def _absolute_paths(table: Table, bases: Mapping[str, Path]) -> Table:
+    """Paths in a config file are meant from its folder, others from here; run.toml must find them from anywhere."""
+    if isinstance(start := table.get("start"), str) and start:
+        table = table | {"start": str((bases["start"] / Path(start).expanduser()).absolute())}
+    dataset, base = table.get("dataset"), bases["dataset.path"]
     if isinstance(dataset, dict):
         match dataset:
             case {"name": str(name), "path": str(path)} if name in DATASETS and path:

@@ -1,9 +1,11 @@
 """Reading a trained model from its safetensors file: weights, class names, image shape, normalisation."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from numpy import allclose
 from safetensors import safe_open
 from torch import Tensor
 
@@ -15,6 +17,9 @@ from fedfew.experiment.folder import MODEL
 from fedfew.experiment.names import find, is_own
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
+
+PIXELS = 0.1
+"""Means and deviations of pixels in [0, 1] that are nearer than this come from other images, not another way."""
 
 
 def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
@@ -33,16 +38,24 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
     return network, about
 
 
-def first_weights(start: str, network: Network) -> Vector:
+def first_weights(start: str, network: Network, classes: Sequence[str]) -> Vector:
     """ω_0: as drawn from the seed, or those of a finished run or of its model file."""
     if not start:
         return network.snapshot()
-    path = Path(start).expanduser()
+    path = Path(start)
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
-        what = "has no final model" if path.is_dir() else "does not exist"
-        raise FedfewError("E310", f"start = {start!r}", what, "Give a finished run's folder, or a model file of one")
-    weights = read_weights(file)[0]
+        code, what = ("E310", "has no final model") if path.is_dir() else ("E302", "does not exist")
+        raise FedfewError(code, f"start = {start!r}", what, "Give a finished run's folder, or a model file of one")
+    weights, about = read_weights(file)
+    if list(about["classes"]) != list(classes):
+        what = (
+            f"the model in {file} knows the classes {', '.join(about['classes'])}, here they are {', '.join(classes)}"
+        )
+        raise FedfewError("E113", "start", what, "Start from a run with the same classes")
+    if not allclose((*about["mean"], *about["std"]), (*network.pixels.mean, *network.pixels.std), atol=PIXELS):
+        what = f"the model in {file} was trained on pixels normalised in another way"
+        raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
     try:
         return network.layout.pack(weights)
     except FedfewError as error:

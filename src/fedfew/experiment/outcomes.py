@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -46,6 +46,10 @@ class Outcome:
     def seconds(self) -> float:
         """What the rounds took."""
         return float(sum(sum(r["seconds"].values()) for r in self.records))
+
+    def cut(self, rounds: int) -> "Outcome":
+        """The run as it was after so many rounds."""
+        return replace(self, records=self.records[:rounds])
 
     def accuracy(self, which: str = WHICH) -> float | None:
         """last, mean_last_10 or best_by_validation."""

@@ -60,6 +60,8 @@ def _facts(outcomes: Sequence[Outcome], found: Results) -> list[str]:
     if short:
         told = ", ".join(f"{o.path.name} at round {o.rounds} of {o.of}" for o in short)
         lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {told}.")
+    if at := max((arm.at or 0 for arm in found.values()), default=0):
+        lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
     missing = [f"{arm.arm.label}{' ' + arm.arm.panel if arm.arm.panel else ''}" for arm in found.values()
                if len(arm.outcomes) < arm.wanted]  # fmt: skip
     if missing:

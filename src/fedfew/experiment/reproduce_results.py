@@ -25,21 +25,28 @@ class ArmResult:
     arm: Arm
     outcomes: tuple[Outcome, ...]
     wanted: int
+    at: int | None = None
+    """The round at which its runs are read, where some run of the figure was cut short."""
 
     @property
     def finished(self) -> bool:
-        """Whether every run that was asked for is finished."""
-        return len(self.outcomes) == self.wanted and all(o.finished for o in self.outcomes)
+        """Whether every run that was asked for is finished, and read at its end."""
+        return self.at is None and len(self.outcomes) == self.wanted and all(o.finished for o in self.outcomes)
 
     @property
     def partial(self) -> bool:
-        """Whether its numbers come from runs that are not finished."""
-        return any(not o.finished for o in self.outcomes)
+        """Whether its numbers come from runs that are not finished, or from before their end."""
+        return self.at is not None or any(not o.finished for o in self.outcomes)
+
+    @property
+    def read(self) -> tuple[Outcome, ...]:
+        """The runs as far as they are compared."""
+        return self.outcomes if self.at is None else tuple(o.cut(self.at) for o in self.outcomes)
 
     @property
     def values(self) -> dict[tuple[int, int], float]:
         """Accuracy by seeds."""
-        return {o.seeds: value for o in self.outcomes if (value := o.accuracy()) is not None}
+        return {o.seeds: value for o in self.read if (value := o.accuracy()) is not None}
 
     @property
     def mean(self) -> float | None:
@@ -51,7 +58,7 @@ class ArmResult:
 
     def row(self) -> dict[str, Any]:
         """For tables and JSON."""
-        best = [v for o in self.outcomes if (v := o.accuracy("best_by_validation")) is not None]
+        best = [v for o in self.read if (v := o.accuracy("best_by_validation")) is not None]
         return {
             "panel": self.arm.panel,
             "arm": self.arm.label,
@@ -59,7 +66,7 @@ class ArmResult:
             "sd": self.sd,
             "seeds": len(self.values),
             "best_by_validation": spread(best)[0] if best else None,
-            "rounds": min((o.rounds for o in self.outcomes), default=0),
+            "rounds": min((o.rounds for o in self.read), default=0),
             "of": max((o.of for o in self.outcomes), default=0),
             "minutes": round(sum(o.seconds for o in self.outcomes) / 60, 1),
             "finished": self.finished,
@@ -82,17 +89,12 @@ def results(plan: Plan, figure: str, folder: Path) -> Results:
 
 
 def level(found: Results) -> Results:
-    """Runs that were cut short are read at the round that all runs of the figure have reached, finished ones too."""
+    """Where a run was cut short, all runs of the figure are read at the round that all have reached."""
     outcomes = [o for arm in found.values() for o in arm.outcomes]
     if all(o.finished for o in outcomes):
         return found
     least = min(o.rounds for o in outcomes)
-
-    def cut(outcome: Outcome) -> Outcome:
-        same = outcome.rounds == least
-        return outcome if same else replace(outcome, records=outcome.records[:least], finished=False)
-
-    return {key: replace(arm, outcomes=tuple(map(cut, arm.outcomes))) for key, arm in found.items()}
+    return {key: replace(arm, at=least) for key, arm in found.items()}
 
 
 def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:

@@ -89,7 +89,9 @@ class Session:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Equal bits need an equal number of threads: one, in every process; the caller's setting comes back after."""
+    """Equal bits need an equal number of threads: one, in every process; the caller's setting comes back after.
+
+    Freed memory is kept from here on, in the caller's process too."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -104,10 +106,11 @@ def start(config: Config, out: str | Path | None = None, command: str = "") -> S
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config)
-    state = parts.algorithm.start(first_weights(config["start"], parts.network))
+    state = parts.algorithm.start(first_weights(config["start"], parts.network, parts.federation.classes))
     around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,
+        "start": digest(state.omega.numpy().tobytes()),
         "environment": around,
         "partition": parts.federation.partition.hash,
         "images": parts.federation.fingerprint(),

@@ -130,7 +130,7 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
         length = min(o.rounds for o in arm.outcomes)
         table = np.array([o.curve()[:length] for o in arm.outcomes])
         rounds, middle = np.arange(1, length + 1), table.mean(0)
-        short += [f"{label} to round {length} of {arm.outcomes[0].of}"] if arm.partial else []
+        short += [f"{label} to round {length} of {arm.outcomes[0].of}"] if length < arm.outcomes[0].of else []
         bold = 1.2 if label in BOUND_STYLE else 1.6
         axis.plot(rounds, middle, label=label, linewidth=bold, marker="." if length < 5 else "", **style)
         if len(table) > 1:

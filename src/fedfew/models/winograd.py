@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 TILE = 4
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
@@ -80,15 +81,16 @@ class Conv3x3(nn.Conv2d):
 
 
 def _fits(x: Tensor) -> bool:
-    """Whole tiles of float32 on a CPU; what is exported or compiled is the plain layer."""
+    """Whole tiles of float32 on a CPU; what is exported or compiled is the plain layer, for any number of images."""
     return (
-        x.device.type == "cpu"
+        not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
         and x.dtype == torch.float32
+        and x.dim() == 4
         and x.shape[2] % TILE == 0
         and x.shape[3] % TILE == 0
         and len(x) > 0
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
     )
 
 
@@ -106,6 +108,9 @@ class Winograd(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a gradient of the gradient is wanted: torch knows how
+            of_x = conv2d_input(list(x.shape), weight, gradient, padding=1)
+            return of_x, conv2d_weight(x, list(weight.shape), gradient, padding=1)
         of_x = input_gradient(gradient, weight) if ctx.needs_input_grad[0] else None
         of_weight = weight_gradient(x, gradient) if ctx.needs_input_grad[1] else None
         return of_x, of_weight

@@ -60,9 +60,11 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
     """Another dataset: build everything up to the first round."""
     from fedfew.core.errors import FedfewError
     from fedfew.experiment.build import assemble, dataset_of
+    from fedfew.experiment.model_file import first_weights
     from fedfew.interface.console import out, print_json, warn
 
     parts = assemble(config)
+    first_weights(config["start"], parts.network, parts.federation.classes)
     problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
