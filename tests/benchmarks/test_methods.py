@@ -30,7 +30,9 @@ def test_every_method_has_an_arm() -> None:
 
 def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"rounds": 2, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 200, "model.width": 4}
-    monkeypatch.setitem(methods.TASKS, "digits", Task("few digits", small | {"fleet.kind": "inline"}, {"rounds": 1}))
+    monkeypatch.setitem(
+        methods.TASKS, "digits", Task("few digits", small | {"fleet.kind": "inline"}, {"rounds": 1}, "As they come.")
+    )
     names = [SERVER_ONLY, "fixmatch", "ds-fl"]
     methods.run(methods.TASKS["digits"], names, 2, tmp_path, 0, 0)
     text = section("digits", tmp_path, [2])
