@@ -65,7 +65,7 @@ class Sites:
         return ClientUpdate(client, trained.reply, examples, metrics)
 
     def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
-        images = self.images.index_select(0, index)
+        images = self.images.index_select(0, index.to(self.images.device))
         if self._oracle is not None:
             labeled = LabeledSet(images, self.truth[index])
             site = OracleSite(client, self.network, labeled, self.classes, self.flips)
