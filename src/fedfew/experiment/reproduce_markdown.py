@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ RULE = (
     "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
     "An accuracy agrees with the paper's if it is no further off than two standard errors of both."
 )
+
+FEW = 4
+"""So many runs that were cut short are named; more are counted."""
 
 
 def section(
@@ -58,7 +62,10 @@ def _facts(outcomes: Sequence[Outcome], found: Results) -> list[str]:
     ]
     short = [o for o in outcomes if not o.finished]
     if short:
+        counts = Counter((o.rounds, o.of) for o in short)
         told = ", ".join(f"{o.path.name} at round {o.rounds} of {o.of}" for o in short)
+        if len(short) > FEW:
+            told = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
         lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {told}.")
     if at := max((arm.at or 0 for arm in found.values()), default=0):
         lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
