@@ -122,7 +122,7 @@ def weight_by_rank(records: Sequence[dict[str, Any]], clients: int) -> NDArray[n
 
 def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
     """Mean accuracy by round with a band of one standard deviation; it is told which runs are not finished."""
-    short = []
+    short: dict[str, str] = {}
     for place, arm in enumerate(arms):
         if not arm.outcomes:
             continue
@@ -130,7 +130,8 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
         length = min(o.rounds for o in arm.outcomes)
         table = np.array([o.curve()[:length] for o in arm.outcomes])
         rounds, middle = np.arange(1, length + 1), table.mean(0)
-        short += [f"{label} to round {length} of {arm.outcomes[0].of}"] if length < arm.outcomes[0].of else []
+        if length < arm.outcomes[0].of:
+            short[label] = f"to round {length} of {arm.outcomes[0].of}"
         bold = 1.2 if label in BOUND_STYLE else 1.6
         axis.plot(rounds, middle, label=label, linewidth=bold, marker="." if length < 5 else "", **style)
         if len(table) > 1:
@@ -139,8 +140,11 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
     axis.set_xlabel("round")
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if short:
-        told = "not finished:\n" + "\n".join(short)
-        axis.text(0.02, 0.98, told, transform=axis.transAxes, fontsize=7, va="top", color="#b23a48")
+        alike = len(set(short.values())) == 1 and len(short) == len(axis.lines)
+        lines = [next(iter(short.values()))] if alike else [f"{label} {reached}" for label, reached in short.items()]
+        told = f"not finished:{' ' if alike else chr(10)}" + "\n".join(lines)
+        x, y, side = (0.99, 0.92, "right") if alike else (0.02, 0.98, "left")
+        axis.text(x, y, told, transform=axis.transAxes, fontsize=7, va="top", ha=side, color="#b23a48")
     _finish(axis, legend=False)
 
 
