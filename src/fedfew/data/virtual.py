@@ -13,6 +13,9 @@ import numpy as np
 from fedfew.core.streams import numpy_stream
 from fedfew.data.shares import Indices, grouped, starts
 
+DRAW = 2
+"""Counts the ways in which images have been drawn: a run of an earlier one is not gone on with."""
+
 
 @dataclass(frozen=True)
 class Alike(Sequence[int]):
@@ -62,13 +65,12 @@ class VirtualPartition:
     @property
     def spec(self) -> dict[str, float]:
         """What tells this partition from others over the same images."""
-        numbers = {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
-        return numbers | {"draw": 2}  # counts the ways of drawing there have been
+        return {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
 
     @property
     def hash(self) -> str:
         """SHA-256 over the numbers it follows from and the classes it draws by."""
-        digest = hashlib.sha256(json.dumps(self.spec, sort_keys=True).encode())
+        digest = hashlib.sha256(json.dumps(self.spec | {"draw": DRAW}, sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.labels, "<i8").data)
         return digest.hexdigest()
 
