@@ -51,7 +51,8 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
 
     rng, network = generator(7), linear_network()
     network.load(theta)
-    labels, mix = method.label(replace(site, network=network), EVEN, rng)
+    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    labels = adjusted.argmax(1)
     order = torch.randperm(len(site), generator=rng)
     views = strong(site.images[order], rng, flips=site.flips)
     free = theta.clone().requires_grad_()
@@ -60,6 +61,41 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
     torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
     assert trained.votes is not None
     assert torch.equal(trained.votes, labels)
+
+
+def test_soft_labels_are_the_adjusted_probabilities() -> None:
+    method, site, theta = fedfew(steps=20, soft=True), client_site(0), random_theta(1)
+    trained = method.train_client(payload(theta), site, generator(7))
+
+    rng, network = generator(7), linear_network()
+    network.load(theta)
+    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    order = torch.randperm(len(site), generator=rng)
+    views = strong(site.images[order], rng, flips=site.flips)
+    free = theta.clone().requires_grad_()
+    logits = linear_logits(free, views) + (mix / EVEN).log()
+    loss = -(adjusted[order] * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
+
+
+def test_a_temperature_of_zero_is_found_from_the_accuracy_in_validation() -> None:
+    method, site, theta = fedfew(temperature=0.0), client_site(0), random_theta(1)
+    site.network.load(theta)
+    state = replace(method.before_clients(method.start(theta), server_site(), generator(1)), validation=(0.9, 0.45))
+    assert float(method.broadcast(state, 0)["accuracy"]) == 0.45
+    adjusted, _ = method.label(site, payload(theta) | {"accuracy": torch.tensor(0.45)}, generator(2))
+    assert float(adjusted.amax(1).mean()) == pytest.approx(0.45, abs=1e-4)
+
+
+@pytest.mark.parametrize("validation", [(), (0.5, 0.0)])
+def test_without_validation_images_the_temperature_is_one(validation: tuple[float, ...]) -> None:
+    free, given = fedfew(temperature=0.0), fedfew(temperature=1.0)
+    theta, site = random_theta(1), client_site(0)
+    state = replace(free.before_clients(free.start(theta), server_site(), generator(1)), validation=validation)
+    message = free.broadcast(state, 0)
+    assert "accuracy" not in message
+    first, second = (m.train_client(message, site, generator(2)).reply["psi"] for m in (free, given))
+    assert torch.equal(first, second)
 
 
 def test_without_em_the_mix_is_the_servers_and_changes_nothing() -> None:

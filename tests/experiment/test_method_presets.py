@@ -118,6 +118,16 @@ def test_full_scale_presets_have_the_published_settings(name: str, labels: int) 
     assert {key: config[key] for key in published} == published
 
 
+def test_laptop_presets_differ_in_the_method_alone() -> None:
+    configs = [load(f"{name}-laptop") for name in ("fedfew", "semifl", "fl2")]
+    for section in ("dataset", "partition", "model", "server", "fleet"):
+        assert configs[0][section] == configs[1][section] == configs[2][section]
+    for config in configs:
+        assert (config["model.width"], config["dataset.unlabeled"]) == (16, 11_000)
+        work = {key: config[f"client.{key}"] for key in ("epochs", "batch")}
+        assert (config["rounds"], config["participation"], work) == (40, 0.1, {"epochs": 2, "batch": 16})
+
+
 def rows() -> dict[str, list[str]]:
     """The tables of docs/methods.md: cells by the name in the first one."""
     text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")

@@ -2,7 +2,8 @@
 
     server:    ω_0 is trained on D_s for ``warmup`` epochs, and every aggregate after it
     client k:  q_i = mean of A weak views of f_σ(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
-               ŷ_i = argmax r_i, kept where max r_i ≥ τ;   labels are made once, with the model as received
+               T as given, or such that on average max q^(1/T) is the accuracy in validation
+               ŷ_i = argmax r_i or (soft) r_i, kept where max r_i ≥ τ;   made once, with the model as received
                ψ_k ← σ_t − η ∇ CE(ŷ, softmax(z(strong u) + κ log(π_k/π_server)))  on the kept images, z: the logits
     next:      ψ = Σ w_k ψ_k over the clients that kept labels;   σ_{t+1} = ψ trained on D_s
                ω_{t+1} = a ω_t + (1 − a) σ_{t+1}
@@ -26,10 +27,10 @@ from torch.nn.functional import cross_entropy
 from fedfew.algorithms.augment import strong, weak
 from fedfew.algorithms.exchange import active, contributions, model_reply, scalar
 from fedfew.algorithms.fedavg import NO_WAY_TO_TRUST
-from fedfew.algorithms.label_shift import em_prior, log_ratio
+from fedfew.algorithms.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.algorithms.local import LocalSGD, Supervised, descend, train_server
 from fedfew.core.layout import Layout, Vector
-from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
 
 
@@ -42,7 +43,11 @@ class FedFew:
     aggregator: Aggregator
     views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities are voted on")] = 3
     threshold: Annotated[Fraction, Doc("τ: a label counts from this (adjusted) probability on")] = 0.9
-    temperature: Annotated[Positive, Doc("T of the probabilities; above 1 for an over-confident model")] = 1.0
+    soft: Annotated[bool, Doc("train on the (adjusted) probabilities instead of the likeliest class")] = False
+    temperature: Annotated[
+        NonNegative,
+        Doc("T of the probabilities, above 1 for an over-confident model; 0: as sure as it is right in validation"),
+    ] = 1.0
     steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
     concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
     correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
@@ -68,34 +73,40 @@ class FedFew:
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ_t, the server's class mix, and the round's step size."""
         lr = scalar(self.client.rate(state.round, state.validation))
-        return {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
+        message = {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
+        if not self.temperature and state.validation and state.validation[-1]:
+            message["accuracy"] = scalar(state.validation[-1])
+        return message
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Label once with σ_t, then train on strong views of what was kept."""
         network = site.network
         network.load(payload["omega"])
-        votes, mix = self.label(site, payload["prior"], rng)
+        adjusted, mix = self.label(site, payload, rng)
+        confidence, labels = adjusted.max(1)
+        votes = torch.where(confidence >= self.threshold, labels, -1)
+        targets = (adjusted if self.soft else votes).to(network.device)
         kept = (votes >= 0).nonzero().squeeze(1)
         shift = self.correction * log_ratio(mix, payload["prior"]).to(network.device)
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
             views = strong(site.images[chosen], rng, flips=site.flips)
-            return cross_entropy(network(views) + shift, votes[chosen].to(network.device))
+            return cross_entropy(network(views) + shift, targets[chosen])
 
         steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
         metrics = {"coverage": len(kept) / max(len(site), 1), "steps": float(steps)}
         return Trained({"psi": network.snapshot()}, metrics, votes)
 
-    def label(self, site: ClientSite, prior: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """ŷ for every image, −1 where it is not kept, and the class mix π_k."""
+    def label(self, site: ClientSite, payload: Payload, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """r, what the client takes every image for (N×C), and its class mix π_k."""
         if not len(site):
-            return torch.empty(0, dtype=torch.int64), prior
+            return torch.empty(0, site.classes), payload["prior"]
         outputs = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
-        mean = torch.stack(outputs).mean(0)
-        adjusted, mix = em_prior(mean, prior, self.temperature, self.steps, self.concentration)
-        confidence, labels = adjusted.max(1)
-        return torch.where(confidence >= self.threshold, labels, -1), mix
+        mean, temperature = torch.stack(outputs).mean(0), self.temperature
+        if not temperature:
+            temperature = honest_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0
+        return em_prior(mean, payload["prior"], temperature, self.steps, self.concentration)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

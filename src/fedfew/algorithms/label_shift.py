@@ -18,6 +18,8 @@ from fedfew.algorithms.augment import weak
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import ClientSite, Payload, ServerSite, ServerState
 
+TEMPERATURES = 0.5, 5.0
+"""Bounds of a temperature that is found, not given."""
 Adjust = Callable[[Tensor], Tensor]
 """Probabilities …×C as a client reads them, given what it knows of its own classes."""
 
@@ -32,6 +34,19 @@ def tempered(probabilities: Tensor, temperature: float) -> Tensor:
     if temperature == 1:
         return probabilities
     return (probabilities.clamp_min(1e-30).log() / temperature).softmax(-1)
+
+
+def honest_temperature(probabilities: Tensor, accuracy: float) -> float:
+    """T at which the probabilities N×C are as sure, on average, as the model is right: mean max p^(1/T) = ``accuracy``.
+
+    Certainty falls with T, so halving finds it, within bounds that keep a few images from deciding too much.
+    """
+    logarithms, low, high = probabilities.double().clamp_min(1e-30).log(), *TEMPERATURES
+    for _ in range(30 if len(probabilities) else 0):
+        middle = (low + high) / 2
+        surer = float((logarithms / middle).softmax(1).amax(1).mean()) > accuracy
+        low, high = (middle, high) if surer else (low, middle)
+    return (low + high) / 2
 
 
 def em_prior(
