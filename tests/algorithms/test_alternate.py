@@ -252,5 +252,7 @@ def test_the_warm_up_is_as_long_as_it_says(make: Any) -> None:
     state = method.before_clients(method.start(theta(network)), site, seeded(0))
     long = replace(method.server, sgd=replace(SGD, epochs=7))
     assert torch.equal(state.sigma, train_server(long, theta(network), method.start(theta(network)), site, seeded(0)))
-    later = method.before_clients(replace(state, round=1), site, seeded(0))
+    later = method.before_clients(replace(state, round=1, participation={0: 1}), site, seeded(0))
     assert torch.equal(later.sigma, state.omega), "only before the first round"
+    unheard = method.before_clients(replace(method.start(theta(network)), round=1), site, seeded(0))
+    assert torch.equal(unheard.sigma, state.sigma), "a first round in which nobody answered takes nothing away"

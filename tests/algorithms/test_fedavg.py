@@ -100,6 +100,14 @@ def test_fedprox_holds_a_client_near_its_start() -> None:
     assert (psi - omega).norm() < (plain - omega).norm()
 
 
+def test_a_client_that_is_only_held_in_place_reports_no_steps() -> None:
+    unsure = PseudoLabel(threshold=1.0)
+    method, theta = fedavg(prox=0.1, objective=unsure), torch.zeros_like(random_theta(1))
+    trained = method.train_client(payload_of(theta), client_site(0), generator(0))
+    assert trained.metrics["steps"] == 0
+    assert torch.equal(trained.reply["psi"], theta)
+
+
 def test_fedprox_is_fedavg_with_a_proximal_term() -> None:
     assert fedprox(SERVER, CLIENT, by_images, TowardsZero()) == fedavg(prox=0.01)
     assert fedavg().prox == 0.0

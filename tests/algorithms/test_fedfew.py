@@ -140,4 +140,5 @@ def test_without_a_mean_omega_is_sigma() -> None:
     state = method.before_clients(method.start(random_theta(2)), site, generator(1))
     after = method.after_clients(state, [], site, generator(2))
     assert "sigma" not in after.extra
-    assert torch.equal(method.before_clients(replace(after, round=1), site, generator(3)).sigma, after.omega)
+    second = replace(after, round=1, participation={0: 1})
+    assert torch.equal(method.before_clients(second, site, generator(3)).sigma, after.omega)

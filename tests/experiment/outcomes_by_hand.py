@@ -19,6 +19,7 @@ def by_hand(
     config = load(TINY, {"rounds": rounds, "seed": seed, "dataset.seed": seed, **chosen}).document
     records = [
         {"round": t + 1, "accuracy": a, "validation": a, "loss": 1.0, "seconds": {"server": 0.5}, "weights": {}}
+        | {"bytes_up": 1000 * (t + 1), "bytes_down": 2500}
         for t, a in enumerate(accuracies)
     ]
     path = Path(name or f"{config['method']['name']}-{seed}")

@@ -38,6 +38,15 @@ def test_mean_and_interval_by_students_t() -> None:
     assert found.high == pytest.approx(0.44 + half)
 
 
+def test_traffic_of_a_round_stands_beside_the_accuracy() -> None:
+    found = three_seeds()
+    assert [(r.bytes_up, r.bytes_down) for r in found.rows] == [(2000.0, 2500.0)] * 2  # 1000, 2000, 3000 up
+    told = list(csv.DictReader(io.StringIO(to_csv(found).decode())))
+    assert {(r["bytes_up"], r["bytes_down"]) for r in told} == {("2000.0", "2500.0")}
+    assert as_json(found)["rows"][0]["bytes_up"] == 2000.0
+    assert to_latex(found).count("& 0.002 & 0.0025") == 2
+
+
 def test_the_difference_is_paired_by_seed() -> None:
     found = row(three_seeds(), method__name="fedmix").difference
     gains = [0.44 - 0.40, 0.50 - 0.44, 0.53 - 0.48]
@@ -194,10 +203,10 @@ def test_latex_is_a_booktabs_table() -> None:
     runs = [flat(0.5, seed=s, method__mask_on=how) for s in (0, 1) for how in ("mean", "first")]
     text = to_latex(compare([*runs, flat(0.4, seed=0, **SERVER_ONLY), flat(0.5, seed=1, **SERVER_ONLY)]))
     lines = text.splitlines()
-    assert lines[:2] == ["\\begin{tabular}{llrrl}", "\\toprule"]
+    assert lines[:2] == ["\\begin{tabular}{llrrlrr}", "\\toprule"]
     assert lines[2].startswith("method.name & method.mask\\_on & seeds")
     columns = {line.count(" & ") for line in lines if line.endswith("\\\\")}
-    assert columns == {4}
+    assert columns == {6}
     assert "\\bottomrule" in lines
-    assert "server-only & -- & 2 & 45.0 $\\pm$ 63.5 & -- \\\\" in lines
+    assert "server-only & -- & 2 & 45.0 $\\pm$ 63.5 & -- & 0.002 & 0.0025 \\\\" in lines
     assert "not significant" in text

@@ -58,6 +58,17 @@ def test_a_prior_needs_a_vote(method: str) -> None:
     assert accepted(method__name="semifl", vote__prior="em")
 
 
+def test_fedfew_has_the_prior_under_its_own_settings() -> None:
+    assert "method.steps" in refused(method__name="fedfew", vote__prior="em")
+
+
+def test_a_temperature_that_is_found_needs_validation_images() -> None:
+    told = refused(method__name="fedfew", method__temperature=0.0, dataset__validation=0)
+    assert "dataset.validation is 0" in told
+    assert accepted(method__name="fedfew", method__temperature=0.0, dataset__validation=50)
+    assert accepted(method__name="fedfew", method__temperature=1.5, dataset__validation=0)
+
+
 @pytest.mark.parametrize("objective", ["pi-model", "temporal-ensembling", "mean-teacher"])
 def test_a_prior_needs_an_objective_that_labels(objective: str) -> None:
     told = refused(method__name="fedavg", objective__name=objective, vote__prior="em")

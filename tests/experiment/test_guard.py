@@ -41,6 +41,15 @@ def test_a_handful_of_labels_says_nothing() -> None:
     assert alarms([record(t, [9, *[0] * 9]) for t in range(1, 6)]) == []
 
 
+def test_a_class_that_is_common_among_the_labels_may_be_common_among_the_images() -> None:
+    rounds = [record(t, [67, 6, 6, 6, 5, 5, 5]) for t in range(1, 8)]
+    assert alarms(rounds), "67 of 100, where a seventh is an even share"
+    assert alarms(rounds, [134, 12, 12, 12, 10, 10, 10]) == []
+    (alarm,) = alarms([record(t, [40, 40, 5, 5, 5, 5, 0]) for t in range(1, 8)], [134, 12, 12, 12, 10, 10, 10])
+    assert "class 1" in alarm.text
+    assert "6.7 times its share of 6%" in alarm.text
+
+
 @pytest.mark.parametrize("share", [[90, 10], [100, 0]])
 def test_with_two_classes_only_nearly_everything_is_too_much(share: list[int]) -> None:
     found = alarms([record(t, share) for t in range(1, 8)])

@@ -195,6 +195,8 @@ def test_each_name_is_explained_with_its_settings(name: str, capsys: Capture) ->
     plain = fedfew(capsys, "methods", name)
     assert plain.status == 0
     assert all(f"  {key} " in plain.out for key in about["settings"])
+    if about["kind"] in ("algorithms", "aggregators", "objectives"):
+        assert f"preset: fedfew run {about['preset']}" in plain.out
 
 
 def test_explain(capsys: Capture) -> None:

@@ -38,7 +38,10 @@ def fedfreq(
         Literal["frequency", "frequency×examples"], Doc("what weighs: participation alone, or times the images")
     ] = "frequency",
 ) -> Aggregate:
-    """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs."""
+    """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs.
+
+    ψ = Σ w_k ψ_k,  w_k = (1 − q_k / Σ q) / (m − 1),  q_k: rounds client k has answered in, of the m that answered
+    """
     weights = fedfreq_weights([part.participation for part in contributions])
     if by == "frequency×examples":
         weights = normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
@@ -82,7 +85,10 @@ def status(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) 
 
 
 def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """Coordinate-wise median (Yin et al. 2018), for even m the mean of the middle two; no client has a weight."""
+    """Coordinate-wise median (Yin et al. 2018), for even m the mean of the middle two; no client has a weight.
+
+    ψ[j] = median of ψ_1[j], …, ψ_m[j]
+    """
     return by_coordinate(contributions, _median)
 
 

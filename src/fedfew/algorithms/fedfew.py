@@ -2,7 +2,7 @@
 
     server:    ω_0 is trained on D_s for ``warmup`` epochs, and every aggregate after it
     client k:  q_i = mean of A weak views of f_σ(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
-               T as given, or such that on average max q^(1/T) is the accuracy in validation
+               T as given, or such that on average max q^(1/T) is ω_t's accuracy on the validation images
                ŷ_i = argmax r_i or (soft) r_i, kept where max r_i ≥ τ;   made once, with the model as received
                ψ_k ← σ_t − η ∇ CE(ŷ, softmax(z(strong u) + κ log(π_k/π_server)))  on the kept images, z: the logits
     next:      ψ = Σ w_k ψ_k over the clients that kept labels;   σ_{t+1} = ψ trained on D_s
@@ -65,7 +65,7 @@ class FedFew:
         """Before the first round the server trains alone, so that the first labels are worth something."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         sigma = state.extra.get("sigma", state.omega)
-        if state.round == 0:
+        if not state.participation:
             alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
             sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()})

@@ -25,7 +25,10 @@ def trimmed_mean(
     *,
     trim: Annotated[float, Ge(0), Lt(0.5), Doc("share of the clients left out at each end of every coordinate")] = 0.2,
 ) -> Aggregate:
-    """Trimmed mean (Yin et al. 2018): at each coordinate the ⌊trim·m⌋ smallest and largest values are left out."""
+    """Trimmed mean (Yin et al. 2018): at each coordinate the ⌊trim·m⌋ smallest and largest values are left out.
+
+    ψ[j] = mean of ψ_(c+1)[j], …, ψ_(m−c)[j], sorted by size,  c = ⌊trim·m⌋
+    """
     cut = int(trim * len(contributions) + 1e-9)  # a product such as 0.29·100 = 28.999… is meant to be 29
 
     def mean(block: Tensor) -> Tensor:
@@ -44,6 +47,8 @@ def krum(
     select: Annotated[Count, Doc("models averaged: 1 is Krum, more is multi-Krum")] = 1,
 ) -> Aggregate:
     """Krum (Blanchard et al. 2017): the model nearest to its m − f − 2 nearest others, or the mean of the best few.
+
+    s_k = Σ ‖ψ_k − ψ_i‖² over its m − f − 2 nearest ψ_i,  ψ = ψ_k of the smallest s_k
 
     Where fewer clients answer than 2f + 3, f is lowered to what their number allows.
     """

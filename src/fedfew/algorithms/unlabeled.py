@@ -20,13 +20,15 @@ def train_unlabeled(
     prox: float = 0.0,
 ) -> Trained:
     """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage where it labels."""
-    network, ballot = site.network, Ballot(len(site))
+    network, ballot, learned = site.network, Ballot(len(site)), False
     network.load(payload["omega"])
     adjust = vote.adjust(payload, site, rng)
     step = objective.begin(site, float(payload["progress"]), rng, adjust)
 
     def loss_of(indices: Tensor) -> Tensor | None:
+        nonlocal learned
         outcome = step(indices)
+        learned = learned or outcome.loss is not None
         if outcome.labels is not None and outcome.keep is not None:
             ballot.record(indices, outcome.labels, outcome.keep)
         return outcome.loss
@@ -34,5 +36,6 @@ def train_unlabeled(
     near = Pull(payload["omega"].to(network.device), prox / 2)
     penalty = near.add_gradient if prox else None
     steps = descend(network, sgd, float(payload["lr"]), len(site), loss_of, rng, penalty)
-    metrics = {"steps": float(steps)} | ({"coverage": ballot.coverage} if objective.labels else {})
+    # a client that is only held where it started has learned nothing, and is left out of FedNova's mean
+    metrics = {"steps": float(steps if learned else 0)} | ({"coverage": ballot.coverage} if objective.labels else {})
     return Trained({"psi": network.snapshot()}, metrics, ballot.votes if objective.labels else None)

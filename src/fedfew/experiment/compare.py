@@ -59,6 +59,9 @@ class Row:
     accuracy: Interval
     difference: Interval | None
     """To server-only runs with the same seeds, data, labels, model and rounds."""
+    bytes_up: float
+    """What the clients send in a round, the mean over runs and rounds."""
+    bytes_down: float
     runs: tuple[str, ...]
     rounds: int
     partial: bool
@@ -199,6 +202,8 @@ def _row(
         key=key,
         accuracy=Interval.of(_by_seeds((run.seeds, _accuracy(run, which)) for run in group)),
         difference=Interval.of(_by_seeds(gains)) if gains else None,
+        bytes_up=mean(run.traffic("bytes_up") for run in group),
+        bytes_down=mean(run.traffic("bytes_down") for run in group),
         runs=tuple(str(run.path) for run in group),
         rounds=min(run.rounds for run in group),
         partial=any(not run.finished for run in group),

@@ -54,7 +54,8 @@ def to_csv(found: Comparison) -> bytes:
                 "low": row.accuracy.low, "high": row.accuracy.high,
                 "difference": gap.mean if gap else None, "difference_low": gap.low if gap else None,
                 "difference_high": gap.high if gap else None, "pairs": gap.n if gap else 0,
-                "significant": significant, "rounds": row.rounds, "finished": not row.partial,
+                "significant": significant, "bytes_up": row.bytes_up, "bytes_down": row.bytes_down,
+                "rounds": row.rounds, "finished": not row.partial,
             }
         )  # fmt: skip
     return as_csv(rows, list(rows[0]))
@@ -62,14 +63,15 @@ def to_csv(found: Comparison) -> bytes:
 
 def to_latex(found: Comparison) -> str:
     """A table for ``\\usepackage{booktabs}``."""
-    columns = [*found.by, "seeds", "accuracy (\\%)", "difference to server-only (points)"]
-    align = "l" * len(found.by) + "rrl"
+    columns = [*found.by, "seeds", "accuracy (\\%)", "difference to server-only (points)", "MB up", "MB down"]
+    align = "l" * len(found.by) + "rrlrr"
     lines = [f"\\begin{{tabular}}{{{align}}}", "\\toprule"]
     lines.append(" & ".join([*map(_escaped, columns[: len(found.by)]), *columns[len(found.by) :]]) + " \\\\")
     lines.append("\\midrule")
     for row in found.rows:
         cells = ["--" if value is None else _escaped(str(value)) for value in row.key.values()]
         numbers = [str(row.accuracy.n), _dashes(accuracy_text(row.accuracy)), _dashes(difference_text(row))]
+        numbers += [f"{row.bytes_up / 1e6:.3g}", f"{row.bytes_down / 1e6:.3g}"]
         lines.append(" & ".join([*cells, *numbers]) + " \\\\")
     lines += ["\\bottomrule", "\\end{tabular}"]
     lines += [f"% {note}" for note in found.notes]

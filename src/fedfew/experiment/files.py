@@ -50,10 +50,15 @@ def class_counts(federation: Federation) -> dict[str, Any]:
     known = few and len(truth) > 0 and bool((truth >= 0).all())
     return {
         "classes": list(federation.classes),
-        "server": torch.bincount(federation.server.labels, minlength=width).tolist(),
+        "server": label_counts(federation),
         "clients": federation.partition.histogram(truth, width).tolist() if known else [],
         "sites": list(federation.sites),
     }
+
+
+def label_counts(federation: Federation) -> list[int]:
+    """How many labels of each class the server has."""
+    return [int(n) for n in torch.bincount(federation.server.labels, minlength=len(federation.classes))]
 
 
 def model_file(parts: Parts, state: ServerState) -> bytes:

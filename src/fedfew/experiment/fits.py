@@ -40,7 +40,7 @@ def misfits(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
     yield from _wire(document, plain)
     yield from _norm(document, plain)
     yield from _open_set(document)
-    yield from _schedules(document)
+    yield from _validation(document)
     yield from _own(document)
     yield from _engine(document)
 
@@ -69,13 +69,16 @@ def _own(document: Table) -> Iterator[FedfewError]:
             yield FedfewError("E113", f"{section}.name", what, 'Put it into a file, or set fleet.kind = "inline"')
 
 
-def _schedules(document: Table) -> Iterator[FedfewError]:
+def _validation(document: Table) -> Iterator[FedfewError]:
     if document["dataset"]["validation"] or document["dataset"]["name"] in BRING_SITES:
         return
     for section in ("server", "client"):
         if document[section]["schedule"] == "plateau":
             what = "a plateau is seen on validation images, and dataset.validation is 0"
             yield FedfewError("E113", f"{section}.schedule", what, "Set dataset.validation, or use the cosine schedule")
+    if document["method"].get("temperature") == 0:
+        what = "a temperature of 0 is found from the accuracy on validation images, and dataset.validation is 0"
+        yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
 
 
 def _aggregator(document: Table) -> Iterator[FedfewError]:
@@ -95,7 +98,10 @@ def _vote(document: Table) -> Iterator[FedfewError]:
     objective = document["objective"]["name"]
     if "vote" not in wanted:
         fits = [name for name, make in ALGORITHMS.items() if "vote" in inspect.signature(make).parameters]
-        what = f"method {document['method']['name']} makes no pseudo-labels by vote, so vote.prior has no meaning"
+        name = document["method"]["name"]
+        what = f"method {name} makes no pseudo-labels by vote, so vote.prior has no meaning"
+        if name == "fedfew":
+            what = "method fedfew has this estimate already, under method.steps"
         yield FedfewError("E113", "vote.prior", what, f"These have a vote: {', '.join(fits)}")
     elif "objective" in wanted and not find("objective", objective, OBJECTIVES)().labels:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]

@@ -32,21 +32,24 @@ class Alarm:
     text: str
 
 
-def alarms(records: Sequence[Mapping[str, Any]]) -> list[Alarm]:
-    """Each kind of collapse at the first round that shows it; nothing for a run that looks sound."""
+def alarms(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> list[Alarm]:
+    """Each kind of collapse at the first round that shows it; nothing for a run that looks sound.
+
+    ``labels``: how many the server has of each class, which tells a class's share; without them all are alike.
+    """
     found: dict[str, Alarm] = {}
     for end in range(1, len(records) + 1):
-        for alarm in newest(records[:end]):
+        for alarm in newest(records[:end], labels):
             found.setdefault(alarm.kind, alarm)
     return list(found.values())
 
 
-def newest(records: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+def newest(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> list[Alarm]:
     """What the last of these rounds shows."""
-    return [alarm for sign in (one_class, sure_and_wrong) if (alarm := sign(records))]
+    return [alarm for alarm in (one_class(records, labels), sure_and_wrong(records)) if alarm]
 
 
-def one_class(records: Sequence[Mapping[str, Any]]) -> Alarm | None:
+def one_class(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> Alarm | None:
     """Whether one class took more than three times its share of the labels kept in the last rounds."""
     recent = [record["pseudo_classes"] for record in records[-WINDOW:] if record["pseudo_classes"]]
     if len(records) < WINDOW or not recent:
@@ -55,15 +58,17 @@ def one_class(records: Sequence[Mapping[str, Any]]) -> Alarm | None:
     kept, classes = sum(counts), len(counts)
     if kept < FEWEST or classes < 2:
         return None
-    largest = max(range(classes), key=lambda c: counts[c])
-    share, bound = counts[largest] / kept, min(TIMES_ITS_SHARE / classes, NEARLY_ALL)
-    if share <= bound:
+    known = sum(labels) if len(labels) == classes else 0
+    usual = [labels[c] / known if known and labels[c] else 1 / classes for c in range(classes)]
+    largest = max(range(classes), key=lambda c: counts[c] / usual[c])
+    share = counts[largest] / kept
+    if share <= min(TIMES_ITS_SHARE * usual[largest], NEARLY_ALL):
         return None
     what = f"{share:.0%} of the pseudo-labels of the last {len(recent)} rounds are class {largest}"
     return Alarm(
         records[-1]["round"],
         "one-class",
-        f"{what}, {share * classes:.1f} times its share of {1 / classes:.0%}: the labels may be collapsing. "
+        f"{what}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be collapsing. "
         "Raise the threshold, lower client.lr, or give the server more epochs.",
     )
 

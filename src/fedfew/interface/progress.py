@@ -28,6 +28,8 @@ def estimate(record: "RoundRecord", rounds: int) -> str:
 
 def follow(session: "Session", title: str) -> None:
     """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
+    from fedfew.experiment.files import label_counts
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -40,7 +42,8 @@ def follow(session: "Session", title: str) -> None:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
             usual, seen = session.state.round + 2, session.folder.records()  # warm-up and start are in the first round
-            told = {alarm.kind for alarm in alarms(seen)}
+            labels = label_counts(session.parts.federation)
+            told = {alarm.kind for alarm in alarms(seen, labels)}
             for record in session.advance():
                 if record["round"] == usual and (words := estimate(record, session.rounds)):
                     bar.console.print(words)
@@ -51,7 +54,7 @@ def follow(session: "Session", title: str) -> None:
                         f"{fault['code']} {what}:[/] {escape(fault['reason'])}"
                     )
                 seen.append(record)
-                for alarm in newest(seen):
+                for alarm in newest(seen, labels):
                     if alarm.kind not in told:  # once is enough
                         bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
                         told.add(alarm.kind)

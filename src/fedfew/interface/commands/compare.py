@@ -64,15 +64,17 @@ def _show(found: "Comparison") -> None:
 
     from fedfew.experiment.compare_tables import accuracy_text, difference_text
     from fedfew.interface.console import err, out
+    from fedfew.interface.report.words import size
 
     table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
     for key in found.by:
         table.add_column(key)
-    for column in ("seeds", "accuracy", "against server-only, paired"):
+    for column in ("seeds", "accuracy", "against server-only, paired", "up a round", "down a round"):
         table.add_column(column, justify="right")
     for row in found.rows:
         keys = ["–" if value is None else str(value) for value in row.key.values()]
-        table.add_row(*keys, str(row.accuracy.n), accuracy_text(row.accuracy), difference_text(row))
+        traffic = (size(row.bytes_up), size(row.bytes_down))
+        table.add_row(*keys, str(row.accuracy.n), accuracy_text(row.accuracy), difference_text(row), *traffic)
     out.print(table)
     for note in found.notes:
         err.print(f"note: {note}", markup=False, soft_wrap=True)

@@ -66,7 +66,7 @@ def _one(name: str, registries: dict[str, Any], json: bool) -> None:
     settings = settings_of(target)
     about = _about(kind, target)
     unfit = method_class(target).unfit if kind == "algorithms" else {}
-    preset = name if name in presets() else None
+    preset = name if name in presets() else _preset_with(kind, name)
     if json:
         told = {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}
         print_json({"name": name, "kind": kind, "about": about, "settings": told, "unfit": unfit, "preset": preset})
@@ -82,6 +82,19 @@ def _one(name: str, registries: dict[str, Any], json: bool) -> None:
         out.print(f"  {aggregator:20} {reason}", markup=False, soft_wrap=True)
     if preset:
         out.print(f"\npreset: fedfew run {preset}", markup=False)
+
+
+TELLING = ("paper-tuned", "semifl", "fl2")
+"""Presets that show a name at its best where several use it."""
+
+
+def _preset_with(kind: str, name: str) -> str | None:
+    """The first preset that uses it, where none has its name."""
+    from fedfew.experiment.config import load, presets
+
+    key = {"algorithms": "method.name", "aggregators": "aggregator.name", "objectives": "objective.name"}.get(kind)
+    known = sorted(presets(), key=lambda preset: preset not in TELLING)
+    return next((preset for preset in known if load(preset)[key] == name), None) if key else None
 
 
 def _about(kind: str, target: Any) -> str:

@@ -23,7 +23,7 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        return [*self.keys, "seeds", "accuracy in %", "against server-only, paired"]
+        return [*self.keys, "seeds", "accuracy in %", "against server-only, paired", "up a round", "down a round"]
 
 
 def tables(runs: Sequence[Facts]) -> list[Table]:
@@ -40,6 +40,7 @@ def tables(runs: Sequence[Facts]) -> list[Table]:
 def _table(runs: Sequence[Facts]) -> Table:
     from fedfew.experiment.compare import compare
     from fedfew.experiment.compare_tables import accuracy_text, difference_text
+    from fedfew.interface.report.words import size
 
     outcomes, notes = [], []
     for run in runs:
@@ -58,6 +59,8 @@ def _table(runs: Sequence[Facts]) -> Table:
             str(row.accuracy.n),
             accuracy_text(row.accuracy),
             difference_text(row),
+            size(row.bytes_up),
+            size(row.bytes_down),
         ]
         for row in found.rows
     ]

@@ -68,7 +68,8 @@ def environment(*folders: str) -> Environment:
     made.globals |= {
         "coverage": partial(words.newest, key="coverage"),
         "correct": partial(words.newest, key="correct"),
-        "bytes_sent": words.sent,
+        "bytes_up": partial(words.traffic, key="bytes_up"),
+        "bytes_down": partial(words.traffic, key="bytes_down"),
         "time_taken": lambda run: run.seconds,
         "version": metadata.version("fedfew"),
     }
@@ -123,10 +124,9 @@ def run_report(run: Facts, others: Sequence[Facts], links: Links) -> str:
         run=run,
         bounds=bounds,
         between=words.between(run, bounds),
-        alarms=alarms(run.records),
+        alarms=alarms(run.records, run.classes.get("server", ())),
         lost=sum(len(r["rejected"]) for r in run.records),
         skipped=sum(bool(r["skipped"]) for r in run.records),
-        sent=words.sent(run),
         events=words.events_of(run),
         charts=[draw(figure, links) for figure in figures_of(run, bounds)],
         plural=False,
@@ -185,7 +185,7 @@ def folder_report(folder: Path, runs: Sequence[Facts], faults: Sequence[FedfewEr
         faults=faults,
         sections=sections_of(runs, links),
         tables=tables(runs),
-        alarms={run.name: alarms(run.records) for run in runs},
+        alarms={run.name: alarms(run.records, run.classes.get("server", ())) for run in runs},
         plural=True,
     )
 

@@ -137,9 +137,9 @@ def between(run: Facts, bounds: Sequence[Bound]) -> str:
     )
 
 
-def sent(run: Facts) -> float:
-    """Bytes in both directions."""
-    return float(sum(r["bytes_up"] + r["bytes_down"] for r in run.records))
+def traffic(run: Facts, key: str) -> float:
+    """bytes_up or bytes_down of a round, the mean over the rounds."""
+    return float(sum(r[key] for r in run.records)) / max(len(run.records), 1)
 
 
 def newest(run: Facts, key: str) -> float | None:
