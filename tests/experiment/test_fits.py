@@ -58,6 +58,14 @@ def test_a_prior_needs_a_vote(method: str) -> None:
     assert accepted(method__name="semifl", vote__prior="em")
 
 
+def test_an_objective_that_the_method_would_ignore_is_refused() -> None:
+    told = refused(method__name="semifl", objective__name="uda")
+    assert "an objective of its own" in told
+    assert "fedavg" in told
+    assert accepted(method__name="fedavg", objective__name="uda")
+    assert load("fixmatch", {"method.name": "semifl"}), "what a preset brings along is dropped, not refused"
+
+
 def test_fedfew_has_the_prior_under_its_own_settings() -> None:
     assert "method.steps" in refused(method__name="fedfew", vote__prior="em")
 

@@ -23,7 +23,7 @@ from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
-from fedfew.experiment.fits import misfits, settle
+from fedfew.experiment.fits import misfits, settle, unused_objective
 from fedfew.experiment.method import plain_algorithm
 from fedfew.experiment.names import find, is_own, method_class, own_settings
 from fedfew.models import MODELS
@@ -200,7 +200,10 @@ def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None)
     given = apply_overrides(table, overrides or {})
     here = Path(place).parent if Path(place).is_file() else Path()
     bases = {key: Path() if key in (overrides or {}) else here for key in ("dataset.path", "start")}
-    return check(_absolute_paths(given, bases), place)
+    config = check(_absolute_paths(given, bases), place)
+    if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config.document)):
+        raise ConfigErrors([fault])
+    return config
 
 
 def _absolute_paths(table: Table, bases: Mapping[str, Path]) -> Table:

@@ -109,6 +109,16 @@ def _vote(document: Table) -> Iterator[FedfewError]:
         yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")
 
 
+def unused_objective(document: Table) -> FedfewError | None:
+    """Why an objective that was asked for would be ignored; nothing if it is used."""
+    name = document["method"]["name"]
+    if "objective" in inspect.signature(find("method", name, ALGORITHMS)).parameters:
+        return None
+    fits = [known for known, make in ALGORITHMS.items() if "objective" in inspect.signature(make).parameters]
+    what = f"method {name} has an objective of its own, so [objective] has no meaning"
+    return FedfewError("E113", "objective.name", what, f"These take one: {', '.join(fits)}")
+
+
 def _privacy(document: Table, plain: Algorithm) -> Iterator[FedfewError]:
     privacy, name, model = document["privacy"], document["method"]["name"], document["model"]
     if privacy["noise"] and not privacy["clip"]:
