@@ -133,7 +133,7 @@ def test_chosen_runs_are_compared(tab: Tab, runs: Path, server: str, pictures: P
     tab.wait(LIVE)
     tab.run("document.querySelectorAll('input[name=run]').forEach(i => i.click())")
     tab.run("document.querySelector('form button').click()")
-    tab.wait("location.pathname === '/compare' && " + DRAWN)
+    tab.wait("location.pathname === '/compare' && document.readyState === 'complete' && " + DRAWN)
     tables = "[...document.querySelectorAll('table')].map(t => t.querySelectorAll('tbody tr').length)"
     assert tab.run(tables) == [3, 3]  # runs and their comparison: the two seeds differ in dropout too
     assert_clean(tab, server)
