@@ -241,7 +241,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     if max(levels) < of:
         facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
     return (
-        f"## All methods: {task.words}\n\n"
+        f"## {'Leading' if task.arms else 'All'} methods: {task.words}\n\n"
         + "\n".join([*facts, ""])
         + "".join(f"\n{table(found, level)}\n" for level in levels)
     )
