@@ -47,7 +47,7 @@ def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:
     for norm in ("group", "batch", "none"):
         table = TINY | {"method": {"name": method}, "model": {"name": "cnn", "width": 4, "norm": norm}}
         try:
-            return load(table, chosen | {"objective.threshold": 0.05} | (overrides or {}))
+            return load(table | {"objective": {"threshold": 0.05}}, chosen | (overrides or {}))
         except FedfewError as fault:
             if fault.code != "E113":
                 raise
