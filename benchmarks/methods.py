@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean, median, stdev
 from typing import Any
 
 from fedfew.experiment.config import Config, load, settings_for
@@ -236,7 +236,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         "through the network three times as often as the others and has half of them.",
         task.settings,
         "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "
-        "*Up* and *down*: bytes of a round; *s*: seconds of a round, while other runs shared the machine.",
+        "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
     if max(levels) < of:
         facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
@@ -257,13 +257,13 @@ def table(found: dict[str, list[Outcome]], upto: int) -> str:
             continue
         values = [accuracy(o, upto) for o in far]
         gains = [accuracy(o, upto) - base[o.seeds] for o in far if o.seeds in base]
-        last = [o.records[upto - 1] for o in far]
+        last, done = [o.records[upto - 1] for o in far], [record for o in far for record in o.records[:upto]]
         gain = "" if name == SERVER_ONLY or not gains else f"{100 * mean(gains):+.1f}{_spread(gains)}"
         rows.append((
             -mean(values),
             f"| {name} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
-            f"{_share(last, 'correct')} | {_bytes(last, 'bytes_up')} | {_bytes(last, 'bytes_down')} | "
-            f"{mean(o.seconds / o.rounds for o in far):.1f} |",
+            f"{_share(last, 'correct')} | {_bytes(done, 'bytes_up')} | {_bytes(done, 'bytes_down')} | "
+            f"{median(sum(record['seconds'].values()) for record in done):.1f} |",
         ))  # fmt: skip
     body = "\n".join(row for _, row in sorted(rows))
     columns = f"after {upto} rounds | accuracy | against server-only | seeds | labeled | of these right | up | down | s"
