@@ -31,7 +31,7 @@ class Alternate:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
         sigma = state.omega
-        if not state.participation:
+        if state.unheard:
             sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
 

@@ -81,7 +81,7 @@ class DSFL:
         """Draws the round's open images; before the first round the server trains alone."""
         self._check(site)
         sigma = state.omega
-        if not state.participation:
+        if state.unheard:
             sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         asked = site.open[torch.randperm(len(site.open), generator=rng)[: self.subset].sort().values]
         return replace(state, sigma=sigma, extra=state.extra | {"open": asked} | self.vote.learn(site))

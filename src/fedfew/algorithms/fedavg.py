@@ -59,8 +59,8 @@ class FedAvg:
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma, extra = state.omega, state.extra | self.vote.learn(site)
-        if self.order == "before" or not state.participation:
-            epochs = self.warmup if not state.participation else 0
+        if self.order == "before" or state.unheard:
+            epochs = self.warmup if state.unheard else 0
             sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
         return replace(state, sigma=sigma, extra=extra)
 

@@ -65,7 +65,7 @@ class FedFew:
         """Before the first round the server trains alone, so that the first labels are worth something."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         sigma = state.extra.get("sigma", state.omega)
-        if not state.participation:
+        if state.unheard:
             alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
             sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()})

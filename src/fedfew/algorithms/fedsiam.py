@@ -65,7 +65,7 @@ class FedSiam:
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """σ: the online network after the server's training; before the first round the target is σ too."""
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
-        first = self.uploads == "both" and not state.participation
+        first = self.uploads == "both" and state.unheard
         return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if first else {}))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:

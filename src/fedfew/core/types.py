@@ -123,6 +123,11 @@ class ServerState:
     metrics: dict[str, float] = field(default_factory=dict)
     """Numbers of the method's own about the round just done, e.g. gradient diversity (for the record too)."""
 
+    @property
+    def unheard(self) -> bool:
+        """No client has answered yet: before the first round, and after first rounds that had to be skipped."""
+        return not self.participation
+
     def with_(self, **changes: Any) -> "ServerState":
         """A copy with some fields replaced."""
         return replace(self, **changes)

@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 from fedfew.core.errors import FedfewError
 from fedfew.experiment.config import NAMED
 from fedfew.experiment.outcomes import WHICH, Outcome
+from fedfew.experiment.summary import traffic
 
 SEEDS = ("seed", "dataset.seed")
 METHOD, BASELINE = "method.name", "server-only"
@@ -202,8 +203,8 @@ def _row(
         key=key,
         accuracy=Interval.of(_by_seeds((run.seeds, _accuracy(run, which)) for run in group)),
         difference=Interval.of(_by_seeds(gains)) if gains else None,
-        bytes_up=mean(run.traffic("bytes_up") for run in group),
-        bytes_down=mean(run.traffic("bytes_down") for run in group),
+        bytes_up=mean(traffic(run.records, "bytes_up") for run in group),
+        bytes_down=mean(traffic(run.records, "bytes_down") for run in group),
         runs=tuple(str(run.path) for run in group),
         rounds=min(run.rounds for run in group),
         partial=any(not run.finished for run in group),

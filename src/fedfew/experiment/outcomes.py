@@ -47,10 +47,6 @@ class Outcome:
         """What the rounds took."""
         return float(sum(sum(r["seconds"].values()) for r in self.records))
 
-    def traffic(self, which: str) -> float:
-        """bytes_up or bytes_down of a round, the mean over the rounds."""
-        return sum(float(r[which]) for r in self.records) / max(self.rounds, 1)
-
     def cut(self, rounds: int) -> "Outcome":
         """The run as it was after so many rounds."""
         return replace(self, records=self.records[:rounds])

@@ -23,6 +23,11 @@ def accuracies(records: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     }
 
 
+def traffic(records: Sequence[dict[str, Any]], which: str) -> float:
+    """``bytes_up`` or ``bytes_down`` of a round, the mean over the rounds."""
+    return float(sum(r[which] for r in records)) / max(len(records), 1)
+
+
 def summarise(records: Sequence[dict[str, Any]], config: "Config", model_sha256: str) -> dict[str, Any]:
     """What summary.json holds."""
     voted = [r for r in records if r["coverage"] is not None]

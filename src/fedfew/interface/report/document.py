@@ -16,6 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.experiment.folder import CONFIG
 from fedfew.experiment.guard import alarms
 from fedfew.experiment.storage import write_atomically
+from fedfew.experiment.summary import traffic
 from fedfew.interface.charts import Figure, Grid
 from fedfew.interface.charts.sheet import to_csv
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
@@ -68,8 +69,8 @@ def environment(*folders: str) -> Environment:
     made.globals |= {
         "coverage": partial(words.newest, key="coverage"),
         "correct": partial(words.newest, key="correct"),
-        "bytes_up": partial(words.traffic, key="bytes_up"),
-        "bytes_down": partial(words.traffic, key="bytes_down"),
+        "bytes_up": lambda run: traffic(run.records, "bytes_up"),
+        "bytes_down": lambda run: traffic(run.records, "bytes_down"),
         "time_taken": lambda run: run.seconds,
         "version": metadata.version("fedfew"),
     }

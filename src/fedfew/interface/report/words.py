@@ -137,11 +137,6 @@ def between(run: Facts, bounds: Sequence[Bound]) -> str:
     )
 
 
-def traffic(run: Facts, key: str) -> float:
-    """bytes_up or bytes_down of a round, the mean over the rounds."""
-    return float(sum(r[key] for r in run.records)) / max(len(run.records), 1)
-
-
 def newest(run: Facts, key: str) -> float | None:
     """The last known value of a record's key."""
     return next((r[key] for r in reversed(run.records) if r[key] is not None), None)
