@@ -14,11 +14,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedfew.build.parts import federation_of
 from fedfew.core.types import LabeledSet
 from fedfew.data import heterogeneity, make_partition
-from fedfew.experiment.build import federation_of
-from fedfew.experiment.predict_files import CONCENTRATION, adapt
-from fedfew.experiment.run import Run
+from fedfew.inference.predict import CONCENTRATION, adapt
+from fedfew.runs.run import Run
 
 Row = dict[str, float | str]
 

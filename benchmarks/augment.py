@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from PIL import __version__ as pillow_version
 from torch import Tensor
 
-from fedfew.algorithms.augment import strong
+from fedfew.training.augment import strong
 
 GREY = (127, 127, 127)
 

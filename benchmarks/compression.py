@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedfew.experiment.environment import environment
-from fedfew.experiment.run import Experiment
+from fedfew.runs.environment import environment
+from fedfew.runs.run import Experiment
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},

@@ -26,21 +26,21 @@ import numpy as np
 import torch
 
 from fedfew.core.types import ClientUpdate, Payload
-from fedfew.experiment.deploy.client import SiteProcesses
-from fedfew.experiment.deploy.images import read_npz
-from fedfew.experiment.deploy.plan import make_network, open_bundle
-from fedfew.experiment.deploy.processes import Crew, flower_environment, free_ports
-from fedfew.experiment.deploy.superlink import SuperLink
-from fedfew.experiment.environment import environment
-from fedfew.runtime.flower import FlowerFleet, Roll, Terms
-from fedfew.runtime.flower_frames import LIMIT
-from fedfew.runtime.flower_site import Ready, WarmSite, serve
+from fedfew.deploy.client import SiteProcesses
+from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.flower.frames import LIMIT
+from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
+from fedfew.deploy.plan import make_network, open_bundle
+from fedfew.deploy.processes import Crew, flower_environment, free_ports
+from fedfew.deploy.site_images import read_npz
+from fedfew.deploy.superlink import SuperLink
+from fedfew.runs.environment import environment
 
 HERE = Path(__file__).resolve().parent
 APPS = {
     "floor": "flower_apps:floor_app",
     "plain": "flower_apps:plain_app",
-    "fedfew": "fedfew.runtime.flower_client_app:client_app",
+    "fedfew": "fedfew.deploy.flower.client_app:client_app",
 }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfew.runtime.flower_records import from_content, to_content
+from fedfew.deploy.flower.records import from_content, to_content
 
 floor_app = ClientApp()
 plain_app = ClientApp()

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from fedfew.experiment.build import cores
-from fedfew.experiment.environment import processor
+from fedfew.build.parts import cores
+from fedfew.runs.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 BUSY = 0.1

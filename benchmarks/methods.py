@@ -24,11 +24,11 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from fedfew.experiment.config import Config, load, settings_for
-from fedfew.experiment.outcomes import Outcome, read_outcome
-from fedfew.experiment.reproduce_markdown import put
-from fedfew.experiment.sweep import Cell, index, reached
+from fedfew.config.schema import Config, load, settings_for
 from fedfew.interface.batch import run_all
+from fedfew.studies.outcomes import Outcome, read_outcome
+from fedfew.studies.reproduce_markdown import put
+from fedfew.studies.sweep import Cell, index, reached
 
 Overrides = dict[str, Any]
 SERVER_ONLY = "server-only"

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from fedfew.algorithms.aggregators import fedfreq_weights
-from fedfew.experiment.build import assemble
+from fedfew.aggregators.weighted import fedfreq_weights
+from fedfew.build.parts import assemble
 from fedfew.models.winograd import Conv3x3
 
 StateDict = dict[str, Tensor]

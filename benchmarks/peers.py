@@ -25,7 +25,7 @@ from benchmarks.peers_table import model_name, rows, targets
 from benchmarks.performance import RAW, around, finish, with_output
 from benchmarks.workloads import WORKLOADS, Workload, open_workload, prepare
 
-from fedfew.experiment.build import assemble, cores
+from fedfew.build.parts import assemble, cores
 
 ROUNDS = {"cifar": 1, "mnist": 5}
 REPEAT = {"cifar": 2, "mnist": 2}

@@ -22,12 +22,12 @@ from benchmarks.performance import RAW, around, finish, with_output
 from benchmarks.workloads import WARM, WORKLOADS, Opened, Workload, open_workload, prepare
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from fedfew.build.parts import assemble
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
-from fedfew.experiment.build import assemble
-from fedfew.experiment.session import one_thread, start
+from fedfew.runs.session import one_thread, start
 
-RANGES = {"augment": "fedfew.algorithms.fedmix.views", "update": "fedfew.algorithms.local._step"}
+RANGES = {"augment": "fedfew.methods.fedmix.views", "update": "fedfew.training.sgd._step"}
 """Functions whose operations are told by their own name, wherever else the same operations occur."""
 SERVER_EPOCHS = {"cifar": 1, "mnist": 5}
 """As in the presets paper-tuned and quick."""

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.machine import median, own_peak, progress, run_watched
 from benchmarks.performance import RAW, around, finish, with_output
 
-from fedfew.experiment.build import cores
+from fedfew.build.parts import cores
 
 POPULATIONS = (100, 10_000, 1_000_000)
 COHORTS = (10, 100, 1_000)
@@ -71,8 +71,8 @@ def cells(quick: bool) -> list[Cell]:
 
 def run(overrides: Cell) -> dict[str, Any]:
     """One run in this process, by the records of its rounds; the first round warms up and is left out."""
-    from fedfew.experiment.config import load
-    from fedfew.experiment.session import start
+    from fedfew.config.schema import load
+    from fedfew.runs.session import start
 
     table: dict[str, Any] = {}
     for path, value in overrides.items():

@@ -12,16 +12,16 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedfew.algorithms.augment import views
+from fedfew.build.parts import Parts, assemble
+from fedfew.config.schema import Config, load
 from fedfew.core.network import Network
 from fedfew.core.streams import stream
 from fedfew.core.types import LabeledSet
 from fedfew.data.cache import is_fetched
 from fedfew.data.datasets import cifar10, mini_mnist
 from fedfew.data.shares import Partition
-from fedfew.experiment.build import Parts, assemble
-from fedfew.experiment.config import Config, load
-from fedfew.experiment.session import one_thread
+from fedfew.runs.session import one_thread
+from fedfew.training.augment import views
 
 WARM = 2
 """Clients that are trained once before the clock starts: one for each worker."""

@@ -4,22 +4,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedfew import plots
-    from fedfew.algorithms.aggregators import fedfreq_weights
-    from fedfew.algorithms.mixing import mix
-    from fedfew.algorithms.vote import vote
+    from fedfew.aggregators.weighted import fedfreq_weights
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
-    from fedfew.experiment.run import Experiment, Run, predict
+    from fedfew.methods.mixing import mix
+    from fedfew.runs.run import Experiment, Run, predict
+    from fedfew.training.vote import vote
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Experiment": "fedfew.experiment.run",
-    "Run": "fedfew.experiment.run",
-    "predict": "fedfew.experiment.run",
-    "fedfreq_weights": "fedfew.algorithms.aggregators",
-    "mix": "fedfew.algorithms.mixing",
-    "vote": "fedfew.algorithms.vote",
+    "Experiment": "fedfew.runs.run",
+    "Run": "fedfew.runs.run",
+    "predict": "fedfew.runs.run",
+    "fedfreq_weights": "fedfew.aggregators.weighted",
+    "mix": "fedfew.methods.mixing",
+    "vote": "fedfew.training.vote",
     "partition": "fedfew.data.partitions",
     "FedfewError": "fedfew.core.errors",
     "ConfigErrors": "fedfew.core.errors",

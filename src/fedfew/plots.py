@@ -9,11 +9,11 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.run import Run
 from fedfew.interface.charts import Figure as Chart
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.report import figures
 from fedfew.interface.report.facts import Facts, bounds_of, read_facts
+from fedfew.runs.run import Run
 
 __all__ = [
     "accuracy",

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.methods import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, section, table
 
 from benchmarks import methods
-from fedfew.algorithms import ALGORITHMS
-from fedfew.experiment.outcomes import read_outcome
+from fedfew.methods import METHODS
+from fedfew.studies.outcomes import read_outcome
 
 ALIKE = ("rounds", "clients", "labels", "dataset.name", "dataset.seed", "partition.kind", "model.name", "model.norm",
          "server.epochs", "server.lr", "server.batch", "server.augment", "start")  # fmt: skip
@@ -26,7 +26,7 @@ def test_all_arms_share_split_start_rounds_and_server_training(task: str) -> Non
 
 def test_every_method_has_an_arm() -> None:
     found = {config_of(TASKS["digits"], *arm, 0, "")["method.name"] for arm in ARMS.values()}
-    assert found == set(ALGORITHMS)
+    assert found == set(METHODS)
 
 
 def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

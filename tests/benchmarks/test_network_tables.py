@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from benchmarks.compression import KINDS, line, measure
 
-from fedfew.experiment.build import assemble
-from fedfew.experiment.config import load
+from fedfew.build.parts import assemble
+from fedfew.config.schema import load
 
 
 def test_bytes_of_an_update_are_those_of_its_codec() -> None:

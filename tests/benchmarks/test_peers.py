@@ -16,11 +16,11 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import peer_fedfew, peer_torch
-from fedfew.algorithms.augment import views
-from fedfew.algorithms.fedmix import FedMix
+from fedfew.build.parts import Parts, assemble
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
-from fedfew.experiment.build import Parts, assemble
+from fedfew.methods.fedmix import FedMix
+from fedfew.training.augment import views
 
 
 def parts_of(folder: Path) -> Parts:

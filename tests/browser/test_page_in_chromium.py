@@ -11,7 +11,7 @@ from tests.interface.page_server import serving
 from tests.interface.small_runs import SMALL, record, small_run, written_run
 
 import fedfew
-from fedfew.experiment.storage import append_durably
+from fedfew.core.storage import append_durably
 from fedfew.interface.page.library import key_of
 from fedfew.interface.report import write_report
 

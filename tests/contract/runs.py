@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.algorithms import AGGREGATORS, ALGORITHMS
+from fedfew.aggregators import AGGREGATORS
+from fedfew.build.parts import Parts, assemble, sites_of
+from fedfew.config.names import method_class
+from fedfew.config.schema import Config, load, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, Oracle, OracleSite, Payload, Reply, ServerState, Trained
 from fedfew.core.types import LabeledSet as Labeled
-from fedfew.experiment.build import Parts, assemble, sites_of
-from fedfew.experiment.config import Config, load, settings_for
-from fedfew.experiment.names import method_class
+from fedfew.methods import METHODS
 from fedfew.runtime.rounds import count, run_rounds
 from fedfew.runtime.site import InlineFleet
 
@@ -36,7 +37,7 @@ SURE = {"threshold": 0.05, "warmup": 2, "subset": 8}
 
 def fitting(method: str) -> list[str]:
     """The aggregators that make sense with a method."""
-    return [name for name in AGGREGATORS if name not in method_class(ALGORITHMS[method]).unfit]
+    return [name for name in AGGREGATORS if name not in method_class(METHODS[method]).unfit]
 
 
 def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:

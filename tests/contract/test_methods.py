@@ -15,18 +15,19 @@ import torch
 from tests.contract.runs import fitting, same, stage, tensors_of, tiny_config, tiny_rounds
 
 import fedfew
-from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.names import method_class
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Algorithm, ClientSite, ClientUpdate, Oracle, OracleSite, ServerState
-from fedfew.experiment.config import load
-from fedfew.experiment.names import method_class
+from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.gate import Gate
 
-METHODS = list(ALGORITHMS)
 PAIRS = [(method, name) for method in METHODS for name in fitting(method)]
 UNFIT = [(method, name) for method in METHODS for name in AGGREGATORS if name not in fitting(method)]
-ASKING = [name for name in METHODS if method_class(ALGORITHMS[name]).asks_clients]
+ASKING = [name for name in METHODS if method_class(METHODS[name]).asks_clients]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -62,7 +63,7 @@ def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(method: str, aggr
     with pytest.raises(FedfewError) as caught:
         load({"method": {"name": method}, "aggregator": {"name": aggregator}})
     assert caught.value.code == "E107"
-    told, reason = str(caught.value), method_class(ALGORITHMS[method]).unfit[aggregator]
+    told, reason = str(caught.value), method_class(METHODS[method]).unfit[aggregator]
     assert reason in told and len(reason) > 20
     assert all(name in caught.value.remedy for name in fitting(method)) and fitting(method)
     assert aggregator not in re.findall(r"[\w×-]+", caught.value.remedy)
@@ -70,7 +71,7 @@ def test_a_pair_that_makes_no_sense_is_refused_with_the_reason(method: str, aggr
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_names_only_aggregators_that_exist(method: str) -> None:
-    kind = method_class(ALGORITHMS[method])
+    kind = method_class(METHODS[method])
     assert set(kind.unfit) <= set(AGGREGATORS)
     assert kind.usual_aggregator in fitting(method)
 
@@ -144,7 +145,7 @@ def test_trust_needs_a_server_that_went_its_own_way(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_labels_are_out_of_reach_by_type(method: str) -> None:
-    kind = method_class(ALGORITHMS[method])
+    kind = method_class(METHODS[method])
     assert typing.get_type_hints(kind.train_client)["site"] is ClientSite
     if issubclass(kind, Oracle):
         assert typing.get_type_hints(kind.train_with_labels)["site"] is OracleSite
@@ -156,15 +157,15 @@ def test_labels_are_out_of_reach_by_type(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: str) -> None:
-    kind = method_class(ALGORITHMS[method])
+    kind = method_class(METHODS[method])
     algorithm = stage(tiny_config(method)).parts.algorithm
     assert dataclasses.is_dataclass(kind)
     with pytest.raises(dataclasses.FrozenInstanceError):
         algorithm.aggregator = None  # type: ignore[attr-defined]
     assert isinstance(algorithm, Algorithm) and isinstance(algorithm.start(torch.zeros(3)), ServerState)
-    settings = settings_of(ALGORITHMS[method])
+    settings = settings_of(METHODS[method])
     given = {"server", "client", "aggregator", "objective", "vote"}
-    parameters = inspect.signature(ALGORITHMS[method]).parameters
+    parameters = inspect.signature(METHODS[method]).parameters
     needed = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
     assert needed <= given, "what has no default, no config can leave out"
     assert set(settings) == {name for name, p in parameters.items() if typing.get_origin(p.annotation) is Annotated}
@@ -172,11 +173,11 @@ def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: s
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_methods_module_cites_and_writes_its_equation(method: str) -> None:
-    homes = {ALGORITHMS[method].__module__, method_class(ALGORITHMS[method]).__module__}
+    homes = {METHODS[method].__module__, method_class(METHODS[method]).__module__}
     told = "\n".join(sys.modules[home].__doc__ or "" for home in sorted(homes))
     assert re.search(r"\b(19|20)\d\d\b|\bbound\b", told), "a citation, or the word bound"
     assert re.search(r"[=←∝]", told) and re.search(r"[∇Σωθσψ‖]", told), "the update equation"
-    assert ALGORITHMS[method].__doc__
+    assert METHODS[method].__doc__
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -42,7 +42,7 @@ def test_every_test_named_in_the_map_exists(file: str) -> None:
 
 
 def test_every_preset_and_file_named_in_the_map_exists() -> None:
-    for path in re.findall(r"`(configs/[\w-]+\.toml)`", MAP):
+    for path in re.findall(r"`(config/presets/[\w-]+\.toml)`", MAP):
         assert (PACKAGE / path).is_file(), path
     for path in re.findall(r"`(tests/[\w/]+\.py)`", MAP):
         assert (ROOT / path).is_file(), path

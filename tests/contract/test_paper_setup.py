@@ -6,12 +6,12 @@ import pytest
 import torch
 from tests.contract.runs import tiny_config, tiny_rounds
 
+from fedfew.build.parts import assemble
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
-from fedfew.experiment.build import assemble
-from fedfew.experiment.config import load
-from fedfew.experiment.summary import accuracies
+from fedfew.runs.summary import accuracies
 from fedfew.runtime.cohort import Availability, cohort_size, draw_cohort
 from fedfew.runtime.rounds import count
 

@@ -11,19 +11,21 @@ import torch
 from pydantic import TypeAdapter
 from tests.contract.runs import TINY, tiny_rounds
 
-from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.schema import NAMED, PLAIN, load, settings_for
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network, Pixels
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Contribution
 from fedfew.data import DATASETS, PARTITIONS
-from fedfew.experiment.config import NAMED, PLAIN, load, settings_for
+from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
+from fedfew.objectives import OBJECTIVES
 
 REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
-    "method": ALGORITHMS,
+    "method": METHODS,
     "aggregator": AGGREGATORS,
     "objective": OBJECTIVES,
     "model": MODELS,

@@ -14,9 +14,9 @@ from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data import federate
 from fedfew.data.datasets import mini_mnist
-from fedfew.data.folder_check import find_copies, findings
-from fedfew.data.folders import look_through, read_folder, read_images
-from fedfew.data.own_images import folder
+from fedfew.data.images.folder_check import find_copies, findings
+from fedfew.data.images.folders import look_through, read_folder, read_images
+from fedfew.data.images.own import folder
 
 
 @pytest.fixture(autouse=True)

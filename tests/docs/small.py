@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedfew.experiment import config as configs
-from fedfew.experiment import reproduce
+from fedfew.config import schema as configs
+from fedfew.studies import reproduce
 
 Table = dict[str, Any]
 

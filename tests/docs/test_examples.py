@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 from tests.docs.small import shrink
 
-from fedfew.experiment.run import Run
+from fedfew.runs.run import Run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

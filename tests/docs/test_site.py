@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedfew.config.schema import SECTIONS
 from fedfew.core.errors import CODES
-from fedfew.experiment.config import SECTIONS
 from fedfew.interface.reference import config_page, errors_page, plain, value_of
 
 ROOT = Path(__file__).parents[2]

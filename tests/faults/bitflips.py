@@ -14,11 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.experiment.crashes import copy_of, files_of, flip, resume
+from tests.runs.crashes import copy_of, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.data import DATASETS
-from fedfew.experiment.session import start
+from fedfew.runs.session import start
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedmix": {},

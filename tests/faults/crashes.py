@@ -18,10 +18,10 @@ import torch
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import tiny
 
+from fedfew.build.parts import Parts, fleet_of
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import Fleet
-from fedfew.experiment.build import Parts, fleet_of
-from fedfew.experiment.session import start
+from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet
 
 SHARE = 0.3
@@ -60,7 +60,7 @@ def attack(base: Path, rounds: int) -> dict[str, Any]:
     began = time.monotonic()
     settings: dict[str, Any] = {"participation": 0.5, "fleet__kind": "pool", "fleet__workers": 2, "client__epochs": 10}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedfew.experiment.session.fleet_of", doomed_fleet)
+        patch.setattr("fedfew.runs.session.fleet_of", doomed_fleet)
         session = start(tiny(rounds=rounds, **settings), base / "run")
         records = list(session.advance())
     (killer,) = killers

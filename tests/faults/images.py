@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.data.mutations import mutants
 
-from fedfew.data.images import decode
-from fedfew.data.unreadable import Unreadable
+from fedfew.data.images.decode import decode
+from fedfew.data.images.unreadable import Unreadable
 
 
 def peak_mb() -> float:

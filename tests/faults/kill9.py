@@ -20,9 +20,9 @@ from tests.runtime.processes import alive, children, eventually, gone
 from tests.runtime.tiny_run import model_hash, records
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.run import Experiment
-from fedfew.experiment.session import reopen
-from fedfew.experiment.storage import open_sealed
+from fedfew.core.storage import open_sealed
+from fedfew.runs.run import Experiment
+from fedfew.runs.session import reopen
 
 
 @dataclass

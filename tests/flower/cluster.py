@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.experiment.build import federation_of
-from fedfew.experiment.config import load
-from fedfew.experiment.deploy.plan import ServerPlan, make_network
-from fedfew.experiment.deploy.processes import free_ports
-from fedfew.experiment.toml import dumps
+from fedfew.build.parts import federation_of
+from fedfew.config.schema import load
+from fedfew.core.toml import dumps
+from fedfew.deploy.plan import ServerPlan, make_network
+from fedfew.deploy.processes import free_ports
 
 FEDFEW = [sys.executable, "-m", "fedfew.interface.cli"]
 
@@ -55,7 +55,7 @@ def named(pid: int, word: str) -> list[int]:
     for one in descendants(pid):
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if word in line and "fedfew.runtime.keeper" not in line:
+            if word in line and "fedfew.deploy.keeper" not in line:
                 found.append(one)
     return found
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedfew.experiment.build import Parts, assemble
-from fedfew.experiment.config import load
-from fedfew.experiment.session import one_thread
+from fedfew.build.parts import Parts, assemble
+from fedfew.config.schema import load
+from fedfew.runs.session import one_thread
 
 
 @pytest.fixture(autouse=True)

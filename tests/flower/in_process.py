@@ -14,16 +14,16 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfew.experiment.build import Parts, sites_of
-from fedfew.experiment.deploy.fleet import greeting
-from fedfew.experiment.deploy.site import trial_site
-from fedfew.runtime.flower import FlowerFleet, Roll, Terms
-from fedfew.runtime.flower_client_app import SITE, client_app
-from fedfew.runtime.flower_frames import LIMIT, connect
-from fedfew.runtime.flower_frames import Parts as RawParts
-from fedfew.runtime.flower_line import ServerAppLine
-from fedfew.runtime.flower_server_app import LINE, relay
-from fedfew.runtime.flower_site import WarmSite, serve
+from fedfew.build.parts import Parts, sites_of
+from fedfew.deploy.fleet import greeting
+from fedfew.deploy.flower.client_app import SITE, client_app
+from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.flower.frames import LIMIT, connect
+from fedfew.deploy.flower.frames import Parts as RawParts
+from fedfew.deploy.flower.line import ServerAppLine
+from fedfew.deploy.flower.server_app import LINE, relay
+from fedfew.deploy.flower.warm_site import WarmSite, serve
+from fedfew.deploy.site import trial_site
 
 PATIENT = Terms(timeout=30.0, wait=2.0)
 Answer = Callable[[Mapping[str, Any], RawParts], tuple[dict[str, Any], RawParts]]

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.flower.in_process import loop
 
+from fedfew.build.parts import Parts, network_of, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Fleet, Missing, ServerState
-from fedfew.experiment.build import Parts, network_of, sites_of
-from fedfew.runtime.flower import Terms
-from fedfew.runtime.flower_answers import read_answers
-from fedfew.runtime.flower_records import from_content, to_content
-from fedfew.runtime.flower_site import Memory, WarmSite
+from fedfew.deploy.flower.answers import read_answers
+from fedfew.deploy.flower.fleet import Terms
+from fedfew.deploy.flower.records import from_content, to_content
+from fedfew.deploy.flower.warm_site import Memory, WarmSite
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet

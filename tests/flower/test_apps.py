@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfew.runtime.flower_client_app import SITE, ask_site
-from fedfew.runtime.flower_frames import FrameError, receive, send
-from fedfew.runtime.flower_tensors import DTYPES, pack, unpack
+from fedfew.deploy.flower.client_app import SITE, ask_site
+from fedfew.deploy.flower.frames import FrameError, receive, send
+from fedfew.deploy.flower.tensors import DTYPES, pack, unpack
 
 
 @pytest.mark.parametrize("app", ["flower_client_app", "flower_server_app"])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.flower.cluster import Cluster, alive, cluster, descendants, eventually, named
 
-from fedfew.experiment.run import Experiment, Run
+from fedfew.runs.run import Experiment, Run
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,8 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
         a, b = network.site("a"), network.site("b")
         settled(network, 1)
         for word, owner in (
-            ("fedfew.experiment.deploy.site", a),
-            ("fedfew.runtime.flower_front", server),
+            ("fedfew.deploy.site", a),
+            ("fedfew.deploy.flower.front", server),
             ("flwr-serverapp", server),
             ("flower-superexec", server),
             ("flower-superlink", server),
@@ -91,7 +91,7 @@ def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_pat
         network.site("a")
         b = network.site("b")
         settled(network, 1)
-        stalled = named(b.pid, "fedfew.experiment.deploy.site")
+        stalled = named(b.pid, "fedfew.deploy.site")
         kill(stalled, signal.SIGSTOP)
         settled(network, 1)
         kill(stalled, signal.SIGCONT)
@@ -136,7 +136,7 @@ def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> N
     """Inline, then two sites, then three, then inline again: the same bits as all inline."""
     from tests.flower.conftest import TINY
 
-    from fedfew.experiment.session import reopen
+    from fedfew.runs.session import reopen
 
     changes = TINY | {"rounds": 4, "participation": 1.0, "compression.kind": "top-k"}
     expected = Experiment.load("quick", changes).run(tmp_path / "inline").summary["model_sha256"]
@@ -161,7 +161,7 @@ def test_folders_of_images_from_end_to_end(tmp_path: Path) -> None:
     from tests.flower.cluster import FEDFEW
 
     from fedfew.data import DATASETS
-    from fedfew.experiment.deploy.processes import free_ports
+    from fedfew.deploy.processes import free_ports
 
     digits = DATASETS["mini-mnist"]()
     for number in range(120):

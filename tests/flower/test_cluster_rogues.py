@@ -14,9 +14,9 @@ from time import monotonic, sleep
 import pytest
 from tests.flower.cluster import FEDFEW, Cluster, cluster, eventually
 
-from fedfew.experiment.deploy.certificates import site_key
-from fedfew.experiment.deploy.plan import make_network, open_bundle
-from fedfew.experiment.deploy.processes import Crew, flower_environment, free_ports
+from fedfew.deploy.certificates import site_key
+from fedfew.deploy.plan import make_network, open_bundle
+from fedfew.deploy.processes import Crew, flower_environment, free_ports
 
 pytestmark = pytest.mark.slow
 

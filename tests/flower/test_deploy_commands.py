@@ -18,13 +18,13 @@ import pytest
 from tests.flower.cluster import FEDFEW
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.deploy.doctor import Finding, examine_client, examine_server
-from fedfew.experiment.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
-from fedfew.experiment.deploy.processes import free_ports
-from fedfew.experiment.storage import locked
+from fedfew.core.storage import locked
+from fedfew.deploy.doctor import Finding, examine_client, examine_server
+from fedfew.deploy.flower.front import versions
+from fedfew.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
+from fedfew.deploy.processes import free_ports
 from fedfew.interface.cli import app
 from fedfew.interface.deploy.printouts import next_steps
-from fedfew.runtime.flower_front import versions
 
 
 def fedfew(*arguments: object) -> str:
@@ -148,7 +148,7 @@ def look(network: ServerPlan, tmp_path: Path, data: str = "a.npz") -> Iterator[F
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfew.experiment.deploy.doctor._ONLINE", 0.0)
+    monkeypatch.setattr("fedfew.deploy.doctor._ONLINE", 0.0)
 
 
 def test_the_doctor_finds_clock_versions_and_network(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.docs.blocks import Block, blocks_of
 from tests.flower.cluster import FEDFEW, Cluster, alive, descendants, eventually
 
-from fedfew.experiment.deploy.processes import free_ports
-from fedfew.experiment.run import Run
+from fedfew.deploy.processes import free_ports
+from fedfew.runs.run import Run
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"

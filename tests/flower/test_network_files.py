@@ -21,12 +21,12 @@ from PIL import Image
 from starlette.applications import Starlette
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.deploy import certificates, processes
-from fedfew.experiment.deploy.images import count_images, load_images, read_npz
-from fedfew.experiment.deploy.plan import make_network, open_bundle, open_server
-from fedfew.experiment.deploy.processes import Crew, Kept, check_port, flower_environment, free_ports
+from fedfew.deploy import certificates, processes
+from fedfew.deploy.flower.front import front
+from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.processes import Crew, Kept, check_port, flower_environment, free_ports
+from fedfew.deploy.site_images import count_images, load_images, read_npz
 from fedfew.interface.deploy.attendance import Watch
-from fedfew.runtime.flower_front import front
 
 
 def code_of(action: Callable[[], object]) -> str:
@@ -237,7 +237,7 @@ def test_a_killed_process_is_started_again_and_closing_ends_the_whole_family(tmp
 OWNER = """
 import sys, time
 from pathlib import Path
-from fedfew.experiment.deploy.processes import Crew, flower_environment
+from fedfew.deploy.processes import Crew, flower_environment
 place = Path(sys.argv[1])
 Crew(place).add("family", [sys.executable, "-c", sys.argv[2], str(place / "pids")], flower_environment(place))
 time.sleep(600)

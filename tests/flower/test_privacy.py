@@ -10,18 +10,18 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fedfew.algorithms.privacy import Private
+from fedfew.build.parts import Parts, network_of
+from fedfew.config.method import plain_algorithm
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Payload
-from fedfew.experiment.build import Parts, network_of
-from fedfew.experiment.config import load
-from fedfew.experiment.deploy.fleet import greeting
-from fedfew.experiment.deploy.site import real_site, secret_of
-from fedfew.experiment.method import plain_algorithm
-from fedfew.experiment.privacy import epsilon, privacy_of
-from fedfew.runtime.flower_site import WarmSite
-from fedfew.runtime.flower_tensors import pack, unpack
+from fedfew.deploy.fleet import greeting
+from fedfew.deploy.flower.tensors import pack, unpack
+from fedfew.deploy.flower.warm_site import WarmSite
+from fedfew.deploy.site import real_site, secret_of
+from fedfew.runs.epsilon import epsilon, privacy_of
+from fedfew.transforms.privacy import Private
 
 Tiny = Callable[..., Parts]
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from tests.runtime.tiny_run import play, tiny_parts
 
-from fedfew.algorithms import ALGORITHMS, OBJECTIVES
+from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def on_second_device() -> dict[str, Any]:
 
 
 def test_every_method_and_objective_runs_on_a_second_device(on_second_device: dict[str, Any]) -> None:
-    assert {*ALGORITHMS, *(f"objective {name}" for name in OBJECTIVES)} <= on_second_device.keys()
+    assert {*METHODS, *(f"objective {name}" for name in OBJECTIVES)} <= on_second_device.keys()
     for case, about in on_second_device.items():
         assert about["rejected"] == [[[], []], [[], []]], case
         assert about["moved"] > 0 or case == "server-only", case

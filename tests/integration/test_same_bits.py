@@ -22,9 +22,9 @@ from tests.runtime.tiny_run import (
     tiny_run,
 )
 
-from fedfew.algorithms import ALGORITHMS
-from fedfew.experiment.run import Run
-from fedfew.experiment.session import reopen, start
+from fedfew.methods import METHODS
+from fedfew.runs.run import Run
+from fedfew.runs.session import reopen, start
 
 SETTINGS = {"ds-fl": {"method__subset": 20}, "fedmatch": {"method__interval": 1}}
 
@@ -97,7 +97,7 @@ def test_another_process_with_other_surroundings(inline: Run, tmp_path: Path) ->
     assert records(tmp_path / "run") == records(inline)
 
 
-@pytest.mark.parametrize("method", [name for name in ALGORITHMS if name != "fedmix"])
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedmix"])
 def test_every_method_gives_the_same_bits_again_and_after_a_stop(method: str, tmp_path: Path) -> None:
     """Whatever a method keeps from round to round is in the checkpoint."""
     small = {"rounds": 3, "clients": 6, "participation": 0.5, "dataset__open": 60}

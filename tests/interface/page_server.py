@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedfew.interface.page.door import own_names
+from fedfew.interface.page.access import own_names
 from fedfew.interface.page.serve import listen, make_server
 
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from fedfew import Run
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
-from fedfew.data.folders import read_images
-from fedfew.experiment import export_model as exporting
-from fedfew.experiment.model_file import read_model
+from fedfew.data.images.folders import read_images
+from fedfew.inference import export as exporting
+from fedfew.runs.model_file import read_model
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import picture, saved
 from tests.interface.fedfew_command import fedfew
 
-from fedfew.experiment.config import load
+from fedfew.config.schema import load
 
 
 def colorful(root: Path, side: int, sites: int) -> Path:

@@ -12,7 +12,7 @@ from tests.interface.fedfew_command import fedfew
 from torch import nn
 
 from fedfew.core.network import Network, Pixels
-from fedfew.experiment.label_next import choose, embed
+from fedfew.inference.label_next import choose, embed
 
 
 def test_the_choice_by_hand() -> None:

@@ -22,9 +22,9 @@ from tests.interface.fedfew_command import fedfew
 from tests.interface.page_server import serving
 from tests.interface.small_runs import record, written_run
 
-from fedfew.experiment.storage import append_durably, locked
+from fedfew.core.storage import append_durably, locked
+from fedfew.interface.page.access import Door, is_loopback, own_names
 from fedfew.interface.page.app import make_app
-from fedfew.interface.page.door import Door, is_loopback, own_names
 from fedfew.interface.page.library import Library, key_of
 
 SECRET = "this stands outside"

@@ -268,7 +268,7 @@ def test_an_unfinished_and_an_empty_run_can_be_reported(tmp_path: Path) -> None:
 
 
 def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
-    from fedfew.experiment.storage import locked
+    from fedfew.core.storage import locked
 
     run = written_run(tmp_path / "run", [record(1)], rounds=5)
     assert lock_held(run / "lock") is False

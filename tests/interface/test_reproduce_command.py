@@ -8,8 +8,8 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.experiment import toml
-from fedfew.interface.figures import weight_by_rank
+from fedfew.core import toml
+from fedfew.interface.study_figures import weight_by_rank
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,16 @@ from tests.interface.subprocess_runs import LASTING, committed, launch, result, 
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 
-from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import CODES
 from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
-from fedfew.experiment.run import Experiment, Run
-from fedfew.experiment.session import start
 from fedfew.interface import progress
+from fedfew.methods import METHODS
 from fedfew.models import MODELS
+from fedfew.objectives import OBJECTIVES
+from fedfew.runs.run import Experiment, Run
+from fedfew.runs.session import start
 
 Capture = pytest.CaptureFixture[str]
 
@@ -175,7 +177,7 @@ def test_what_was_mended_is_told_on_resume(config: Path, tmp_path: Path, capsys:
 def test_methods(capsys: Capture) -> None:
     said = fedfew(capsys, "methods", "--json")
     expected: dict[str, Any] = {
-        "algorithms": list(ALGORITHMS),
+        "algorithms": list(METHODS),
         "aggregators": list(AGGREGATORS),
         "objectives": list(OBJECTIVES),
         "models": list(MODELS),
@@ -188,7 +190,7 @@ def test_methods(capsys: Capture) -> None:
     assert all(name in plain for names in said.json.values() for name in names)
 
 
-@pytest.mark.parametrize("name", [*ALGORITHMS, *AGGREGATORS, *OBJECTIVES, *MODELS, *PARTITIONS])
+@pytest.mark.parametrize("name", [*METHODS, *AGGREGATORS, *OBJECTIVES, *MODELS, *PARTITIONS])
 def test_each_name_is_explained_with_its_settings(name: str, capsys: Capture) -> None:
     about = fedfew(capsys, "methods", name, "--json").json
     assert about.keys() >= {"name", "kind", "settings"}

@@ -8,9 +8,9 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import tiny
 
-from fedfew.experiment.outcomes import read_outcome
-from fedfew.experiment.session import reopen, start
 from fedfew.interface.sinks import scalars, times
+from fedfew.runs.session import reopen, start
+from fedfew.studies.outcomes import read_outcome
 
 
 def half_done(path: Path) -> Path:

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from fedfew.algorithms import ALGORITHMS, OBJECTIVES
+from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
@@ -24,7 +25,7 @@ LOW |= {name: {"method__threshold": 0.1} for name in ("fedmix", "fedmatch-lite",
 LOW |= {name: {"objective__threshold": 0.1} for name in ("fedavg", "fedprox", "fedbn")}
 LOW |= {f"objective {name}": {"objective__threshold": 0.1} for name in ("pseudo-label", "uda", "fixmatch")}
 """Thresholds and ramps such that clients learn from the first round on."""
-CASES: dict[str, dict[str, Any]] = {name: {"method__name": name} for name in ALGORITHMS}
+CASES: dict[str, dict[str, Any]] = {name: {"method__name": name} for name in METHODS}
 CASES |= {f"objective {name}": {"method__name": "fedprox", "objective__name": name} for name in OBJECTIVES}
 CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()} | {
     "label-shift": {"vote__prior": "em", "vote__warmup": 0.0},

@@ -11,15 +11,15 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from fedfew.algorithms import AGGREGATORS
-from fedfew.algorithms.fedmix import FedMix
-from fedfew.algorithms.local import LocalSGD, Supervised
+from fedfew.aggregators import AGGREGATORS
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, LabeledSet, Payload, Scores, ServerSite
-from fedfew.runtime.ask import Clients
+from fedfew.methods.fedmix import FedMix
+from fedfew.runtime.exchange import Clients
 from fedfew.runtime.rounds import run_rounds
+from fedfew.training.sgd import LocalSGD, Supervised
 
 
 class Scored:

@@ -12,16 +12,16 @@ import torch
 from tests.runtime.tiny_run import TINY, AlteredFleet, Answer, RememberingFleet, play, tiny, tiny_parts
 from torch import Tensor
 
-from fedfew.algorithms import AGGREGATORS
+from fedfew.aggregators import AGGREGATORS
+from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.config.method import algorithm_of
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
-from fedfew.experiment.build import Parts, assemble, fleet_of
-from fedfew.experiment.config import load
-from fedfew.experiment.method import algorithm_of
-from fedfew.experiment.run import Run
-from fedfew.experiment.session import reopen, start
-from fedfew.runtime.ask import Answers, ask
+from fedfew.runs.run import Run
+from fedfew.runs.session import reopen, start
+from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.rounds import count
 
@@ -325,7 +325,7 @@ def test_after_max_skipped_the_run_stops_by_name_and_can_be_resumed(
     def sick_fleet(parts: Parts, folder: Path) -> AlteredFleet:
         return AlteredFleet(fleet_of(parts, folder), lambda t, answers: all_nan(t, answers) if t in sick else answers)
 
-    monkeypatch.setattr("fedfew.experiment.session.fleet_of", sick_fleet)
+    monkeypatch.setattr("fedfew.runs.session.fleet_of", sick_fleet)
     sick = {1, 2, 3}
     session = start(tiny(rounds=5, max_skipped=3), tmp_path / "run")
     with pytest.raises(FedfewError, match=r"E501.*3 rounds in a row"):

@@ -8,9 +8,9 @@ import pytest
 from tests.runtime.tiny_run import Answer, play, tiny_parts
 from torch import Tensor
 
-from fedfew.algorithms.fedmix import FedMix
 from fedfew.core.layout import Vector
 from fedfew.core.types import Fleet, Payload, Scores, Scoring
+from fedfew.methods.fedmix import FedMix
 
 
 @dataclass(frozen=True, eq=False)

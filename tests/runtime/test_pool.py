@@ -18,9 +18,9 @@ from tests.runtime.test_gate import peak
 from tests.runtime.tiny_run import tiny_parts
 from torch import Tensor
 
+from fedfew.build.parts import Parts, fleet_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
-from fedfew.experiment.build import Parts, fleet_of
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 
@@ -292,7 +292,7 @@ def test_a_worker_ends_with_its_pool_even_while_it_still_imports() -> None:
             "-X",
             "importtime",
             "-m",
-            "fedfew.experiment.worker",
+            "fedfew.build.worker",
             *[str(theirs.fileno())] * 5,
             str(watched),
         ],

@@ -14,10 +14,10 @@ from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play,
 from torch import Tensor
 
 from fedfew.core.types import ClientUpdate, Missing, Scores, ServerState
-from fedfew.experiment.session import one_thread
-from fedfew.runtime.ask import Answers
+from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
 from fedfew.runtime.clock import Clock
+from fedfew.runtime.exchange import Answers
 from fedfew.runtime.record import describe
 from fedfew.runtime.rounds import run_rounds
 

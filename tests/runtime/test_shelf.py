@@ -12,9 +12,9 @@ from tests.runtime.every_method import CASES, SMALL
 from tests.runtime.processes import open_files
 from tests.runtime.tiny_run import play, tiny_parts
 
-from fedfew.algorithms import AGGREGATORS
+from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
-from fedfew.core.shelf import IN_MEMORY, Shelf, Stored, StoredReply
+from fedfew.core.spill import IN_MEMORY, Shelf, Stored, StoredReply
 from fedfew.core.types import ClientUpdate, Contribution
 
 REPLY = {
@@ -87,7 +87,7 @@ def test_every_method_gives_the_same_bits_with_all_replies_on_disk(case: str, mo
     parts, fleet = tiny_parts(**SMALL, **CASES[case])
     first = parts.network.snapshot()
     expected = play(parts, fleet, 2)
-    monkeypatch.setattr("fedfew.runtime.ask.Shelf", partial(Shelf, 0))
+    monkeypatch.setattr("fedfew.runtime.exchange.Shelf", partial(Shelf, 0))
     parts.network.load(first)
     fleet.remember({})
     for (state, record), (wanted, told) in zip(play(parts, fleet, 2), expected, strict=True):

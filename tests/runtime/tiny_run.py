@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
+from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.config.schema import Config, load
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
-from fedfew.experiment.build import Parts, assemble, fleet_of
-from fedfew.experiment.config import Config, load
-from fedfew.experiment.run import Experiment, Run
-from fedfew.experiment.session import one_thread
+from fedfew.runs.run import Experiment, Run
+from fedfew.runs.session import one_thread
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 

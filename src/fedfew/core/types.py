@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.shelf import Stored, StoredReply
+from fedfew.core.spill import Stored, StoredReply
 
 Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedfew.core.types import LabeledSet
+from fedfew.data.images.unreadable import Problem
 from fedfew.data.shares import Indices
-from fedfew.data.unreadable import Problem
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ from fedfew.core.types import LabeledSet
 from fedfew.data.cache import cache_folder, is_fetched, load
 from fedfew.data.dataset import Dataset
 from fedfew.data.formats import Shape
+from fedfew.data.images.own import folder
 from fedfew.data.npz import npz
-from fedfew.data.own_images import folder
 from fedfew.data.recipes import RECIPES
 from fedfew.data.tables import huggingface, parquet
 

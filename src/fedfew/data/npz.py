@@ -18,9 +18,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
-from fedfew.data.own_images import Flips, PathTo
+from fedfew.data.images.own import Flips, PathTo
+from fedfew.data.images.unreadable import shown
 from fedfew.data.shares import Indices, ranks
-from fedfew.data.unreadable import shown
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -15,10 +15,10 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
-from fedfew.data.images import FILE_CAP, decode, read_file
+from fedfew.data.images.decode import FILE_CAP, decode, read_file
+from fedfew.data.images.own import Channels, Flips, PathTo, Size
+from fedfew.data.images.unreadable import Problem, Unreadable, shown
 from fedfew.data.npz import FREE, RATIO, hold_out
-from fedfew.data.own_images import Channels, Flips, PathTo, Size
-from fedfew.data.unreadable import Problem, Unreadable, shown
 
 ROWS_AT_ONCE = 32
 ImageColumn = Annotated[str, Doc("column with the encoded images")]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.sweep import Cell, Event
+    from fedfew.studies.sweep import Cell, Event
 
 
 @dataclass(eq=False)
@@ -40,8 +40,8 @@ def run_all(
     cells: "Sequence[Cell]", folder: "Path", *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
     """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
-    from fedfew.experiment.sweep import advance
-    from fedfew.experiment.sweep_jobs import advance_parallel
+    from fedfew.studies.sweep import advance
+    from fedfew.studies.sweep_jobs import advance_parallel
 
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)

@@ -21,14 +21,14 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run fold
 
 def overrides(given: list[str] | None) -> dict[str, Any]:
     """The --set options as a dict."""
-    from fedfew.experiment.config import parse_set
+    from fedfew.config.schema import parse_set
 
     return dict(parse_set(text) for text in given or [])
 
 
 def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:
     """The scale's overrides, then the --set options; a scale that changes nothing is told."""
-    from fedfew.experiment.scale import scaled
+    from fedfew.config.scale import scaled
     from fedfew.interface.console import err
 
     changes, note = scaled(config, scale, overrides(given))

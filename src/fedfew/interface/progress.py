@@ -6,11 +6,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
-from fedfew.experiment.guard import alarms, newest
 from fedfew.interface.console import err, percent
+from fedfew.runs.alarms import alarms, newest
 
 if TYPE_CHECKING:
-    from fedfew.experiment.session import Session
+    from fedfew.runs.session import Session
     from fedfew.runtime.record import RoundRecord
 
 LONG = 120.0
@@ -28,7 +28,7 @@ def estimate(record: "RoundRecord", rounds: int) -> str:
 
 def follow(session: "Session", title: str) -> None:
     """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
-    from fedfew.experiment.files import label_counts
+    from fedfew.runs.files import label_counts
 
     columns = (
         SpinnerColumn(),

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from fedfew.config.schema import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
-from fedfew.experiment.config import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 
 FAMILIES = {
     "1": ("Config", "What was asked for cannot be run. Nothing has been started yet."),

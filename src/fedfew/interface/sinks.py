@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.folder import CONFIG
-from fedfew.experiment.outcomes import Outcome
+from fedfew.runs.folder import CONFIG
+from fedfew.studies.outcomes import Outcome
 
 PLAIN = (
     "accuracy",

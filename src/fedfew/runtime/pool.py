@@ -85,7 +85,7 @@ class PoolFleet:
         score_here: Callable[[Vector], Scores],
         timeout: float = 0.0,
         limit: int = 1 << 40,
-        module: str = "fedfew.experiment.worker",
+        module: str = "fedfew.build.worker",
     ) -> None:
         self._sizes, self._timeout, self._limit, self._module = sizes, timeout, limit, module
         self._score_here = score_here

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from fedfew.core.types import Scores, ServerState
-from fedfew.runtime.ask import Answers
+from fedfew.runtime.exchange import Answers
 
 RoundRecord = dict[str, Any]
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import Algorithm, ClientUpdate, Fleet, ServerSite, ServerState
-from fedfew.runtime.ask import Clients, ask
 from fedfew.runtime.clock import Clock
+from fedfew.runtime.exchange import Clients, ask
 from fedfew.runtime.record import RoundRecord, describe
 
 

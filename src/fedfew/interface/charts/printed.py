@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Series, Unit
 from fedfew.interface.charts.scale import amount, labelled
-from fedfew.interface.plots import COLOURS
+from fedfew.interface.matplotlib_style import COLOURS
 
 SYMBOLS = ("x", "o", "^", "s")
 LEVEL: dict[str, Any] = {"color": "#6c757d", "linestyle": (0, (4, 2)), "linewidth": 1.2}

@@ -10,9 +10,9 @@ from fedfew.interface.commands.init import NAME
 from fedfew.interface.options import Json, Set
 
 if TYPE_CHECKING:
-    from fedfew.data.folder_check import Finding
-    from fedfew.data.folders import Contents
-    from fedfew.experiment.config import Config
+    from fedfew.config.schema import Config
+    from fedfew.data.images.folder_check import Finding
+    from fedfew.data.images.folders import Contents
 
 LIST = "check.csv"
 TABLES = ("parquet", "huggingface")
@@ -32,7 +32,7 @@ def check(
     json: Json = False,
 ) -> None:
     """Say what is there and what is wrong with it; exit status 2 if a run would be refused."""
-    from fedfew.experiment.config import load
+    from fedfew.config.schema import load
 
     if not Path(what).is_dir():
         config = load(what, options.overrides(set_))
@@ -47,9 +47,9 @@ def check(
 
 
 def _suggested(folder: Path, overrides: dict[str, Any]) -> "Config":
-    from fedfew.data.folders import look_through
-    from fedfew.experiment.config import load
-    from fedfew.experiment.first_config import choose
+    from fedfew.config.first_config import choose
+    from fedfew.config.schema import load
+    from fedfew.data.images.folders import look_through
 
     choice = choose(look_through(folder))
     dataset = {"name": "folder", "path": str(folder), "size": choice.size, "channels": choice.channels}
@@ -58,10 +58,10 @@ def _suggested(folder: Path, overrides: dict[str, Any]) -> "Config":
 
 def _check_config(config: "Config", name: str, json: bool) -> None:
     """Another dataset: build everything up to the first round."""
+    from fedfew.build.parts import assemble, dataset_of
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.build import assemble, dataset_of
-    from fedfew.experiment.model_file import first_weights
     from fedfew.interface.console import out, print_json, warn
+    from fedfew.runs.model_file import first_weights
 
     parts = assemble(config)
     first_weights(config["start"], parts.network, parts.federation.classes)
@@ -96,8 +96,8 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
 
 
 def _check_folder(config: "Config", csv: Path | None, json: bool) -> None:
-    from fedfew.data.folder_check import findings
-    from fedfew.data.folders import read_folder
+    from fedfew.data.images.folder_check import findings
+    from fedfew.data.images.folders import read_folder
     from fedfew.interface.console import print_json
     from fedfew.interface.reading import counting
 
@@ -118,8 +118,8 @@ def _check_folder(config: "Config", csv: Path | None, json: bool) -> None:
 def _result(config: "Config", contents: "Contents", found: "list[Finding]", listed: Path | None) -> dict[str, Any]:
     from collections import Counter
 
-    from fedfew.data.folder_check import find_copies
-    from fedfew.data.unreadable import shown
+    from fedfew.data.images.folder_check import find_copies
+    from fedfew.data.images.unreadable import shown
 
     counts = Counter((place.part, place.group) for place in contents.places)
     groups = contents.survey.groups
@@ -145,8 +145,8 @@ def _write_list(contents: "Contents", target: Path) -> int:
     import csv
     import io
 
-    from fedfew.data.folder_check import find_copies
-    from fedfew.experiment.storage import write_atomically
+    from fedfew.core.storage import write_atomically
+    from fedfew.data.images.folder_check import find_copies
 
     rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
     rows += [

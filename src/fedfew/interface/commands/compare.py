@@ -8,7 +8,7 @@ import typer
 from fedfew.interface.options import Json
 
 if TYPE_CHECKING:
-    from fedfew.experiment.compare import Comparison
+    from fedfew.studies.compare import Comparison
 
 
 def register(app: typer.Typer) -> None:
@@ -31,11 +31,11 @@ def compare(
 ) -> None:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.compare import compare as put_together
-    from fedfew.experiment.compare_tables import as_json, to_csv, to_latex
-    from fedfew.experiment.outcomes import read_outcome, run_folders
-    from fedfew.experiment.storage import write_atomically
+    from fedfew.core.storage import write_atomically
     from fedfew.interface.console import print_json
+    from fedfew.studies.compare import compare as put_together
+    from fedfew.studies.compare_tables import as_json, to_csv, to_latex
+    from fedfew.studies.outcomes import read_outcome, run_folders
 
     measures = ("last", "mean_last_10", "best_by_validation")
     if measure not in measures:
@@ -49,8 +49,8 @@ def compare(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
     if figure is not None:
-        from fedfew.interface.figures import comparison
-        from fedfew.interface.plots import save
+        from fedfew.interface.matplotlib_style import save
+        from fedfew.interface.study_figures import comparison
 
         save(comparison(found), figure.with_suffix(""), (figure.suffix[1:],))
     if json:
@@ -62,9 +62,9 @@ def compare(
 def _show(found: "Comparison") -> None:
     from rich.table import Table
 
-    from fedfew.experiment.compare_tables import accuracy_text, difference_text
     from fedfew.interface.console import err, out
     from fedfew.interface.report.words import size
+    from fedfew.studies.compare_tables import accuracy_text, difference_text
 
     table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
     for key in found.by:

@@ -9,7 +9,7 @@ import typer
 from fedfew.interface.options import Json
 
 if TYPE_CHECKING:
-    from fedfew.experiment.run import Run
+    from fedfew.runs.run import Run
 
 METHODS: dict[str, dict[str, Any]] = {
     "server-only": {},
@@ -33,11 +33,11 @@ def demo(
     """Compare server-only training, FedMix and fedfew on embedded digits, without a network."""
     from time import perf_counter
 
-    from fedfew.experiment.folder import new_folder
-    from fedfew.experiment.run import Experiment, Run
     from fedfew.interface.console import err, print_json
     from fedfew.interface.progress import follow
     from fedfew.interface.report import write_report
+    from fedfew.runs.folder import new_folder
+    from fedfew.runs.run import Experiment, Run
 
     start, folder = perf_counter(), new_folder(out, "demo")
     runs: dict[str, list[Run]] = {name: [] for name in METHODS}

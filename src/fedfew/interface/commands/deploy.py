@@ -36,9 +36,9 @@ def init(
 ) -> None:
     """Make a network: certificates, one key pair and one bundle for each site, and the server's folder."""
     _require()
-    from fedfew.experiment import toml
-    from fedfew.experiment.config import load
-    from fedfew.experiment.deploy.plan import make_network
+    from fedfew.config.schema import load
+    from fedfew.core import toml
+    from fedfew.deploy.plan import make_network
     from fedfew.interface.console import out, print_json
     from fedfew.interface.deploy.printouts import next_steps
 
@@ -69,7 +69,7 @@ def server(
 ) -> None:
     """Start the network's run, or go on with it: SuperLink on loopback, TLS front, rounds."""
     _require()
-    from fedfew.experiment.deploy.plan import open_server
+    from fedfew.deploy.plan import open_server
 
     plan = open_server(network)
     if nginx or systemd:
@@ -78,9 +78,9 @@ def server(
         text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan)
         typer.echo(text, nl=False)
         return
-    from fedfew.experiment.deploy.serve import start_or_resume
     from fedfew.interface.commands.run import finish
     from fedfew.interface.console import err, warn
+    from fedfew.runs.network import start_or_resume
 
     session = start_or_resume(plan, warn, config, options.overrides(set_), out, anyway=anyway)
     err.print(f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.sites)}", markup=False)
@@ -103,7 +103,7 @@ def client(
     """Keep a site online: warm process with the images, and Flower's SuperNode; reconnects by itself."""
     _require()
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.deploy.plan import open_bundle
+    from fedfew.deploy.plan import open_bundle
 
     plan = open_bundle(bundle, state)
     if systemd:
@@ -128,8 +128,8 @@ def local(
 ) -> None:
     """A trial of all of it on this machine, with TLS and keys: same result as `fedfew run`, through Flower."""
     _require()
-    from fedfew.experiment.run import Experiment
     from fedfew.interface.commands.run import finish
+    from fedfew.runs.run import Experiment
 
     chosen = options.overrides(set_) | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
     finish(Experiment.load(config, chosen).start(out), json)
@@ -143,7 +143,7 @@ app.add_typer(doctor, name="doctor")
 def doctor_server(network: Network = Path(), json: Json = False) -> None:
     """Certificates, port, data, disk, versions, and a training step at the server."""
     _require()
-    from fedfew.experiment.deploy.doctor import examine_server
+    from fedfew.deploy.doctor import examine_server
     from fedfew.interface.deploy.findings import show
 
     show(examine_server(network), json)
@@ -153,13 +153,13 @@ def doctor_server(network: Network = Path(), json: Json = False) -> None:
 def doctor_client(bundle: Bundle, data: Data = None, state: State = None, json: Json = False) -> None:
     """Server reachable, TLS, clock, versions, key registered, disk, images, and a training step at a site."""
     _require()
-    from fedfew.experiment.deploy.doctor import examine_client
+    from fedfew.deploy.doctor import examine_client
     from fedfew.interface.deploy.findings import show
 
     show(examine_client(bundle, data, state), json)
 
 
 def _require() -> None:
-    from fedfew.experiment.extras import require
+    from fedfew.core.extras import require
 
     require("flower", "fedfew deploy")

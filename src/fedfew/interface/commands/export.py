@@ -21,9 +21,9 @@ def export(
     json: Json = False,
 ) -> None:
     """Export a model: images in, probabilities out, with its preprocessing and class names; compared with torch."""
-    from fedfew.experiment.export_model import TOLERANCE, export_model
-    from fedfew.experiment.run import Run
+    from fedfew.inference.export import TOLERANCE, export_model
     from fedfew.interface import console
+    from fedfew.runs.run import Run
 
     done = export_model(Run.open(run), format, out)
     told = f"largest difference of a probability from torch: {done.difference:.2g} (allowed {TOLERANCE:g})"

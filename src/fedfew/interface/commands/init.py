@@ -22,10 +22,10 @@ def init(
     json: Json = False,
 ) -> None:
     """Look at a folder of images and write a commented config for it."""
+    from fedfew.config.first_config import first_config, next_steps
+    from fedfew.config.schema import load
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.config import load
-    from fedfew.experiment.first_config import first_config, next_steps
-    from fedfew.experiment.storage import write_atomically
+    from fedfew.core.storage import write_atomically
     from fedfew.interface.console import err, print_json
 
     target = out or folder / NAME

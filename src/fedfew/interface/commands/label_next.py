@@ -27,10 +27,10 @@ def label_next(
     from rich.table import Column, Table
 
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.label_next import label_next as choose
-    from fedfew.experiment.run import Run
+    from fedfew.inference.label_next import label_next as choose
     from fedfew.interface.console import out, print_json, warn
     from fedfew.interface.reading import counting
+    from fedfew.runs.run import Run
 
     trained = Run.open(run)
     with counting("reading images") as report:

@@ -20,9 +20,9 @@ def ls(
     from rich.table import Table
 
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.run import Run
     from fedfew.interface.console import out, percent, print_json
     from fedfew.interface.report.facts import find_runs
+    from fedfew.runs.run import Run
 
     rows: list[dict[str, Any]] = []
     for path in find_runs(folder):
@@ -60,7 +60,7 @@ def ls(
 
 def presets(json: Json = False) -> None:
     """List the presets."""
-    from fedfew.experiment.config import presets as known
+    from fedfew.config.schema import presets as known
     from fedfew.interface.console import out, print_json
 
     found = known()

@@ -17,14 +17,16 @@ def methods(
     json: Json = False,
 ) -> None:
     """List methods, aggregators, objectives, models, datasets, partitions and fleets; or explain one."""
-    from fedfew.algorithms import AGGREGATORS, ALGORITHMS, OBJECTIVES
+    from fedfew.aggregators import AGGREGATORS
+    from fedfew.config.schema import FLEETS
     from fedfew.data import DATASETS, PARTITIONS
-    from fedfew.experiment.config import FLEETS
     from fedfew.interface.console import out, print_json
+    from fedfew.methods import METHODS
     from fedfew.models import MODELS
+    from fedfew.objectives import OBJECTIVES
 
     registries: dict[str, Any] = {
-        "algorithms": ALGORITHMS,
+        "algorithms": METHODS,
         "aggregators": AGGREGATORS,
         "objectives": OBJECTIVES,
         "models": MODELS,
@@ -48,10 +50,10 @@ def methods(
 def _one(name: str, registries: dict[str, Any], json: bool) -> None:
     import difflib
 
+    from fedfew.config.names import imported, is_own, method_class
+    from fedfew.config.schema import presets
     from fedfew.core.errors import FedfewError
     from fedfew.core.settings import settings_of
-    from fedfew.experiment.config import presets
-    from fedfew.experiment.names import imported, is_own, method_class
     from fedfew.interface.console import out, print_json
 
     if is_own(name):
@@ -90,7 +92,7 @@ TELLING = ("paper-tuned", "semifl", "fl2")
 
 def _preset_with(kind: str, name: str) -> str | None:
     """The first preset that uses it, where none has its name."""
-    from fedfew.experiment.config import load, presets
+    from fedfew.config.schema import load, presets
 
     key = {"algorithms": "method.name", "aggregators": "aggregator.name", "objectives": "objective.name"}.get(kind)
     known = sorted(presets(), key=lambda preset: preset not in TELLING)
@@ -105,5 +107,7 @@ def _about(kind: str, target: Any) -> str:
     module = sys.modules[target.__module__]
     if kind == "algorithms":
         return inspect.getdoc(module) or own
-    shared = module.__name__ == "fedfew.algorithms.aggregators" or not module.__name__.startswith("fedfew.algorithms")
+    shared = module.__name__ == "fedfew.aggregators.weighted" or not module.__name__.startswith(
+        ("fedfew.aggregators", "fedfew.objectives")
+    )
     return own if shared else f"{inspect.getdoc(module)}\n\n{own}"

@@ -24,13 +24,13 @@ def partition(
     json: Json = False,
 ) -> None:
     """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
+    from fedfew.build.parts import federation_of
+    from fedfew.config.schema import load
     from fedfew.core.errors import FedfewError
     from fedfew.core.settings import settings_of
     from fedfew.data import PARTITIONS, heterogeneity
-    from fedfew.experiment.build import federation_of
-    from fedfew.experiment.config import load
     from fedfew.interface.console import print_json
-    from fedfew.interface.plots import bubbles, save
+    from fedfew.interface.matplotlib_style import bubbles, save
 
     known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}
     try:

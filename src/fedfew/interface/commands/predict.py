@@ -8,7 +8,7 @@ import typer
 from fedfew.interface.options import Json
 
 if TYPE_CHECKING:
-    from fedfew.experiment.predict_files import Predictions
+    from fedfew.inference.predict import Predictions
 
 SHOWN = 40
 """Rows of the table for people; --csv and --json have all."""
@@ -35,10 +35,10 @@ def predict(
 ) -> None:
     """Predict classes of images with the model of a run."""
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.predict_files import predict_files
-    from fedfew.experiment.run import Run
+    from fedfew.inference.predict import predict_files
     from fedfew.interface.console import print_json, warn
     from fedfew.interface.reading import counting
+    from fedfew.runs.run import Run
 
     trained = Run.open(run)
     with counting("reading images") as report:

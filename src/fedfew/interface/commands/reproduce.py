@@ -11,9 +11,9 @@ from fedfew.interface import options
 from fedfew.interface.options import Json, Scale, Set
 
 if TYPE_CHECKING:
-    from fedfew.experiment.claims_measures import Verdict
-    from fedfew.experiment.reproduce import Plan
     from fedfew.interface.batch import Tally
+    from fedfew.studies.claims_measures import Verdict
+    from fedfew.studies.reproduce import Plan
 
 WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|report"
 
@@ -45,10 +45,10 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Run what a figure of the paper needs (finished runs are kept), draw it, and judge the paper's claims."""
-    from fedfew.experiment.reproduce import TITLES, Plan, arms_of, folder_of
-    from fedfew.experiment.reproduce_results import remember
-    from fedfew.experiment.scale import scaled
+    from fedfew.config.scale import scaled
     from fedfew.interface.console import err, print_json
+    from fedfew.studies.reproduce import TITLES, Plan, arms_of, folder_of
+    from fedfew.studies.reproduce_results import remember
 
     plan = Plan(preset, scale, seeds, options.overrides(set_))
     folder = out or folder_of(plan)
@@ -81,10 +81,10 @@ def _command() -> str:
 def _run(
     plan: "Plan", figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool
 ) -> "Tally":
-    from fedfew.experiment.reproduce import FIGURES, cells, in_order
-    from fedfew.experiment.reproduce_results import RUNS, remember
-    from fedfew.experiment.sweep_jobs import check_jobs
     from fedfew.interface.batch import Tally, run_all
+    from fedfew.studies.reproduce import FIGURES, cells, in_order
+    from fedfew.studies.reproduce_results import RUNS, remember
+    from fedfew.studies.sweep_jobs import check_jobs
 
     if jobs:
         check_jobs(jobs)
@@ -130,12 +130,12 @@ def _coloured(verdict: "Verdict") -> str:
 
 def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
     """A figure's files and verdicts, from the runs in the folder as they are now."""
-    from fedfew.experiment.claims import against_server_only, gain_sentence, verdicts
-    from fedfew.experiment.reproduce import TITLES
-    from fedfew.experiment.reproduce_results import curves_csv, results, table_csv
-    from fedfew.experiment.storage import write_atomically
-    from fedfew.interface.figures import draw
-    from fedfew.interface.plots import save
+    from fedfew.core.storage import write_atomically
+    from fedfew.interface.matplotlib_style import save
+    from fedfew.interface.study_figures import draw
+    from fedfew.studies.claims import against_server_only, gain_sentence, verdicts
+    from fedfew.studies.reproduce import TITLES
+    from fedfew.studies.reproduce_results import curves_csv, results, table_csv
 
     if name == "fig3":
         return _make_partitions(plan, folder)
@@ -153,15 +153,15 @@ def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
 
 def _make_partitions(plan: "Plan", folder: Path) -> dict[str, Any]:
     """Figure 3: no run is needed, the partitions are drawn again from their seed."""
+    from fedfew.build.parts import federation_of
+    from fedfew.config.scale import scaled
+    from fedfew.config.schema import load
+    from fedfew.core.storage import write_atomically
     from fedfew.data import heterogeneity
-    from fedfew.experiment.build import federation_of
-    from fedfew.experiment.claims import partitions
-    from fedfew.experiment.config import load
-    from fedfew.experiment.reproduce import TITLES
-    from fedfew.experiment.reproduce_results import as_csv
-    from fedfew.experiment.scale import scaled
-    from fedfew.experiment.storage import write_atomically
-    from fedfew.interface.plots import bubbles, save
+    from fedfew.interface.matplotlib_style import bubbles, save
+    from fedfew.studies.claims import partitions
+    from fedfew.studies.reproduce import TITLES
+    from fedfew.studies.reproduce_results import as_csv
 
     histograms, hashes = {}, {}
     classes: tuple[str, ...] = ()
@@ -192,11 +192,11 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     """Write the section of every figure that was asked for so far; safe while runs go on."""
     import shutil
 
-    from fedfew.experiment.claims import gain_cell
-    from fedfew.experiment.reproduce import TITLES
-    from fedfew.experiment.reproduce_markdown import put, relative, section
-    from fedfew.experiment.reproduce_results import known_plans
     from fedfew.interface.console import out, print_json
+    from fedfew.studies.claims import gain_cell
+    from fedfew.studies.reproduce import TITLES
+    from fedfew.studies.reproduce_markdown import put, relative, section
+    from fedfew.studies.reproduce_results import known_plans
 
     plans = known_plans(folder)
     beside = page.parent / page.stem

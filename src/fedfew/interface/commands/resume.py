@@ -20,8 +20,8 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with a run; the result is the same, bit for bit, as if it had not been interrupted."""
-    from fedfew.experiment.session import reopen
     from fedfew.interface.commands.run import finish
     from fedfew.interface.console import warn
+    from fedfew.runs.session import reopen
 
     finish(reopen(run, warn, options.overrides(set_), anyway=anyway), json)

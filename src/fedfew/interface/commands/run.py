@@ -8,7 +8,7 @@ from fedfew.interface import options
 from fedfew.interface.options import Json, Out, Scale, Set
 
 if TYPE_CHECKING:
-    from fedfew.experiment.session import Session
+    from fedfew.runs.session import Session
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
-    from fedfew.experiment.run import Experiment
+    from fedfew.runs.run import Experiment
 
     experiment = Experiment.load(config, options.scaled_overrides(config, scale, set_))
     finish(experiment.start(out), json)
@@ -33,9 +33,9 @@ def finish(session: "Session", json: bool) -> None:
     """Show the progress to the end, then the table and, if asked for, the JSON line."""
     from rich.table import Table
 
-    from fedfew.experiment.run import Run
     from fedfew.interface.console import out, percent, print_json, size
     from fedfew.interface.progress import follow
+    from fedfew.runs.run import Run
 
     config = session.parts.config
     follow(session, f"{config['method.name']} on {config['dataset.name']}")

@@ -12,8 +12,8 @@ from fedfew.interface import options
 from fedfew.interface.options import Json, Scale, Set
 
 if TYPE_CHECKING:
-    from fedfew.experiment.sweep import Cell, Event
     from fedfew.interface.batch import Tally
+    from fedfew.studies.sweep import Cell, Event
 
 
 def register(app: typer.Typer) -> None:
@@ -43,9 +43,9 @@ def sweep(
 ) -> None:
     """Run every combination of the grid's values; finished runs are kept, interrupted ones gone on with."""
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.sweep import cells_of
-    from fedfew.experiment.sweep_jobs import check_jobs
     from fedfew.interface.batch import run_all
+    from fedfew.studies.sweep import cells_of
+    from fedfew.studies.sweep_jobs import check_jobs
 
     base = options.scaled_overrides(config, scale, set_)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
@@ -77,9 +77,9 @@ def _search(
     anyway: bool,
     command: str,
 ) -> "tuple[Tally, list[Cell]]":
-    from fedfew.experiment.sweep_search import search, space_of
     from fedfew.interface.batch import follow_all
     from fedfew.interface.console import warn
+    from fedfew.studies.sweep_search import search, space_of
 
     seen: dict[str, Cell] = {}
     events = search(config, base, space_of(*varied), trials, folder, warn, anyway=anyway, command=command)
@@ -95,10 +95,10 @@ def _search(
 def _show(tally: "Tally", cells: "list[Cell]", folder: Path, json: bool) -> None:
     from rich.table import Table
 
-    from fedfew.experiment.outcomes import read_outcome
-    from fedfew.experiment.sweep import index
-    from fedfew.experiment.sweep_search import best_validation
     from fedfew.interface.console import out, percent, print_json
+    from fedfew.studies.outcomes import read_outcome
+    from fedfew.studies.sweep import index
+    from fedfew.studies.sweep_search import best_validation
 
     known = index(folder)
     rows: list[dict[str, Any]] = []

@@ -22,10 +22,10 @@ def track(
 ) -> None:
     """Write the rounds done since the last time; safe to repeat while a run goes on."""
     from fedfew.core.errors import FedfewError
-    from fedfew.experiment.outcomes import read_outcome, run_folders
     from fedfew.interface.console import out as console
     from fedfew.interface.console import print_json
     from fedfew.interface.sinks import to_mlflow, to_tensorboard
+    from fedfew.studies.outcomes import read_outcome, run_folders
 
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")

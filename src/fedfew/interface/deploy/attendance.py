@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 
-from fedfew.experiment.deploy.client import SiteProcesses
-from fedfew.experiment.deploy.images import count_images
-from fedfew.experiment.deploy.plan import STATUS, SitePlan
-from fedfew.experiment.deploy.processes import Crew, Kept
-from fedfew.experiment.storage import locked
+from fedfew.core.storage import locked
+from fedfew.deploy.client import SiteProcesses
+from fedfew.deploy.plan import STATUS, SitePlan
+from fedfew.deploy.processes import Crew, Kept
+from fedfew.deploy.site_images import count_images
 from fedfew.interface.console import err
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from fedfew.experiment.deploy.doctor import Finding
+    from fedfew.deploy.doctor import Finding
 
 
 def show(findings: "Iterable[Finding]", json: bool) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedfew.experiment.deploy.plan import ServerPlan
+    from fedfew.deploy.plan import ServerPlan
 
 
 def next_steps(plan: "ServerPlan") -> str:
@@ -29,7 +29,7 @@ def next_steps(plan: "ServerPlan") -> str:
 def nginx(plan: "ServerPlan") -> str:
     """A front for production: only the Fleet API passes; everything else of the SuperLink stays inside."""
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
-    from fedfew.runtime.flower_front import versions
+    from fedfew.deploy.flower.front import versions
 
     told = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml

@@ -13,12 +13,11 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.guard import alarms
 from fedfew.interface.charts import Figure
 from fedfew.interface.charts.interactive import plot
-from fedfew.interface.charts.sheet import to_csv
+from fedfew.interface.charts.stylesheet import to_csv
 from fedfew.interface.charts.svg import chart_style, svg
-from fedfew.interface.page.door import Door
+from fedfew.interface.page.access import Door
 from fedfew.interface.page.library import Library, key_of
 from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
 from fedfew.interface.report import words
@@ -27,6 +26,7 @@ from fedfew.interface.report.document import Links, Section, environment, sectio
 from fedfew.interface.report.document import draw as draw_figure
 from fedfew.interface.report.facts import Bound, Facts, bounds_of
 from fedfew.interface.report.figures import figures_of
+from fedfew.runs.alarms import alarms
 
 MOST_OVERLAID = 12
 

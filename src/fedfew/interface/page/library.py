@@ -7,8 +7,8 @@ from pathlib import Path
 from threading import Lock
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, ROUNDS, SUMMARY
 from fedfew.interface.report.facts import Facts, find_runs, lock_held, read_facts
+from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, ROUNDS, SUMMARY
 
 FILES = (CONFIG, ROUNDS, SUMMARY, ENVIRONMENT, CLASSES)
 SCAN_SECONDS = 2.0

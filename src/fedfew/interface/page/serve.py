@@ -8,8 +8,8 @@ from pathlib import Path
 import uvicorn
 
 from fedfew.core.errors import FedfewError
+from fedfew.interface.page.access import is_loopback, own_names
 from fedfew.interface.page.app import make_app
-from fedfew.interface.page.door import is_loopback, own_names
 
 USUAL_PORT = 8765
 

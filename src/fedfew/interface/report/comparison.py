@@ -9,7 +9,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.interface.report.facts import Facts
 
 if TYPE_CHECKING:
-    from fedfew.experiment.outcomes import Outcome
+    from fedfew.studies.outcomes import Outcome
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Table:
 
 def tables(runs: Sequence[Facts]) -> list[Table]:
     """One table for each set of test images, since accuracies on others cannot stand beside each other."""
-    from fedfew.experiment.compare import TEST_DATA
+    from fedfew.studies.compare import TEST_DATA
 
     by_data: dict[str, list[Facts]] = {}
     for run in runs:
@@ -38,9 +38,9 @@ def tables(runs: Sequence[Facts]) -> list[Table]:
 
 
 def _table(runs: Sequence[Facts]) -> Table:
-    from fedfew.experiment.compare import compare
-    from fedfew.experiment.compare_tables import accuracy_text, difference_text
     from fedfew.interface.report.words import size
+    from fedfew.studies.compare import compare
+    from fedfew.studies.compare_tables import accuracy_text, difference_text
 
     outcomes, notes = [], []
     for run in runs:
@@ -70,8 +70,8 @@ def _table(runs: Sequence[Facts]) -> Table:
 
 
 def _outcome(run: Facts) -> "Outcome":
-    from fedfew.experiment.config import load
-    from fedfew.experiment.outcomes import Outcome
+    from fedfew.config.schema import load
+    from fedfew.studies.outcomes import Outcome
 
     return Outcome(run.path, load(run.config).document, run.records, run.state == "finished", run.environment)
 

@@ -13,18 +13,18 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.folder import CONFIG
-from fedfew.experiment.guard import alarms
-from fedfew.experiment.storage import write_atomically
-from fedfew.experiment.summary import traffic
+from fedfew.core.storage import write_atomically
 from fedfew.interface.charts import Figure, Grid
-from fedfew.interface.charts.sheet import to_csv
+from fedfew.interface.charts.stylesheet import to_csv
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.facts import BOUNDS, Facts, bounds_of, read_all, read_facts
 from fedfew.interface.report.figures import figures_of
 from fedfew.interface.report.groups import Group, group, overlay
+from fedfew.runs.alarms import alarms
+from fedfew.runs.folder import CONFIG
+from fedfew.runs.summary import traffic
 
 LIMIT = 2_000_000
 MOST_CSV = 80_000

@@ -14,9 +14,9 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from fedfew.core.errors import FedfewError
-from fedfew.experiment.folder import CLASSES, CONFIG, ENVIRONMENT, PARTITION, ROUNDS, SUMMARY, RunFolder
-from fedfew.experiment.summary import accuracies
 from fedfew.interface.report.shapes import ROUNDS_SHAPE, Classes, Settings, Summary, Surroundings, check
+from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, PARTITION, ROUNDS, SUMMARY, RunFolder
+from fedfew.runs.summary import accuracies
 
 State = Literal["starting", "running", "finished", "stopped"]
 Record = dict[str, Any]

@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from fedfew.core import toml
 from fedfew.core.errors import CODES
-from fedfew.experiment import toml
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.facts import Bound, Facts

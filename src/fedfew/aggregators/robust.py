@@ -1,0 +1,107 @@
+"""Robust aggregators: rules that a few broken or hostile clients cannot carry away.
+
+D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: Byzantine-Robust Distributed Learning. ICML 2018 (trimmed mean).
+P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: Machine Learning with Adversaries. NeurIPS 2017 (Krum).
+X. Cao, M. Fang, J. Liu, N. Z. Gong: FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping. NDSS 2021.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from fedfew.aggregators.combine import blocks, by_coordinate, weighted_mean
+from fedfew.core.layout import Vector
+from fedfew.core.settings import Count, Doc, Natural
+from fedfew.core.types import Aggregate, Contribution
+
+
+def trimmed_mean(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    trim: Annotated[float, Ge(0), Lt(0.5), Doc("share of the clients left out at each end of every coordinate")] = 0.2,
+) -> Aggregate:
+    """Trimmed mean (Yin et al. 2018): at each coordinate the ⌊trim·m⌋ smallest and largest values are left out.
+
+    ψ[j] = mean of ψ_(c+1)[j], …, ψ_(m−c)[j], sorted by size,  c = ⌊trim·m⌋
+    """
+    cut = int(trim * len(contributions) + 1e-9)  # a product such as 0.29·100 = 28.999… is meant to be 29
+
+    def mean(block: Tensor) -> Tensor:
+        ordered = block.sort(0).values
+        return ordered[cut : len(block) - cut].double().mean(0).float()
+
+    return by_coordinate(contributions, mean)
+
+
+def krum(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    faulty: Annotated[Natural, Doc("f: clients that may be hostile; needs at least 2f + 3 a round")] = 1,
+    select: Annotated[Count, Doc("models averaged: 1 is Krum, more is multi-Krum")] = 1,
+) -> Aggregate:
+    """Krum (Blanchard et al. 2017): the model nearest to its m − f − 2 nearest others, or the mean of the best few.
+
+    s_k = Σ ‖ψ_k − ψ_i‖² over its m − f − 2 nearest ψ_i,  ψ = ψ_k of the smallest s_k
+
+    Where fewer clients answer than 2f + 3, f is lowered to what their number allows.
+    """
+    m = len(contributions)
+    f = min(faulty, max((m - 3) // 2, 0))
+    scores = krum_scores(squared_distances(contributions), max(m - f - 2, 0))
+    best = sorted(scores.argsort(stable=True)[: min(select, m - f)].tolist())
+    return weighted_mean([contributions[i] for i in best], [1 / len(best)] * len(best))
+
+
+def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
+    """Why Krum cannot work with this many clients a round; nothing if it can."""
+    if cohort < 2 * faulty + 3:
+        return f"krum with faulty = {faulty} needs at least {2 * faulty + 3} clients a round, there are {cohort}"
+    if select > cohort - faulty:
+        return f"krum with select = {select} would take in the faulty: at most {cohort - faulty} of {cohort} clients"
+    return ""
+
+
+def squared_distances(contributions: Sequence[Contribution]) -> Tensor:
+    """‖ψ_i − ψ_j‖² as m×m in float64, from differences: a Gram matrix would lose the digits that differ."""
+    m = len(contributions)
+    table = torch.zeros(m, m, dtype=torch.float64)
+    for _, block in blocks(contributions):
+        for i in range(1, m):
+            table[i, :i] += (block[:i] - block[i]).double().square().sum(1)
+    return table + table.T
+
+
+def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
+    """For each model the sum of its squared distances to its nearest others."""
+    ordered = distances.sort(1).values  # the first is the distance to itself
+    return ordered[:, 1 : 1 + neighbours].sum(1)
+
+
+def fltrust(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """FLTrust (Cao et al. 2021): a client is trusted as far as it goes the server's way, and goes no further than it.
+
+    t_k = relu cos(ψ_k − ω, σ − ω);   ω + Σ t_k (‖σ − ω‖ / ‖ψ_k − ω‖)(ψ_k − ω) / Σ t_k;   σ where nobody is trusted.
+    """
+    way = (sigma - omega).double()
+    length = way.norm()
+    total = torch.zeros_like(way)
+    trust = {}
+    for part in contributions:
+        change = (part.vector - omega).double()
+        norm = change.norm()
+        if not norm or not length:
+            trust[part.client] = 0.0
+            continue
+        trust[part.client] = max(float(change @ way / (norm * length)), 0.0)
+        total.add_(change, alpha=trust[part.client] * float(length / norm))
+    whole = sum(trust.values())
+    if not whole:
+        return Aggregate(sigma.clone(), trust)
+    return Aggregate((omega + total / whole).float(), {client: t / whole for client, t in trust.items()})

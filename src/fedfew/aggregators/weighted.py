@@ -1,0 +1,95 @@
+"""Weighted means of the clients' vectors (FedFreq, FedAvg, uniform, (FL)²'s status) and the median."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import torch
+
+from fedfew.aggregators.combine import by_coordinate, normalised, weighted_mean
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Vector
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.types import Aggregate, Contribution
+
+
+def fedfreq_weights(counts: Sequence[float]) -> list[float]:
+    """FedFreq, Eq. 10: w_k = (1 − p_k)/(m − 1) with p_k = q_k / Σ q over the clients that answered; m = 1 gives 1."""
+    m, total = len(counts), sum(counts)
+    if m and not (min(counts) >= 0 and 0 < total < math.inf):
+        given = ", ".join(f"{q:g}" for q in counts)
+        raise FedfewError(
+            "E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1 on"
+        )
+    if m == 1:
+        return [1.0]
+    return [(1 - q / total) / (m - 1) for q in counts]
+
+
+def fedfreq(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    cap: Annotated[NonNegative, Doc("no weight above cap/m, the excess goes to the others; 0: no cap")] = 0.0,
+    by: Annotated[
+        Literal["frequency", "frequency×examples"], Doc("what weighs: participation alone, or times the images")
+    ] = "frequency",
+) -> Aggregate:
+    """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs.
+
+    ψ = Σ w_k ψ_k,  w_k = (1 − q_k / Σ q) / (m − 1),  q_k: rounds client k has answered in, of the m that answered
+    """
+    weights = fedfreq_weights([part.participation for part in contributions])
+    if by == "frequency×examples":
+        weights = normalised([w * part.examples for w, part in zip(weights, contributions, strict=True)])
+    return weighted_mean(contributions, capped(weights, cap))
+
+
+def capped(weights: Sequence[float], cap: float) -> list[float]:
+    """Weights of sum 1 with none above cap/m; what is cut off goes to the uncapped in proportion to their weights."""
+    m = len(weights)
+    if not cap or cap / m >= 1:
+        return list(weights)
+    limit, weights = max(cap, 1.0) / m, list(weights)
+    for _ in range(m):
+        over = [i for i, w in enumerate(weights) if w > limit + 1e-12]
+        if not over:
+            break
+        fixed = {i for i, w in enumerate(weights) if w >= limit - 1e-12}
+        free = [i for i in range(m) if i not in fixed]
+        rest = 1 - limit * len(fixed)
+        base = sum(weights[i] for i in free)
+        for i in fixed:
+            weights[i] = limit
+        for i in free:
+            weights[i] = weights[i] / base * rest if base > 0 else rest / len(free)
+    return weights
+
+
+def fedavg(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """FedAvg (McMahan et al. 2017): ψ = Σ (n_k / Σ n) ψ_k over the clients that answered."""
+    return weighted_mean(contributions, normalised([part.examples for part in contributions]))
+
+
+def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Every client that answered weighs the same: ψ = Σ ψ_k / m."""
+    return weighted_mean(contributions, [1 / len(contributions)] * len(contributions))
+
+
+def status(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Learning status ((FL)², Lee et al. 2024): w_k ∝ 1 − τ_k; a client whose model is sure already weighs less."""
+    return weighted_mean(contributions, normalised([1 - part.status for part in contributions]))
+
+
+def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """Coordinate-wise median (Yin et al. 2018), for even m the mean of the middle two; no client has a weight.
+
+    ψ[j] = median of ψ_1[j], …, ψ_m[j]
+    """
+    return by_coordinate(contributions, _median)
+
+
+def _median(block: torch.Tensor) -> torch.Tensor:
+    ordered, m = block.sort(0).values, len(block)
+    return (ordered[(m - 1) // 2] + ordered[m // 2]) / 2

@@ -1,0 +1,193 @@
+"""From a checked config to the parts of a run."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedfew.config.method import algorithm_of
+from fedfew.config.names import find, is_own
+from fedfew.config.schema import Config, DatasetSettings
+from fedfew.core.engine import Engine
+from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
+from fedfew.core.network import Network
+from fedfew.core.settings import settings_of
+from fedfew.core.streams import stream
+from fedfew.core.types import Algorithm, Fleet, LabeledSet, Oracle, ServerSite
+from fedfew.data import DATASETS, PARTITIONS, Federation, federate
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.virtual import VirtualPartition
+from fedfew.models import MODELS
+from fedfew.models.build import build_model
+from fedfew.runtime.cohort import Availability, cohort_size
+from fedfew.runtime.exchange import Clients
+from fedfew.runtime.gate import Gate, reply_limit
+from fedfew.runtime.pool import PoolFleet
+from fedfew.runtime.site import InlineFleet, Sites
+from fedfew.runtime.stack import Stack
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a run is made of."""
+
+    config: Config
+    algorithm: Algorithm
+    federation: Federation
+    network: Network
+    server: ServerSite
+    clients: Clients
+
+
+def dataset_of(config: Config) -> Dataset:
+    """The data as it is."""
+    options, split = config.options("dataset"), settings_of(DatasetSettings)
+    load = find("dataset", config["dataset.name"], DATASETS)
+    dataset: Dataset = load(**{key: options[key] for key in options if key not in split})
+    return dataset
+
+
+def federation_of(config: Config) -> Federation:
+    """The data, split and shared out."""
+    options, dataset = config.options("dataset"), dataset_of(config)
+    if is_network(config):
+        dataset = replace(dataset, sites=_elsewhere(config, dataset))
+    kind = config["partition.kind"]
+    return federate(
+        dataset,
+        labels=config["labels"],
+        clients=config["clients"],
+        kind=find("partition", kind, PARTITIONS) if is_own(kind) else kind,
+        options=config.options("partition"),
+        **{key: options[key] for key in settings_of(DatasetSettings)},
+    )
+
+
+def is_network(config: Config) -> bool:
+    """Whether the clients are other machines, so that their images are not here."""
+    return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
+
+
+def _elsewhere(config: Config, dataset: Dataset) -> SiteImages:
+    """The sites of a real network as the server sees them: names, and no images."""
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.deploy.plan import open_server
+
+    names = open_server(Path(config["fleet.network"])).sites
+    return SiteImages(names, dataset.train.images[:0], np.zeros(len(names) + 1, np.int64))
+
+
+def network_of(config: Config, federation: Federation) -> Network:
+    """The model with its first weights ω_0, drawn from the seed."""
+    name = config["model.name"]
+    channels, size = federation.images.shape[1], federation.images.shape[2]
+    model = find("model", name, MODELS) if is_own(name) else name
+    rng = stream(config["seed"], "model")
+    module = build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
+    return Network.of(module, federation.pixels, Engine(**config["engine"]), tuple(federation.images.shape[1:]))
+
+
+def assemble(config: Config) -> Parts:
+    """Everything but the fleet."""
+    federation, algorithm = federation_of(config), algorithm_of(config.document)
+    if federation.sites:
+        config = config.with_(_counted(federation))
+        if isinstance(algorithm, Oracle):
+            what = f"{config['method.name']} needs the labels of the clients' images; real sites have none"
+            raise FedfewError("E113", "method.name", what)
+    network = network_of(config, federation)
+    clients = Clients(
+        seed=config["seed"],
+        count=config["clients"],
+        cohort=cohort_size(config["participation"], config["clients"]),
+        availability=Availability(**config["availability"]),
+        gate=Gate(**config["gate"]),
+        sizes=None if is_network(config) else federation.partition.sizes,
+        min_updates=config["min_updates"],
+    )
+    labeled = resident(federation.server, network)
+    server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open)
+    return Parts(config, algorithm, federation, network, server, clients)
+
+
+def _counted(federation: Federation) -> dict[str, int]:
+    """What the config leaves to a dataset that brings its own sites: how many there are, and of which labels."""
+    return {
+        "clients": federation.partition.clients,
+        "labels": len(federation.server),
+        "dataset.validation": len(federation.validation),
+    }
+
+
+def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
+    """The clients of a simulation, as one process trains them."""
+    return Sites(
+        algorithm=algorithm_of(config.document),
+        network=network,
+        images=federation.images.to(network.device),
+        truth=federation.truth,
+        shares=federation.partition,
+        classes=len(federation.classes),
+        flips=federation.flips,
+        seed=config["seed"],
+        test=resident(federation.test, network),
+        validation=resident(federation.validation, network),
+    )
+
+
+def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
+    """The images where the network computes, moved once for the whole run; labels are few bytes and stay."""
+    return LabeledSet(labeled.images.to(network.device), labeled.labels)
+
+
+def fleet_of(parts: Parts, folder: Path) -> Fleet:
+    """The fleet the config names. A pool's workers get the images through shared memory, not by loading them."""
+    sites = sites_of(parts.config, parts.federation, parts.network)
+    if parts.config["fleet.kind"] == "flower":
+        require("flower", "fleet.kind = 'flower'")
+        from fedfew.deploy.fleet import flower_fleet
+
+        return flower_fleet(parts, sites.score, folder)
+    together = min(parts.config["engine.stack"], parts.clients.cohort)
+    if together > 1:
+        stack = Stack(parts.network, together)
+        stack.check(tuple(parts.federation.images.shape[1:]))
+        return InlineFleet(sites, stack)
+    shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
+    if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
+        return InlineFleet(sites)
+    federation = parts.federation
+    data = {
+        "images": federation.images,
+        "truth": federation.truth,
+        "test_images": federation.test.images,
+        "test_labels": federation.test.labels,
+        "validation_images": federation.validation.images,
+        "validation_labels": federation.validation.labels,
+    }
+    partition, virtual = federation.partition, None
+    if isinstance(partition, VirtualPartition):
+        virtual = partition.spec
+    else:
+        data |= {"order": torch.from_numpy(partition.order), "offsets": torch.from_numpy(partition.offsets)}
+    hello = {
+        "config": parts.config.document,
+        "virtual": virtual,
+        "classes": list(federation.classes),
+        "flips": federation.flips,
+        "mean": federation.pixels.mean,
+        "std": federation.pixels.std,
+    }
+    workers = min(parts.config["fleet.workers"] or cores(), parts.clients.cohort)
+    limit = reply_limit(parts.algorithm.reply_schema(parts.network.layout))
+    return PoolFleet(
+        workers, hello, data, federation.partition.sizes, sites.score, parts.config["fleet.timeout"], limit
+    )  # fmt: skip
+
+
+def cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

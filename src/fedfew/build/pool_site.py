@@ -1,0 +1,45 @@
+"""The work of a pool's process: rebuilds the method and the network from the config it is sent, then serves jobs."""
+
+import socket
+
+import torch
+
+from fedfew.build.parts import network_of, sites_of
+from fedfew.config.schema import Config
+from fedfew.core.memory import keep_freed_memory
+from fedfew.core.network import Pixels
+from fedfew.core.types import LabeledSet
+from fedfew.data import Federation, Partition
+from fedfew.data.virtual import VirtualPartition
+from fedfew.runtime.arena import Arena
+from fedfew.runtime.channel import Channel
+from fedfew.runtime.worker import serve
+
+
+def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, answers_fd: int) -> None:
+    """Wait for the greeting, build, serve."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    channel = Channel(socket.socket(fileno=channel_fd))
+    hello = channel.receive()
+    if hello is None:
+        return
+    data = Arena(images_fd).read(hello["tensors"], copy=False)
+    federation = Federation(
+        server=LabeledSet(data["images"][:0], data["truth"][:0]),  # the server's labels stay with the server
+        validation=LabeledSet(data["validation_images"], data["validation_labels"]),
+        test=LabeledSet(data["test_images"], data["test_labels"]),
+        images=data["images"],
+        truth=data["truth"],
+        partition=(
+            VirtualPartition(**hello["virtual"], labels=data["truth"].numpy())
+            if hello["virtual"]
+            else Partition(data["order"].numpy(), data["offsets"].numpy())
+        ),
+        classes=tuple(hello["classes"]),
+        flips=hello["flips"],
+        pixels=Pixels(tuple(hello["mean"]), tuple(hello["std"])),
+    )
+    config = Config(hello["config"])
+    sites = sites_of(config, federation, network_of(config, federation))
+    serve(sites, channel, Arena(payloads_fd), Arena(scoring_fd), Arena(answers_fd))

@@ -1,0 +1,15 @@
+"""A pool's worker process, started as ``python -m fedfew.build.worker FD…`` with its channel, arenas and lifeline.
+
+The lifeline is watched before torch is imported: that takes seconds, in which the pool may be gone already.
+"""
+
+import sys
+
+from fedfew.runtime.lifeline import end_with_parent
+
+if __name__ == "__main__":
+    *files, lifeline = (int(argument) for argument in sys.argv[1:])
+    end_with_parent(lifeline)
+    from fedfew.build.pool_site import work
+
+    work(*files)

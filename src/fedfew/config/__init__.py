@@ -1,0 +1,1 @@
+"""The config: its schema, presets, names and what does not go together."""

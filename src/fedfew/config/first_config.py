@@ -1,0 +1,159 @@
+"""A first config for a folder of own images: looked at, not decoded, with every choice explained in a comment."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.decode import decode, probe, read_file
+from fedfew.data.images.folders import LAYOUT, Survey, look_through
+from fedfew.data.images.unreadable import Unreadable, shown
+
+LOOKED_AT = 200
+"""Images whose headers are read to choose size and channels."""
+SIZES = (28, 32, 48, 64, 96)
+BATCHES = (8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the folder suggests."""
+
+    size: int
+    channels: int
+    participation: float
+    warmup: int
+    server_epochs: int
+    server_batch: int
+    client_batch: int
+    model: str
+    validation: int
+    why_size: str
+    why_channels: str
+
+
+def choose(survey: Survey, network: bool = False) -> Choice:
+    """Settings that suit a folder, from the headers of some of its images and from their numbers.
+
+    In a ``network`` the sites' images are elsewhere, and nothing is known about them.
+    """
+    counts = {part: [p for p in survey.places if p.part == part] for part in ("server", "clients", "test")}
+    if not counts["server"]:
+        raise FedfewError("E206", shown(survey.root), "there are no files in server/<class>/", LAYOUT)
+    if not counts["clients"] and not network:
+        remedy = f"{LAYOUT}; add --network if the sites' images are on other machines"
+        raise FedfewError("E206", shown(survey.root), "there are no files in clients/<site>/", remedy)
+    sides, color = _look(survey)
+    middle = median(sides)
+    size = max([s for s in SIZES if s <= middle], default=SIZES[0])
+    sites = 0 if network else len(survey.groups["clients"])
+    asked = min(sites, 10)
+    smallest = min((sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"]), default=16)
+    batch = _batch(len(counts["server"]) // 4)
+    steps = -(-len(counts["server"]) // batch)  # in an epoch of the server
+    return Choice(
+        size=size,
+        channels=3 if color else 1,
+        participation=round(asked / sites, 3) if sites > 10 else 1.0,
+        warmup=max(20, min(300, 6000 // steps)),
+        server_epochs=max(2, min(40, 200 // steps)),
+        server_batch=batch,
+        client_batch=min(16, _batch(smallest)),
+        model='name = "cnn"               # small, for small images' if size <= 32 else
+        'name = "resnet9"\nwidth = 16                 # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"',
+        validation=len(counts["test"]) // 4,
+        why_size=f"the images' shorter side is {int(middle)} pixels in the median",
+        why_channels="there is color in the images" if color else "the images are grey",
+    )  # fmt: skip
+
+
+def _look(survey: Survey) -> tuple[list[int], bool]:
+    """Shorter sides, and whether any image has color; a file that stores grey as RGB is grey."""
+    step = max(1, len(survey.places) // LOOKED_AT)
+    sides, color = [], False
+    for place in survey.places[::step]:
+        try:
+            content = read_file(survey.root / place.path)
+            width, height, colorful = probe(content)
+            sides.append(min(width, height))
+            if colorful and not color:
+                pixels = decode(content, 32, 3)[0].astype(int)
+                color = bool((pixels.max(0) - pixels.min(0)).max() > 8)
+        except Unreadable:
+            continue
+    if not sides:
+        raise FedfewError("E209", shown(survey.root), f"none of the {len(survey.places)} files is a readable image")
+    return sides, color
+
+
+def _batch(images: int) -> int:
+    return max([b for b in BATCHES if b <= images], default=BATCHES[0])
+
+
+def first_config(folder: Path, out: Path, network: bool = False) -> str:
+    """The TOML text, with a path that is right from where the file will stand."""
+    survey = look_through(folder)
+    choice = choose(survey, network)
+    classes = survey.groups["server"]
+    sites = "sites on other machines" if network else f"{len(survey.groups['clients'])} sites"
+    steps = "\n".join(f"# then:  {line}" for line in next_steps(Path(out.name), network))
+    of_sites = "the sites" if network else f"the {sites}"
+    labels = sum(place.part == "server" for place in survey.places)
+    tested = sum(place.part == "test" for place in survey.places)
+    path = "." if out.parent.resolve() == folder.resolve() else str(folder.resolve())
+    validation = (
+        f"validation = {choice.validation:<13} # images of test/ held out to choose the best round by"
+        if choice.validation
+        else "validation = 0             # there is no test/ folder, so nothing can be held out of it"
+    )
+    return f"""\
+# Training on the images of a folder: {len(classes)} classes, {labels} labeled files at the server, {sites}
+{steps}
+seed = 0                   # the same seed gives the same model, bit by bit
+rounds = 30                # more is better up to a point: watch the accuracy with `fedfew watch`
+participation = {choice.participation:<10} # share of {of_sites} asked in each round
+
+[dataset]
+name = "folder"            # server/<class>/, clients/<site>/, test/<class>/
+path = {json.dumps(path, ensure_ascii=False)}
+size = {choice.size:<19} # {choice.why_size}; larger sees more and costs more
+channels = {choice.channels:<15} # {choice.why_channels}
+flips = true               # false if a mirrored image means something else (letters, left and right)
+{validation}
+normalize = "standard"     # pixels brought to mean 0 and deviation 1
+
+[model]
+{choice.model}
+
+[method]
+name = "fedfew"            # this project's own; `fedfew methods` lists the others, server-only is the one to beat
+threshold = 0.9            # how sure the vote on an unlabeled image must be to count
+warmup = {choice.warmup:<17} # passes over the labeled images before the first round
+
+[aggregator]
+name = "fedfreq"
+cap = 2.0                  # no site weighs more than twice its equal share
+
+[server]
+epochs = {choice.server_epochs:<17} # passes over the {labels} labeled images in a round
+batch = {choice.server_batch}
+lr = 0.03
+momentum = 0.9
+schedule = "cosine"
+augment = "strong"         # with few labels every image is seen in many versions
+
+[client]
+epochs = 2
+batch = {choice.client_batch:<18} # many small steps make more of the same images
+lr = 0.02
+momentum = 0.9
+""" + ("" if tested else "# Without test/<class>/ images no accuracy can be told.\n")
+
+
+def next_steps(out: Path, network: bool) -> list[str]:
+    """What to do with the config that was written."""
+    place = shown(out)
+    if network:
+        return [f"fedfew deploy init NAME --sites A,B,C --server HOST --config {place}"]
+    return [f"fedfew check {place}", f"fedfew run {place}"]

@@ -1,0 +1,380 @@
+"""The config: TOML, a preset or a dict, checked against the settings of what it names; all faults are told at once."""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Le
+from pydantic import TypeAdapter, ValidationError
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.checks import misfits, settle, unused_objective
+from fedfew.config.method import plain_algorithm
+from fedfew.config.names import find, is_own, method_class, own_settings
+from fedfew.core.engine import Engine
+from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
+from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
+from fedfew.methods import METHODS
+from fedfew.models import MODELS
+from fedfew.objectives import OBJECTIVES
+from fedfew.runtime.cohort import Availability
+from fedfew.runtime.gate import Gate
+from fedfew.training.label_shift import Voting
+from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.transforms.compression import Compression
+from fedfew.transforms.norm_policy import NormPolicy
+from fedfew.transforms.privacy import Privacy
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class General:
+    """The keys that stand outside any section."""
+
+    seed: Annotated[Natural, Doc("model, training and cohorts; the split has its own dataset.seed")] = 0
+    rounds: Annotated[Count, Doc("rounds of training")] = 150
+    clients: Annotated[Count, Doc("K: number of clients")] = 100
+    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients asked in a round")] = 0.05
+    labels: Annotated[Count, Doc("N_s: labeled images at the server")] = 1000
+    min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
+    max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
+    start: Annotated[
+        str, Doc("finished run, or model file of one, to start from; empty: weights drawn from the seed")
+    ] = ""
+
+
+@dataclass(frozen=True)
+class DatasetSettings:
+    """Which images, and how they are split."""
+
+    split: Annotated[
+        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
+    ] = "standard"
+    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
+    validation: Annotated[
+        Natural, Doc("labeled images held out to choose by; of own images in folders never more than a quarter")
+    ] = 1000
+    validation_from: Annotated[
+        Literal["test", "server"], Doc("own images in folders: which labels are held out for validation")
+    ] = "test"
+    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
+    unlabeled: Annotated[Natural, Doc("images shared among the clients; 0: all that are left")] = 0
+    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
+    normalize: Annotated[
+        Literal["unit", "standard"], Doc("pixels divided by 255, or brought to mean 0 and deviation 1 as well")
+    ] = "unit"
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """Where the clients train."""
+
+    workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core (on a GPU: this one alone)")] = 0
+    timeout: Annotated[
+        NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
+    ] = 0.0
+    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, which share the clients")] = 2
+    network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
+    min_clients: Annotated[
+        Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")
+    ] = 0
+    wait: Annotated[NonNegative, Doc("flower: seconds to wait for min_clients before the run stops")] = 300.0
+
+
+SITES = "sites"
+"""The partition of a dataset that brings its own sites: nothing is drawn."""
+FLEETS = ("inline", "pool", "flower")
+
+# section → key that names what the section is about, the registry of names, the default
+NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
+    "dataset": ("name", DATASETS, "cifar10"),
+    "partition": ("kind", PARTITIONS, "dirichlet"),
+    "model": ("name", MODELS, "resnet9"),
+    "method": ("name", METHODS, "fedmix"),
+    "objective": ("name", OBJECTIVES, "pseudo-label"),
+    "aggregator": ("name", AGGREGATORS, "auto"),
+    "fleet": ("kind", dict.fromkeys(FLEETS), "pool"),
+}
+PLAIN: dict[str, list[Callable[..., Any]]] = {
+    "server": [LocalSGD, Supervised],
+    "client": [LocalSGD],
+    "vote": [Voting],
+    "norm": [NormPolicy],
+    "privacy": [Privacy],
+    "compression": [Compression],
+    "availability": [Availability],
+    "gate": [Gate],
+    "engine": [Engine],
+}
+SECTIONS = ["dataset", "partition", "model", "method", "objective", "aggregator", *PLAIN, "fleet"]
+
+
+def settings_for(section: str, name: str) -> dict[str, Setting]:
+    """The settings a section has, given the name it chose."""
+    if section == "":
+        return settings_of(General)
+    if section == "dataset":
+        return _settings(section, name) | settings_of(DatasetSettings)
+    if section == "fleet":
+        return settings_of(FleetSettings)
+    if section in PLAIN:
+        return {key: setting for target in PLAIN[section] for key, setting in settings_of(target).items()}
+    return _settings(section, name)
+
+
+def _settings(section: str, name: str) -> dict[str, Setting]:
+    target = find(section, name, NAMED[section][1])
+    return own_settings(section, target) if is_own(name) else settings_of(target)
+
+
+_adapter = cache(TypeAdapter)  # making one costs a hundred times what using it does
+
+
+def _fits_toml(value: Any) -> bool:
+    """Whether a default can stand in run.toml; None, say, cannot, and is left to the function that has it."""
+    return all(map(_fits_toml, value)) if isinstance(value, list | tuple) else isinstance(value, int | float | str)
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked config: every key has its value, defaults included; ``document`` is what run.toml holds."""
+
+    document: Table
+
+    def __getitem__(self, path: str) -> Any:
+        """``config["partition.mu"]``"""
+        value: Any = self.document
+        for part in path.split("."):
+            value = value[part]
+        return value
+
+    def with_(self, changes: Mapping[str, Any]) -> "Config":
+        """A copy with the values of some dotted keys replaced."""
+        return Config(apply_overrides(self.document, changes))
+
+    def options(self, section: str) -> Table:
+        """The settings of a section, without the key that names it."""
+        key = NAMED[section][0] if section in NAMED else ""
+        return {name: value for name, value in self.document[section].items() if name != key}
+
+
+def presets() -> dict[str, str]:
+    """The presets' names and what each is for (the first comment line of its file)."""
+    folder = resources.files("fedfew.config") / "presets"
+    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
+
+
+def read(source: str | Path) -> tuple[Table, str]:
+    """The table in a preset or a TOML file, and the name to call it by in errors."""
+    known = presets()
+    if str(source) in known:
+        text, place = (resources.files("fedfew.config") / "presets" / f"{source}.toml").read_text("utf-8"), str(source)
+    else:
+        place = str(source)
+        try:
+            text = Path(source).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            close = difflib.get_close_matches(place, known, 1)
+            hint = f"Did you mean {close[0]}? " if close else ""
+            fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
+            what = f"is neither a preset nor a readable TOML file{fault}"
+            raise FedfewError("E101", place, what, f"{hint}Presets: {', '.join(known)}") from None
+    try:
+        return tomllib.loads(text), place
+    except tomllib.TOMLDecodeError as error:
+        raise FedfewError("E102", place, str(error)) from None
+    except RecursionError:
+        raise FedfewError("E102", place, "lists are nested too deeply") from None
+
+
+def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
+    """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
+    table, place = (source, "config") if isinstance(source, dict) else read(source)
+    given = apply_overrides(table, overrides or {})
+    here = Path(place).parent if Path(place).is_file() else Path()
+    bases = {key: Path() if key in (overrides or {}) else here for key in ("dataset.path", "start")}
+    config = check(_absolute_paths(given, bases), place)
+    if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config.document)):
+        raise ConfigErrors([fault])
+    return config
+
+
+def _absolute_paths(table: Table, bases: Mapping[str, Path]) -> Table:
+    """Paths in a config file are meant from its folder, others from here; run.toml must find them from anywhere."""
+    if isinstance(start := table.get("start"), str) and start:
+        table = table | {"start": str((bases["start"] / Path(start).expanduser()).absolute())}
+    dataset, base = table.get("dataset"), bases["dataset.path"]
+    if isinstance(dataset, dict):
+        match dataset:
+            case {"name": str(name), "path": str(path)} if name in DATASETS and path:
+                return table | {"dataset": {**dataset, "path": str((base / Path(path).expanduser()).absolute())}}
+    return table
+
+
+def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
+    """The table with dotted keys replaced.
+
+    Naming another method (model, partition, …) drops those settings of the old one that the new one does not have;
+    settings that both have stay, so that methods can be compared with all else equal.
+    """
+    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    for path, value in overrides.items():
+        section, _, key = path.rpartition(".")
+        if not section:
+            merged[key] = value
+            continue
+        target = merged.setdefault(section, {})
+        if not isinstance(target, dict):
+            raise FedfewError("E103", path, f"{section} is a value, not a section")
+        names = NAMED.get(section)
+        if names and key == names[0] and target.get(key, names[2]) != value and _is_known(section, value):
+            known = settings_for(section, value) if value != "auto" else {}
+            asked = {name.rpartition(".")[2] for name in overrides if name.rpartition(".")[0] == section}
+            for old in set(target) - set(known) - asked:
+                del target[old]
+        target[key] = value
+    return merged
+
+
+def _is_known(section: str, name: Any) -> bool:
+    return isinstance(name, str) and (name == "auto" or name in NAMED[section][1] or is_own(name))
+
+
+def check(table: Table, place: str = "config") -> Config:
+    """Fill in the defaults and check every key; raises ConfigErrors with everything that is wrong."""
+    faults: list[FedfewError] = []
+    known_top = [*settings_of(General), *SECTIONS]
+    general = {key: value for key, value in table.items() if key not in SECTIONS}
+    document = _section("", general, "", place, faults, known_top)
+    if isinstance(dataset := table.get("dataset"), dict) and dataset.get("name") in BRING_SITES:
+        table = _with_sites(table, place, faults)
+    for section in SECTIONS:
+        given = table.get(section, {})
+        if not isinstance(given, dict):
+            faults.append(FedfewError("E103", place, f"{section} = {given!r} is not a section", f"Write [{section}]"))
+            continue
+        document[section] = _named_section(section, dict(given), place, faults)
+    if not faults:
+        faults += [fault for fault in _cross_checks(document, place) if fault]
+    if faults:
+        raise ConfigErrors(faults)
+    return Config(document)
+
+
+def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
+    """The clients are given by the data, so a partition that would deal images to them is a misunderstanding."""
+    given = table.get("partition", {"kind": SITES})
+    if given != {"kind": SITES}:
+        what = "partition.* has no meaning for a dataset that brings its own sites"
+        faults.append(FedfewError("E113", place, what, "Remove the section [partition]"))
+    return table | {"partition": {"kind": SITES}}
+
+
+def _named_section(section: str, given: Table, place: str, faults: list[FedfewError]) -> Table:
+    if section not in NAMED:
+        return _section(section, given, "", place, faults)
+    key, registry, default = NAMED[section]
+    name = given.pop(key, default)
+    try:
+        if not isinstance(name, str):
+            raise FedfewError("E103", place, f"{section}.{key} = {name!r} is not a name", "Give a name in quotes")
+        if (section, name) in (("aggregator", "auto"), ("partition", SITES)):
+            return {key: name} | _section(section, given, name, place, faults, settings={})
+        if section == "fleet" or not is_own(name):
+            _known_name(section, key, name, registry, place)
+        return {key: name} | _section(section, given, name, place, faults)
+    except FedfewError as fault:
+        faults.append(fault)
+        return {key: name}
+
+
+def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], place: str) -> None:
+    if name not in registry:
+        close = difflib.get_close_matches(name, registry, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise FedfewError(
+            "E105", place, f"{section}.{key} = {name!r} is unknown{hint}", f"Known: {', '.join(sorted(registry))}"
+        )
+
+
+def _closest(key: str, known: list[str]) -> list[str]:
+    """The key that was probably meant: one spelled much alike, or one that is a word of it."""
+    words = [name for name in known if name in key.split("_") or key in name.split("_")]
+    return words[:1] or difflib.get_close_matches(key, known, 1, cutoff=0.5)
+
+
+def _section(
+    section: str,
+    given: Table,
+    name: str,
+    place: str,
+    faults: list[FedfewError],
+    candidates: list[str] | None = None,
+    settings: dict[str, Setting] | None = None,
+) -> Table:
+    """One section's values: given ones checked, the others by default."""
+    settings = settings_for(section, name) if settings is None else settings
+    prefix = f"{section}." if section else ""
+    for key in given.keys() - settings.keys():
+        close = _closest(key, candidates or list(settings))
+        hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+        about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
+        remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
+        faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))
+    values: Table = {}
+    for key, setting in settings.items():
+        if key not in given:
+            values |= {key: setting.default} if _fits_toml(setting.default) else {}
+            continue
+        try:
+            values[key] = _adapter(setting.annotation).validate_python(given[key], strict=True)
+            if isinstance(values[key], float) and not math.isfinite(values[key]):
+                what = f"{prefix}{key} = {given[key]!r} should be a finite number"
+                faults.append(FedfewError("E103", place, what, f"It means: {setting.doc}"))
+        except ValidationError as error:
+            problem = error.errors()[0]["msg"].replace("Input should", "should")
+            faults.append(
+                FedfewError("E103", place, f"{prefix}{key} = {given[key]!r} {problem}", f"It means: {setting.doc}")
+            )
+    return values
+
+
+def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
+    """What no single key can show."""
+    method = method_class(find("method", document["method"]["name"], METHODS))
+    if document["aggregator"]["name"] == "auto":
+        usual = method.usual_aggregator
+        document["aggregator"] = {"name": usual} | {
+            key: setting.default for key, setting in _settings("aggregator", usual).items()
+        }
+    chosen = document["aggregator"]["name"]
+    if chosen in method.unfit:
+        fits = ", ".join(name for name in AGGREGATORS if name not in method.unfit)
+        what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {method.unfit[chosen]}"
+        return [FedfewError("E107", place, what, f"These fit: {fits}")]
+    settle(document)
+    try:
+        faults = list(misfits(document, plain_algorithm(document)))
+    except FedfewError as fault:
+        faults = [fault]
+    return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """``partition.mu=0.1`` → ("partition.mu", 0.1); a value that is not TOML is taken as a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise FedfewError("E102", f"--set {text}", "is not of the form key=value", "Write e.g. --set partition.mu=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

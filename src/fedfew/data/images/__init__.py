@@ -1,0 +1,1 @@
+"""Image files: reading, decoding, checking and caching them."""

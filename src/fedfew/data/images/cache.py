@@ -1,0 +1,124 @@
+"""Image files read once: their pixels are kept as one uint8 array, and used for as long as no file has changed."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.cache import cache_folder
+from fedfew.data.images.decode import decode, read_file
+from fedfew.data.images.unreadable import Problem, Unreadable, shown
+
+VERSION = 1
+"""Goes up when the same file would give other pixels."""
+Report = Callable[[int, int], None]
+"""Called with the files read so far and the number of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """What came of a list of files: pixels of those that could be read, which these are, and what is to be said."""
+
+    images: Tensor
+    """uint8 N×C×S×S"""
+    kept: list[int]
+    """Image i is file ``kept[i]`` of the list."""
+    problems: list[Problem]
+
+
+def read_files(
+    root: Path, files: Sequence[str], size: int, channels: int, report: Report | None = None, *, cached: bool = True
+) -> Pictures:
+    """The pixels of the files (paths below ``root``), from the cache if it has them as they are now.
+
+    A cache that cannot be written costs time the next time, and nothing else.
+    """
+    if not cached:
+        with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
+            return _load(Path(temporary), _read(Path(temporary), root, files, size, channels, report))
+    key = json.dumps([str(root.resolve()), size, channels, VERSION])
+    place = cache_folder() / "folders" / hashlib.sha256(os.fsencode(key)).hexdigest()[:24]
+    mark = _fingerprint(root, files)
+    try:
+        facts = json.loads((place / "manifest.json").read_text("utf-8"))
+        if facts["files"] == mark and facts["sha256"] == _hash(place / "images.npy"):
+            return _load(place, facts)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # not there, or damaged: read again
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    except OSError:
+        return read_files(root, files, size, channels, report, cached=False)
+    try:
+        facts = _read(made, root, files, size, channels, report) | {"files": mark, "folder": shown(root.resolve())}
+        facts["sha256"] = _hash(made / "images.npy")
+        (made / "manifest.json").write_text(json.dumps(facts, indent=1), "utf-8")
+        pictures = _load(made, facts)
+        shutil.rmtree(place, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process was quicker; what it wrote serves as well
+            made.rename(place)
+    except OSError as error:
+        raise FedfewError("E305", str(place.parent), f"{error.strerror or error}") from error
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return pictures
+
+
+def _read(
+    place: Path, root: Path, files: Sequence[str], size: int, channels: int, report: Report | None
+) -> dict[str, Any]:
+    """Decode one file after the other straight to the disk, so that memory does not grow with their number."""
+    kept, problems = [], []
+    header = {"descr": "|u1", "fortran_order": False}
+    with (place / "images.npy").open("wb") as out:
+        np.lib.format.write_array_header_1_0(out, header | {"shape": (len(files), channels, size, size)})
+        for number, name in enumerate(files):
+            try:
+                pixels, remark = decode(read_file(root / name), size, channels)
+            except Unreadable as fault:
+                problems.append(Problem(shown(name), str(fault)))
+            else:
+                out.write(pixels.tobytes())
+                kept.append(number)
+                if remark:
+                    problems.append(Problem(shown(name), remark, skipped=False))
+            if report is not None:
+                report(number + 1, len(files))
+        out.seek(0)  # NumPy pads the header so that the first number may change in place
+        np.lib.format.write_array_header_1_0(out, header | {"shape": (len(kept), channels, size, size)})
+    return {"kept": kept, "problems": [asdict(problem) for problem in problems]}
+
+
+def _load(place: Path, facts: dict[str, Any]) -> Pictures:
+    images = torch.from_numpy(np.load(place / "images.npy", allow_pickle=False))
+    return Pictures(images, facts["kept"], [Problem(**problem) for problem in facts["problems"]])
+
+
+def _fingerprint(root: Path, files: Sequence[str]) -> str:
+    """Changes when a file is added, removed, renamed or written."""
+    seen = hashlib.sha256()
+    for name in files:
+        try:
+            about = (root / name).stat()
+            state = f"{about.st_size} {about.st_mtime_ns}"
+        except OSError as error:
+            state = f"error {error.errno}"
+        seen.update(os.fsencode(name) + b"\0" + state.encode() + b"\0")
+    return seen.hexdigest()
+
+
+def _hash(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,243 @@
+"""One image file, of whatever kind and state, to uint8 pixels of a set size; limits hold before anything is decoded."""
+
+import io
+import stat
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from fedfew.data.images.dicom import decode_dicom, is_dicom
+from fedfew.data.images.eight_bits import to_eight_bits
+from fedfew.data.images.unreadable import Unreadable
+
+Pixels8 = NDArray[np.uint8]
+
+FILE_CAP = 64 * 2**20
+"""Bytes of the largest file that is read."""
+PIXEL_CAPS = {"JPEG": 50_000_000, "PNG": 25_000_000, "BMP": 25_000_000, "TIFF": 15_000_000, "WEBP": 12_000_000}
+"""Pixels of the largest image: with these caps ``fedfew check`` stays below 512 MB, torch and all. JPEG is decoded at
+an eighth to a half of its size where that is enough, so today's cameras fit."""
+PROGRESSIVE_CAP = 20_000_000
+"""Progressive JPEG: its coefficients are held for the whole image, whatever size is wanted."""
+DICOM_CAP = 15_000_000
+FRAME_CAP = 64
+"""Frames of the longest animation or stack of pages; the first is used."""
+SCAN_CAP = 100
+"""Scans of the longest progressive JPEG: each goes over all pixels, and 75 bytes are enough for one. The other formats'
+time is bounded by the caps above (half a minute for the worst file that fits), so no clock watches the decoders."""
+SIZE_CAP = 1024
+"""The largest side an image is brought to."""
+
+SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
+    (b"\x89PNG\r\n\x1a\n", 0, "PNG"),
+    (b"\xff\xd8\xff", 0, "JPEG"),
+    (b"BM", 0, "BMP"),
+    (b"WEBP", 8, "WEBP"),
+    (b"II*\0", 0, "TIFF"),
+    (b"MM\0*", 0, "TIFF"),
+    (b"II+\0", 0, "TIFF"),
+    (b"MM\0+", 0, "TIFF"),
+)
+STRANGERS: tuple[tuple[bytes, int, str], ...] = (
+    (b"GIF8", 0, "a GIF file"),
+    (b"%PDF", 0, "a PDF file"),
+    (b"PK\x03\x04", 0, "a ZIP archive"),
+    (b"\x1f\x8b", 0, "a gzip archive"),
+    (b"ftyp", 4, "a HEIC, AVIF or video file"),
+    (b"8BPS", 0, "a Photoshop file"),
+    (b"<svg", 0, "an SVG drawing"),
+    (b"<", 0, "an XML or HTML file"),
+    (b"\x93NUMPY", 0, "a NumPy array"),
+    (b"\x89HDF", 0, "an HDF5 file"),
+    (b"\0\0\x01\0", 0, "an icon"),
+    (b"\0\0\0\x0cjP  ", 0, "a JPEG 2000 file"),
+    (b"\xff\x0a", 0, "a JPEG XL file"),
+    (b"P4", 0, "a PNM file"), (b"P5", 0, "a PNM file"), (b"P6", 0, "a PNM file"),
+)  # fmt: skip
+KNOWN = "PNG, JPEG, BMP, WebP and TIFF are read"
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ORIENTATION = 0x0112
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a regular file within the cap; pipes and devices are never opened."""
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise Unreadable("is no regular file")
+        if about.st_size > FILE_CAP:
+            raise Unreadable(f"has {about.st_size / 2**20:,.0f} MB, the limit is {FILE_CAP // 2**20}")
+        with path.open("rb") as file:
+            return file.read(FILE_CAP)
+    except OSError as error:
+        raise Unreadable(f"cannot be opened: {error.strerror or error}") from None
+
+
+def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
+    """The image as channels×size×size, and a remark on what of it was not used (mostly empty).
+
+    The shorter side is brought to ``size`` and the middle cut out; an image that has the size keeps its pixels.
+    """
+    if is_dicom(content):
+        grey, remark = decode_dicom(content, DICOM_CAP, FRAME_CAP)
+        return _planes(_fit(Image.fromarray(grey), size), channels), remark
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow remarks on odd tags; what matters ends in an error or a picture
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with _open(content) as image:
+                frames = _frames(image)
+                image.draft("L" if channels == 1 else None, (2 * size, 2 * size))
+                image.load()
+                turn = _turn(image)
+                small = _fit(_eight_bits(image), size)
+    except Unreadable:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable("claims more pixels than are read") from None
+    except Exception as error:  # a damaged file can make a decoder raise nearly anything; it costs this file only
+        raise Unreadable(f"is damaged ({_short(error)})") from None
+    if turn is not None:
+        small = small.transpose(turn)
+    return _planes(small, channels), f"has {frames} frames, the first is used" if frames > 1 else ""
+
+
+def probe(content: bytes) -> tuple[int, int, bool]:
+    """Width, height and whether there is color, as far as the header tells."""
+    if is_dicom(content):
+        grey, _ = decode_dicom(content, DICOM_CAP, FRAME_CAP)
+        return grey.shape[1], grey.shape[0], grey.ndim == 3
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with _open(content) as image:
+                return *image.size, image.mode not in ("1", "L", "LA", "La", "I", "F") and not image.mode.startswith(
+                    "I;"
+                )
+    except Unreadable:
+        raise
+    except Exception as error:
+        raise Unreadable(f"is damaged ({_short(error)})") from None
+
+
+def sniff(content: bytes) -> str:
+    """The format by the file's first bytes; what is not on the list of formats is refused by name."""
+    if not content:
+        raise Unreadable("is empty")
+    for mark, offset, name in SIGNATURES:
+        if content[offset : offset + len(mark)] == mark:
+            return name
+    for mark, offset, name in STRANGERS:
+        if content[offset : offset + len(mark)] == mark:
+            raise Unreadable(f"is {name}; {KNOWN}")
+    raise Unreadable(f"is no image of a known format; {KNOWN}")
+
+
+def _open(content: bytes) -> Image.Image:
+    """The header only, with its pixels counted."""
+    kind = sniff(content)
+    if kind == "WEBP" and (claimed := _webp_size(content)):
+        _refuse_bomb(kind, *claimed)  # its decoder takes memory for the whole canvas when it is opened
+    scans = content.count(b"\xff\xda") if kind == "JPEG" else 0  # with that of a thumbnail
+    if scans > SCAN_CAP:
+        raise Unreadable(f"has {scans:,} scans, the limit is {SCAN_CAP}")
+    image = Image.open(io.BytesIO(content), formats=(kind,))
+    _refuse_bomb("progressive" if scans > 2 else kind, *image.size)
+    return image
+
+
+def _refuse_bomb(kind: str, width: int, height: int) -> None:
+    cap = PIXEL_CAPS.get(kind, PROGRESSIVE_CAP)
+    if width * height > cap:
+        raise Unreadable(f"claims {width:,}×{height:,} pixels, the limit is {cap // 10**6} million")
+
+
+def _webp_size(content: bytes) -> tuple[int, int] | None:
+    """The canvas in a WebP header of one of its three kinds."""
+    kind, number = content[12:16], int.from_bytes
+    if kind == b"VP8X" and len(content) >= 30:
+        return number(content[24:27], "little") + 1, number(content[27:30], "little") + 1
+    if kind == b"VP8L" and len(content) >= 25:
+        bits = number(content[21:25], "little")
+        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    if kind == b"VP8 " and len(content) >= 30:
+        return number(content[26:28], "little") & 0x3FFF, number(content[28:30], "little") & 0x3FFF
+    return None
+
+
+def _frames(image: Image.Image) -> int:
+    """How many pictures the file holds, counted no further than the cap."""
+    if image.format != "TIFF":
+        count = int(getattr(image, "n_frames", 1))
+    else:  # a list of pages, each found by reading the one before
+        count = 1
+        try:
+            while count <= FRAME_CAP:
+                image.seek(count)
+                count += 1
+        except Exception:  # the end of the list, or damage behind the first page
+            pass
+        image.seek(0)
+    if count > FRAME_CAP:
+        raise Unreadable(f"has more than {FRAME_CAP} frames")
+    return count
+
+
+def _turn(image: Image.Image) -> Any:
+    """How the camera was held; TIFF's own tag has been followed already when it was loaded."""
+    try:
+        return TURNS.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # a damaged note on the orientation is no reason to lose the picture
+        return None
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The same picture as L, LA, RGB or RGBA."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        return Image.fromarray(to_eight_bits(np.asarray(image)))
+    if image.mode in ("L", "RGB") and "transparency" not in image.info:
+        return image
+    if image.mode in ("LA", "RGBA"):
+        return image
+    if image.mode == "1":
+        return image.convert("L")
+    see_through = "transparency" in image.info or image.mode in ("PA", "RGBa", "La")
+    return image.convert("RGBA" if see_through else "RGB")
+
+
+def _fit(image: Image.Image, size: int) -> Image.Image:
+    """Shorter side to ``size``, middle cut out, in one step; see-through parts lie on white."""
+    width, height = image.size
+    if (width, height) != (size, size):
+        side = min(width, height)
+        left, top = (width - side) / 2, (height - side) / 2
+        box = (left, top, left + side, top + side)
+        image = image.resize((size, size), Image.Resampling.BICUBIC, box, reducing_gap=3.0)
+    if image.mode in ("LA", "RGBA"):
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image.convert("RGBA")).convert(image.mode[:-1])
+    return image
+
+
+def _planes(image: Image.Image, channels: int) -> Pixels8:
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
+    return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "its header makes no sense"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 100 else f"{text[:99]}…"

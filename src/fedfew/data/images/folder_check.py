@@ -1,0 +1,155 @@
+"""What is wrong or odd about a folder of images: everything that would spoil a run, found before it starts."""
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.folders import LAYOUT, Contents
+from fedfew.data.images.unreadable import shown
+
+
+@dataclass(frozen=True, eq=False)
+class Finding:
+    """A fault; a serious one stops a run, another is for a person to know."""
+
+    fault: FedfewError
+    serious: bool
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A file whose pixels another file has already."""
+
+    path: str
+    of: str
+    across: bool
+    """True if one stands in server/ and the other in test/."""
+    torn: bool
+    """True if the two stand in different classes."""
+
+
+def findings(contents: Contents, batch: int, *, allow_overlap: bool, sites: bool = True) -> list[Finding]:
+    """All faults of a folder, the serious ones first; ``sites`` is False where the clients may be elsewhere."""
+    copies = find_copies(contents)
+    found = [
+        *_layout(contents),
+        *(_without_sites(contents) if sites else ()),
+        *_class_names(contents),
+        *_copies(contents, copies, allow_overlap),
+        *_files(contents),
+        *_sites(contents, batch),
+    ]
+    return sorted(found, key=lambda finding: not finding.serious)
+
+
+def find_copies(contents: Contents) -> list[Copy]:
+    """Every file that is not the first with its pixels."""
+    first: dict[bytes, int] = {}
+    at_server: dict[bytes, int] = {}
+    copies = []
+    for i, mark in enumerate(_marks(contents.images)):  # server/ comes before test/
+        place = contents.places[i]
+        across = at_server.get(mark) if place.part == "test" else None
+        original = first.get(mark) if across is None else across
+        if original is None:
+            first[mark] = i
+        else:
+            of = contents.places[original]
+            torn = "clients" not in (place.part, of.part) and place.group != of.group
+            copies.append(Copy(shown(place.path), shown(of.path), across is not None, torn))
+        if place.part == "server":
+            at_server.setdefault(mark, i)
+    return copies
+
+
+def _marks(images: Tensor) -> Iterator[bytes]:
+    for image in images.numpy():
+        yield hashlib.blake2b(image.data, digest_size=16).digest()
+
+
+def _layout(contents: Contents) -> Iterator[Finding]:
+    survey, root = contents.survey, shown(contents.survey.root)
+    classes = survey.groups["server"]
+    if len(classes) < 2:
+        what = f"server/ has {len(classes)} class folder{'' if len(classes) == 1 else 's'}, at least 2 are needed"
+        yield Finding(FedfewError("E206", root, what, LAYOUT), True)
+    counts = Counter(contents.places[i].group for i in contents.rows("server"))
+    for name in classes:
+        if not counts[name]:
+            place = shown(f"{root}/server/{name}")
+            yield Finding(FedfewError("E206", place, "has no readable image", "Add one, or remove the folder"), True)
+    if not contents.rows("test"):
+        what = "test/ has no readable image, so no accuracy can be told"
+        yield Finding(FedfewError("E206", root, what, "Put labeled images into test/<class>/"), False)
+    if survey.unused:
+        what = f"these folders are not used: {', '.join(map(shown, survey.unused))}"
+        yield Finding(FedfewError("E206", root, what, LAYOUT), False)
+
+
+def _without_sites(contents: Contents) -> Iterator[Finding]:
+    if not contents.rows("clients"):
+        sites = contents.survey.groups["clients"]
+        what = "no site has a readable image" if sites else "clients/ has no site folders"
+        yield Finding(FedfewError("E206", shown(contents.survey.root), what, LAYOUT), True)
+
+
+def _class_names(contents: Contents) -> Iterator[Finding]:
+    root, groups = shown(contents.survey.root), contents.survey.groups
+    alike = defaultdict(set)
+    for name in (*groups["server"], *groups["test"]):
+        alike[name.casefold()].add(name)
+    for names in alike.values():
+        if len(names) > 1:
+            what = f"the classes {' and '.join(map(shown, sorted(names)))} differ only by case"
+            yield Finding(FedfewError("E208", root, what, "Give them one name, or two that differ"), True)
+    known = set(groups["server"])
+    for name in groups["test"]:
+        if name not in known and len(alike[name.casefold()]) == 1:
+            what = f"the class {shown(name)} stands in test/ but not in server/"
+            yield Finding(FedfewError("E208", root, what, "Label some of its images at the server, or remove it"), True)
+    tested = {contents.places[i].group for i in contents.rows("test")}
+    missing = [name for name in groups["server"] if name not in tested]
+    if tested and missing:
+        what = f"test/ has no images of {', '.join(map(shown, missing))}"
+        yield Finding(FedfewError("E208", root, what, "The accuracy will say nothing about these classes"), False)
+
+
+def _copies(contents: Contents, copies: list[Copy], allow_overlap: bool) -> Iterator[Finding]:
+    root = shown(contents.survey.root)
+    across = [copy for copy in copies if copy.across]
+    if across:
+        what = f"{_images(len(across))} both in server/ and in test/, e.g. {across[0].of} and {across[0].path}"
+        remedy = "Remove one of each, or set dataset.allow_overlap = true" if not allow_overlap else ""
+        yield Finding(FedfewError("E207", root, what, remedy), not allow_overlap)
+    torn = [copy for copy in copies if copy.torn]
+    if torn:
+        what = f"{_images(len(torn))} in two classes, e.g. {torn[0].of} and {torn[0].path}"
+        yield Finding(FedfewError("E210", root, what, "Decide on one class"), False)
+    other = [copy for copy in copies if not copy.across and not copy.torn]
+    if other:
+        what = f"{_images(len(other))} more than once, e.g. {other[0].of} and {other[0].path}"
+        yield Finding(FedfewError("E210", root, what), False)
+
+
+def _images(count: int) -> str:
+    return "1 image stands" if count == 1 else f"{count:,} images stand"
+
+
+def _files(contents: Contents) -> Iterator[Finding]:
+    skipped = [problem for problem in contents.problems if problem.skipped]
+    if skipped:
+        what = f"{len(skipped):,} file{' is' if len(skipped) == 1 else 's are'} skipped, e.g. {skipped[0].path}"
+        yield Finding(FedfewError("E209", shown(contents.survey.root), f"{what} {skipped[0].reason}"), False)
+
+
+def _sites(contents: Contents, batch: int) -> Iterator[Finding]:
+    sizes = Counter(contents.places[i].group for i in contents.rows("clients"))
+    small = [name for name in contents.survey.groups["clients"] if sizes[name] < batch]
+    if small:
+        told = ", ".join(f"{shown(name)} ({sizes[name]})" for name in small[:5]) + (", …" if len(small) > 5 else "")
+        what = f"{len(small)} of the sites have fewer images than a batch of {batch}: {told}"
+        yield Finding(FedfewError("E211", shown(contents.survey.root), what), False)

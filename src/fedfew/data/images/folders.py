@@ -1,0 +1,126 @@
+"""Own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.unreadable import Problem, shown
+
+PARTS = ("server", "clients", "test")
+LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A file of the folder and what its place says: the part, and the class or site it belongs to."""
+
+    path: str
+    part: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a folder holds, before any file is opened."""
+
+    root: Path
+    places: list[Place]
+    groups: dict[str, tuple[str, ...]]
+    """Part → its classes or sites, empty ones included."""
+    strays: list[Problem]
+    """Files that stand in no class or site, and folders that cannot be read."""
+    unused: list[str]
+    """Folders beside server/, clients/ and test/."""
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """A folder with its images read: one row of ``images`` for each of ``places``, in the same order."""
+
+    survey: Survey
+    images: Tensor
+    places: list[Place]
+    problems: list[Problem]
+
+    def rows(self, part: str, group: str | None = None) -> list[int]:
+        """Where the images of a part, or of one of its classes or sites, are."""
+        return [i for i, p in enumerate(self.places) if p.part == part and group in (None, p.group)]
+
+
+def read_folder(path: str | Path, size: int, channels: int, report: Report | None = None) -> Contents:
+    """Look through a folder and read every image in it; faults of single files are listed, not raised."""
+    survey = look_through(path)
+    pictures = read_files(survey.root, [place.path for place in survey.places], size, channels, report)
+    kept = [survey.places[i] for i in pictures.kept]
+    return Contents(survey, pictures.images, kept, [*survey.strays, *pictures.problems])
+
+
+def read_images(
+    folder: str | Path, size: int, channels: int, report: Report | None = None
+) -> tuple[Tensor, list[Problem]]:
+    """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and what could not be used."""
+    root = existing(folder)
+    strays: list[Problem] = []
+    pictures = read_files(root, list(walk(root, "", strays)), size, channels, report)
+    return pictures.images, strays + pictures.problems
+
+
+def look_through(path: str | Path) -> Survey:
+    """Find the files and the classes and sites they belong to."""
+    root = existing(path)
+    places: list[Place] = []
+    strays: list[Problem] = []
+    groups = {}
+    for part in PARTS:
+        folders, files = _entries(root / part) if (root / part).is_dir() else ([], [])
+        groups[part] = tuple(folders)
+        owner = "site" if part == "clients" else "class"
+        strays += [Problem(shown(f"{part}/{name}"), f"stands in no {owner} folder") for name in files]
+        for group in folders:
+            places += [Place(name, part, group) for name in walk(root, f"{part}/{group}", strays)]
+    unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]
+    return Survey(root, places, groups, strays, unused)
+
+
+def existing(path: str | Path) -> Path:
+    """The folder, or E206."""
+    if not str(path):
+        raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "does not exist"
+        raise FedfewError("E206", shown(path), what, "Give the folder that holds the images")
+    return root
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Names of the folders and of the files, sorted."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+    except OSError as error:
+        raise FedfewError("E206", shown(folder), f"cannot be read: {error.strerror or error}") from None
+    return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
+
+
+def walk(root: Path, below: str, strays: list[Problem]) -> Iterator[str]:
+    """All files below ``root/below``, as paths from the root. A class or site may be a link; deeper ones may not."""
+
+    def cannot(error: OSError) -> None:
+        strays.append(Problem(_relative(root, error.filename), f"cannot be read: {error.strerror}"))
+
+    for folder, folders, files in os.walk(root / below, onerror=cannot):
+        folders.sort()
+        links = [link for name in folders if (link := Path(folder) / name).is_symlink()]
+        strays += [Problem(_relative(root, link), "is a link to a folder, which is not followed") for link in links]
+        for name in sorted(files):
+            yield os.path.relpath(Path(folder) / name, root)
+
+
+def _relative(root: Path, path: str | Path) -> str:
+    return shown(os.path.relpath(path, root))

@@ -1,0 +1,57 @@
+"""The dataset ``folder``: own images at the server and at real sites, refused with reasons if they would spoil it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+
+from fedfew.core.errors import ConfigErrors
+from fedfew.core.settings import Doc
+from fedfew.core.types import LabeledSet
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.images.decode import SIZE_CAP
+from fedfew.data.images.folder_check import findings
+from fedfew.data.images.folders import Contents, read_folder
+from fedfew.data.images.unreadable import shown
+
+PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
+Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cut to size × size pixels")]
+Channels = Annotated[Literal[1, 3], Doc("1: grey, 3: color")]
+Flips = Annotated[bool, Doc("whether a mirrored image keeps its class (not so for letters or laterality)")]
+
+
+def folder(
+    *,
+    path: PathTo = "",
+    size: Size = 64,
+    channels: Channels = 3,
+    flips: Flips = True,
+    allow_overlap: Annotated[bool, Doc("whether images may stand both in server/ and in test/")] = False,
+) -> Dataset:
+    """Own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
+    contents = read_folder(path, size, channels)
+    faults = [f.fault for f in findings(contents, 1, allow_overlap=allow_overlap, sites=False) if f.serious]
+    if faults:
+        raise ConfigErrors(faults)
+    classes, sites = contents.survey.groups["server"], contents.survey.groups["clients"]
+    rows = contents.rows("clients")  # site by site, as the survey went
+    sizes = Counter(contents.places[i].group for i in rows)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
+    return Dataset(
+        name="folder",
+        train=_labeled(contents, "server", classes),
+        test=_labeled(contents, "test", classes),
+        classes=tuple(map(shown, classes)),
+        flips=flips,
+        sites=SiteImages(tuple(map(shown, sites)), contents.images[rows], offsets),
+    )
+
+
+def _labeled(contents: Contents, part: str, classes: Sequence[str]) -> LabeledSet:
+    rows = contents.rows(part)
+    number = {name: c for c, name in enumerate(classes)}
+    labels = [number[contents.places[i].group] for i in rows]
+    return LabeledSet(contents.images[rows], torch.tensor(labels, dtype=torch.int64))

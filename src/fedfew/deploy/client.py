@@ -1,0 +1,85 @@
+"""A site's processes: the warm site, and Flower's SuperNode beside it; both are started again when they die."""
+
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedfew.deploy.certificates import check_certificate, check_site_key
+from fedfew.deploy.plan import SitePlan
+from fedfew.deploy.processes import Crew, Kept, flower_environment, free_ports, wait_until
+
+_START = 120.0
+
+
+@dataclass(eq=False)
+class SiteProcesses:
+    """What runs at a site. Without ``data`` it is a trial: the images come from the config's partition."""
+
+    plan: SitePlan
+    crew: Crew
+    data: Path | None = None
+    min_noise: float = 0.0
+    max_clip: float = 0.0
+    allowed: tuple[str, ...] = ()
+    """Names of code outside fedfew that a server's config may ask for."""
+    memory: Path | None = None
+    """Where clients' memories go, if not into the site's folder."""
+    _sockets: tempfile.TemporaryDirectory[str] = field(
+        default_factory=lambda: tempfile.TemporaryDirectory(prefix="fedfew-")  # mode 0700, short path
+    )
+
+    def check(self) -> None:
+        """E505 if key or certificate cannot be used."""
+        self.plan.check()
+        if not self.plan.insecure:
+            check_certificate(self.plan.ca)
+            check_site_key(self.plan.key)
+
+    def start(self) -> None:
+        """Start both; the SuperNode connects and keeps trying."""
+        self.check()
+        self.start_warm_site()
+        self.start_node()
+
+    @property
+    def socket(self) -> Path:
+        return Path(self._sockets.name) / "site"
+
+    def start_warm_site(self) -> Kept:
+        """Start the process that trains."""
+        plan = self.plan
+        command = [sys.executable, "-m", "fedfew.deploy.site", "--socket", str(self.socket)]
+        command += ["--state", str(plan.folder), "--number", str(plan.number), "--sites", str(plan.sites)]
+        if self.data is not None:
+            command += ["--data", str(self.data), "--min-noise", str(self.min_noise), "--max-clip", str(self.max_clip)]
+            command += [word for name in self.allowed for word in ("--allow-code", name)]
+        if self.memory is not None:
+            command += ["--memory", str(self.memory)]
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        return self.crew.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
+
+    def start_node(self) -> Kept:
+        """Start Flower's SuperNode; its runtime interface stays on loopback."""
+        plan = self.plan
+        self.home.mkdir(parents=True, exist_ok=True)
+        command = ["flower-supernode", "--superlink", plan.address, "--host", "127.0.0.1"]
+        command += ["--port", str(free_ports(1)[0])]
+        if plan.insecure:
+            command += ["--insecure"]
+        else:
+            command += ["--root-certificates", str(plan.ca), "--auth-supernode-private-key", str(plan.key)]
+        environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket))
+        return self.crew.add(f"node-{plan.name}", command, environment)
+
+    @property
+    def home(self) -> Path:
+        return self.plan.folder / "flower"
+
+    def wait_for_warm_site(self) -> None:
+        """Until the process that trains listens."""
+        wait_until(self.socket.exists, self.crew.members[f"site-{self.plan.name}"], _START, f"site {self.plan.name}")
+
+    def close(self) -> None:
+        """Remove the socket; the crew ends the processes."""
+        self._sockets.cleanup()

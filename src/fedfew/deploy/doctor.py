@@ -1,0 +1,253 @@
+"""Checks before a start: each finding says what was looked at, what was found, and what to do about it."""
+
+import json
+import shutil
+import socket
+import ssl
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep, time
+
+import torch
+
+from fedfew.build.parts import assemble
+from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.storage import locked
+from fedfew.core.streams import stream
+from fedfew.deploy.certificates import check_certificate, check_site_key
+from fedfew.deploy.client import SiteProcesses
+from fedfew.deploy.flower.front import versions
+from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
+from fedfew.deploy.processes import Crew, check_port
+from fedfew.deploy.site_images import load_images, read_npz
+from fedfew.deploy.superlink import ask, ask_or_fail
+from fedfew.models.build import build_model
+
+ROOM = 1 << 30
+CLOCK = 60.0
+_ONLINE = 45.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check."""
+
+    name: str
+    passed: bool
+    detail: str
+    remedy: str = ""
+
+
+def examine_server(folder: Path) -> Iterator[Finding]:
+    """The server's side."""
+    try:
+        plan = open_server(folder)
+    except FedfewError as fault:
+        yield _failed("settings", fault)
+        return
+    yield Finding("settings", True, f"network {plan.name} with sites {', '.join(plan.sites)}")
+    if not plan.insecure:
+        yield _check("certificate", lambda: f"valid until {check_certificate(plan.certificate, plan.ca):%Y-%m-%d}")
+        yield _check("private key", lambda: _closed(plan.key))
+    yield _check("site keys", lambda: _keys_of(plan))
+    yield _check("versions", lambda: _written(versions()))
+    yield _check("port", lambda: _port_of(plan))
+    yield _check("disk", lambda: _room(plan.folder))
+    yield _check("data and a training step", lambda: _server_step(plan))
+
+
+def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -> Iterator[Finding]:
+    """A site's side."""
+    try:
+        plan = open_bundle(bundle, state)
+    except FedfewError as fault:
+        yield _failed("bundle", fault)
+        return
+    yield Finding("bundle", True, f"site {plan.name} of network {plan.network}")
+    if not plan.insecure:
+        yield _check("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
+        yield _check("private key", lambda: _key_of(plan))
+    reached = _check("port", lambda: _reach(plan))
+    yield reached
+    if reached.passed and not plan.insecure:
+        secure = _check("TLS", lambda: _handshake(plan))
+        yield secure
+        if secure.passed:
+            yield from _compare(plan)
+            yield _check("key registered", lambda: _connect(plan))
+    yield _check("disk", lambda: _room(plan.folder))
+    yield _check("images and a training step", lambda: _site_step(data))
+
+
+def _check(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, look())
+    except FedfewError as fault:
+        return _failed(name, fault)
+
+
+def _failed(name: str, fault: FedfewError) -> Finding:
+    return Finding(name, False, f"{fault.code} {fault.place}: {fault.what}", fault.remedy)
+
+
+def _key_of(plan: SitePlan) -> str:
+    check_site_key(plan.key)
+    return "belongs to this user alone"
+
+
+def _closed(key: Path) -> str:
+    if key.stat().st_mode & 0o077:
+        raise FedfewError("E505", str(key), "can be read by others", f"Run chmod 600 {key}")
+    return "belongs to this user alone"
+
+
+def _keys_of(plan: ServerPlan) -> str:
+    lacking = [site for site in plan.sites if not plan.public_key(site).is_file()]
+    if lacking:
+        raise FedfewError("E505", str(plan.folder / "keys"), f"has no key of {', '.join(lacking)}")
+    return f"{len(plan.sites)} public keys"
+
+
+def _written(found: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _port_of(plan: ServerPlan) -> str:
+    place = f"{plan.listen}:{plan.port}"
+    told = ask(plan.listen, plan.port, None if plan.insecure else plan.ca, "/fedfew")
+    if told is not None and told[0] == 200:
+        return f"{place}: the server is running"
+    check_port(plan.listen, plan.port)
+    return f"{place} is free"
+
+
+def _room(folder: Path) -> str:
+    free = shutil.disk_usage(folder).free
+    if free < ROOM:
+        raise FedfewError("E305", str(folder), f"has {free / 1e9:.2f} GB left", "Make room: at least 1 GB")
+    return f"{free / 1e9:.1f} GB free"
+
+
+def _server_step(plan: ServerPlan) -> str:
+    """Load what the config names and take one round's server step, as the run would."""
+    path = plan.folder / "run" / "run.toml"
+    source = path if path.is_file() else plan.folder / CONFIG
+    config = load(
+        str(source), {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute()), "server.epochs": 1}
+    )
+    parts = assemble(config)
+    state = parts.algorithm.start(parts.network.snapshot())
+    state = parts.algorithm.before_clients(state, parts.server, stream(config["seed"], "doctor"))
+    if not bool(torch.isfinite(state.sigma).all()):
+        raise FedfewError("E404", str(source), "a training step gave numbers that are not finite", "Lower server.lr")
+    return f"{len(parts.server.labeled)} labels of {len(parts.federation.classes)} classes, σ is finite"
+
+
+def _reach(plan: SitePlan) -> str:
+    try:
+        with socket.create_connection((plan.host, plan.port), timeout=5):
+            return f"{plan.address} answers"
+    except OSError as error:
+        raise FedfewError("E510", plan.address, f"cannot be reached: {error.strerror or error}") from None
+
+
+def _handshake(plan: SitePlan) -> str:
+    try:
+        status, _ = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
+    except ssl.SSLCertVerificationError as error:
+        what = f"its certificate is refused: {error.verify_message}"
+        raise FedfewError(
+            "E505", plan.address, what, "Check the bundle, the clock, and the server's certificate"
+        ) from None
+    except OSError as error:
+        raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
+    if status != 200:
+        raise FedfewError(
+            "E510", plan.address, f"answers with status {status}", "Let nginx answer /fedfew, see --nginx"
+        )
+    return "the server shows a certificate of this network's authority"
+
+
+def _compare(plan: SitePlan) -> Iterator[Finding]:
+    """Clock, versions and network, as the server tells them."""
+    _, content = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
+    told = json.loads(content)
+
+    def clock() -> str:
+        if "time" not in told:
+            return "nginx is the front and does not tell the time"
+        apart = time() - float(told["time"])
+        if abs(apart) > CLOCK:
+            raise FedfewError("E510", "clock", f"{apart:+.0f} s from the server's", "Set both clocks, e.g. with NTP")
+        return f"{abs(apart):.1f} s from the server's"
+
+    def same_versions() -> str:
+        ours = versions()
+        other = [f"{name}: here {ours[name]}, server {told.get(name)}" for name in ours if told.get(name) != ours[name]]
+        if other:
+            raise FedfewError("E417", "versions", "; ".join(other))
+        return _written(ours)
+
+    def same_network() -> str:
+        if told.get("network") != plan.network:
+            what = f"the server's network is {told.get('network')}, the bundle's {plan.network}"
+            raise FedfewError("E506", plan.address, what)
+        return plan.network
+
+    yield _check("clock", clock)
+    yield _check("versions", same_versions)
+    yield _check("network", same_network)
+
+
+def _connect(plan: SitePlan) -> str:
+    """Go online for a moment: the only proof that the server knows the key. A client that is running is one too."""
+    try:
+        with locked(plan.folder), tempfile.TemporaryDirectory() as place:
+            return _go_online(plan, Path(place))
+    except FedfewError as fault:
+        if fault.code != "E306":
+            raise
+    status = (plan.folder / STATUS).read_text("utf-8") if (plan.folder / STATUS).is_file() else "starting"
+    if status != "online":
+        remedy = f"See {plan.folder / 'logs'}, and look at the other findings here"
+        raise FedfewError("E510", plan.address, f"the site's client is running, but {status}", remedy)
+    return "the site's client is running and online"
+
+
+def _go_online(plan: SitePlan, logs: Path) -> str:
+    crew = Crew(logs)
+    processes = SiteProcesses(plan, crew)
+    try:
+        node = processes.start_node()
+        node.again = False
+        deadline = monotonic() + _ONLINE
+        while monotonic() < deadline and node.running:
+            if "SuperNode ID:" in node.last_words(50):
+                return "the server let this key in"
+            sleep(0.2)
+        what = f"the server did not let this key in: {node.last_words(3)}"
+        raise FedfewError("E510", plan.address, what, "Is the site in server.toml, and the bundle from the same init?")
+    finally:
+        crew.close()
+        processes.close()
+
+
+def _site_step(data: Path | None) -> str:
+    """Read the images and take one step with a small network."""
+    if data is None:
+        raise FedfewError("E509", "--data", "is missing")
+    images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
+    if not len(images):
+        raise FedfewError("E509", str(data), "holds no image")
+    channels, size = images.shape[1], images.shape[2]
+    rng = stream(0, "doctor")
+    network = Network.of(build_model("cnn", channels, size, 10, {}, rng), Pixels.unit(channels))
+    loss = network(images[:8]).logsumexp(1).mean()
+    loss.backward()
+    if not bool(torch.isfinite(network.gradient).all()):
+        raise FedfewError("E404", str(data), "a training step gave numbers that are not finite")
+    return f"{len(images):,} images of {channels}×{size}×{images.shape[3]}, gradient is finite"

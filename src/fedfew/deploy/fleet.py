@@ -1,0 +1,106 @@
+"""The Flower fleet of a config: a trial with every part on this machine, or the server of a real network."""
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedfew.build.parts import Parts, is_network
+from fedfew.core.layout import Vector
+from fedfew.core.storage import locked
+from fedfew.core.types import Scores
+from fedfew.deploy.client import SiteProcesses
+from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.plan import SITE, ServerPlan, make_network, open_bundle, open_server
+from fedfew.deploy.processes import Crew, free_ports
+from fedfew.deploy.site_memory import hand_over, memory_folder, run_id
+from fedfew.deploy.superlink import SuperLink
+from fedfew.runtime.gate import reply_limit
+
+
+def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) -> FlowerFleet:
+    """Start what the config asks for; if anything goes wrong on the way, nothing is left running."""
+    stack = contextlib.ExitStack()
+    moves = None
+    try:
+        if is_network(parts.config):
+            plan = open_server(Path(parts.config["fleet.network"]))
+            stack.enter_context(locked(plan.folder))
+            link = _start_server(plan, stack, plan.folder / "logs")
+        else:
+            plan, link = _start_trial(parts, folder, stack)
+            moves = partial(hand_over, folder)
+        return FlowerFleet(
+            line=link.line,
+            roll=Roll(plan.sites, parts.config["clients"], link.keys()),
+            greeting=greeting(parts, run_id(folder)),
+            terms=_terms(parts),
+            score_here=score,
+            limit=_limit(parts),
+            shut_down=stack.close,
+            hand_over=moves,
+        )
+    except BaseException:
+        stack.close()
+        raise
+
+
+def _start_server(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
+    crew = Crew(logs)
+    stack.callback(crew.close)
+    link = SuperLink(plan, crew)
+    stack.callback(link.line.close)
+    link.start()
+    return link
+
+
+def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[ServerPlan, SuperLink]:
+    """Server and sites on loopback, with TLS and keys as in earnest; ledgers and memories stay in the run's folder."""
+    folder = run / "network"
+    count = min(parts.config["fleet.sites"], parts.config["clients"])
+    names = [f"site{i}" for i in range(count)]
+    for name in names:  # a resumed trial gets new keys; ledger and memory stay
+        (folder / "sites" / name / SITE).unlink(missing_ok=True)
+    plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
+    link = _start_server(plan, stack, folder / "logs")
+    crew = Crew(folder / "logs")
+    stack.callback(crew.close)
+    for name in names:
+        site = SiteProcesses(
+            open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name), crew, memory=memory_folder(run)
+        )
+        stack.callback(site.close)
+        site.start()
+    return plan, link
+
+
+def greeting(parts: Parts, run: str) -> dict[str, Any]:
+    """What every message says besides its payload: which run this is, and all that a site needs to build its part."""
+    federation = parts.federation
+    document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
+    return {
+        "run": run,
+        "versions": {name: version(name) for name in ("fedfew", "torch")},
+        "config": document | {"fleet": {"kind": "inline", "network": ""}},
+        "about": {
+            "classes": len(federation.classes),
+            "flips": federation.flips,
+            "mean": list(federation.pixels.mean),
+            "std": list(federation.pixels.std),
+            "shape": list(federation.images.shape[1:]),
+            "partition": federation.partition.hash,
+        },
+    }
+
+
+def _terms(parts: Parts) -> Terms:
+    config = parts.config
+    return Terms(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"])
+
+
+def _limit(parts: Parts) -> int:
+    """Most bytes a site's answer may have: what the schema allows, for all its clients, and a little for the rest."""
+    schema = parts.algorithm.reply_schema(parts.network.layout)
+    return (1 << 20) + reply_limit(schema) * parts.clients.cohort

@@ -1,0 +1,56 @@
+"""The ClientApp: hands a message to the warm site process and its reply back. Flower starts it anew for every message.
+
+It imports neither torch nor data, which would cost seconds each time; the site process has both loaded.
+"""
+
+from time import monotonic, sleep
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedfew.deploy.flower.frames import FrameError, Parts, connect, receive, send
+from fedfew.deploy.flower.records import from_content, to_content
+
+SITE = "FEDFEW_SITE"
+"""Environment variable with the path of the site's socket; `fedfew deploy client` sets it."""
+LIMIT = 4 << 30
+PATIENCE = 120.0
+"""Seconds to wait for a site that is being started again."""
+Received = tuple[dict[str, Any], dict[str, memoryview]]
+
+client_app = ClientApp()
+
+
+@client_app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train at the warm site."""
+    return _pass_on(message)
+
+
+@client_app.query()
+def query(message: Message, context: Context) -> Message:
+    """Ask the site who it is."""
+    return _pass_on(message)
+
+
+def _pass_on(message: Message) -> Message:
+    head, answer = ask_site(*from_content(message.content, LIMIT))
+    if "error" in head:
+        raise RuntimeError(str(head["error"]))
+    return Message(to_content(head, answer), reply_to=message)
+
+
+def ask_site(head: dict[str, Any], parts: Parts, tries: int = 3, patience: float = PATIENCE) -> Received:
+    """The site's answer; a site that dies is started again, so it is asked again, and waited for."""
+    deadline = monotonic() + patience
+    while True:
+        try:
+            with connect(SITE) as end:
+                tries -= 1
+                send(end, head, parts)
+                return receive(end, LIMIT)
+        except FrameError:
+            if tries <= 0 or monotonic() > deadline:
+                raise
+            sleep(0.5)

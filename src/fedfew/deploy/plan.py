@@ -1,0 +1,249 @@
+"""The folders of a network: what the server keeps, and the bundle that a site is given."""
+
+import io
+import os
+import re
+import secrets
+import shutil
+import stat
+import tarfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfew.core import toml
+from fedfew.core.errors import FedfewError
+from fedfew.deploy.certificates import authority, server_certificate, site_key
+
+PORT = 9092
+SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
+STATUS = "status"
+"""A site's file with what its running client says about itself; the doctor reads it."""
+_BUNDLE_LIMIT = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """server.toml: where the server listens and which sites belong to it."""
+
+    folder: Path
+    network: str
+    name: str
+    host: str
+    """The name or address under which the sites reach the server."""
+    listen: str
+    port: int
+    sites: tuple[str, ...]
+    insecure: bool = False
+    behind: int = 0
+    """Port on which the SuperLink waits for nginx, which is the front then; 0: the built-in front."""
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "server.key"
+
+    def public_key(self, site: str) -> Path:
+        return self.folder / "keys" / f"{site}.pub"
+
+    def check(self) -> None:
+        """E507 unless a network without TLS stays on this machine."""
+        if self.insecure and (self.listen not in LOOPBACK or self.host not in LOOPBACK):
+            raise FedfewError(
+                "E507",
+                str(self.folder / SERVER),
+                f"insecure = true with listen = {self.listen!r}, host = {self.host!r}",
+            )
+
+
+@dataclass(frozen=True)
+class SitePlan:
+    """site.toml: which site this is, and where its server is."""
+
+    folder: Path
+    network: str
+    name: str
+    number: int
+    sites: int
+    host: str
+    port: int
+    insecure: bool = False
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.crt"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "site.key"
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def check(self) -> None:
+        """E507 unless a site without TLS has its server on this machine."""
+        if self.insecure and self.host not in LOOPBACK:
+            raise FedfewError("E507", str(self.folder / SITE), f"insecure = true with host = {self.host!r}")
+
+
+def make_network(
+    folder: Path,
+    sites: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    listen: str = "",
+    port: int = PORT,
+    days: int = 365,
+    insecure: bool = False,
+    force: bool = False,
+    config: str = "",
+) -> ServerPlan:
+    """Write NAME/server and NAME/bundles/SITE.tar: authority, certificates, keys, settings."""
+    names = _checked(sites)
+    if folder.exists() and any(folder.iterdir()) and not force:
+        raise FedfewError("E301", str(folder), "is not empty", "Choose another name, or replace its keys with --force")
+    listen = listen or ("127.0.0.1" if host in LOOPBACK else "0.0.0.0")
+    server = ServerPlan(folder / "server", secrets.token_hex(8), folder.name, host, listen, port, names, insecure)
+    server.check()
+    for old in (folder / "bundles", server.folder / "keys"):
+        shutil.rmtree(old, ignore_errors=True)
+    (server.folder / "keys").mkdir(parents=True)
+    (folder / "bundles").mkdir(parents=True)
+    (server.folder / "state.db").unlink(missing_ok=True)  # the keys it knows are of the old network
+    ca = authority(folder.name, days)
+    own = server_certificate(ca, host, days)
+    _write(server.ca, ca.public)
+    _write(server.folder / "ca.key", ca.private, secret=True)
+    _write(server.certificate, own.public)
+    _write(server.key, own.private, secret=True)
+    for number, name in enumerate(names):
+        keys = site_key(f"{folder.name}/{name}")
+        site = SitePlan(Path(), server.network, name, number, len(names), host, port, insecure)
+        _write(server.public_key(name), keys.public)
+        files = {SITE: _settings(site), "ca.crt": ca.public, "site.key": keys.private, "site.pub": keys.public}
+        _write(folder / "bundles" / f"{name}.tar", _tar(files), secret=True)
+    _write(server.folder / SERVER, _settings(server))
+    if config and (force or not (server.folder / CONFIG).exists()):
+        _write(server.folder / CONFIG, config.encode())
+    return server
+
+
+def open_server(folder: Path) -> ServerPlan:
+    """The server's side of a network; NAME or NAME/server."""
+    place = folder if (folder / SERVER).is_file() else folder / "server"
+    content = _read(place / SERVER)
+    plan: ServerPlan = _plan(ServerPlan, place, content)
+    plan.check()
+    return plan
+
+
+def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
+    """Unpack a bundle into its site's folder, once; E506 if that folder belongs to another network or site."""
+    if bundle.is_dir():
+        plan: SitePlan = _plan(SitePlan, bundle, _read(bundle / SITE))
+        plan.check()
+        return plan
+    folder = state or bundle.with_suffix("")
+    files = _untar(bundle)
+    new: SitePlan = _plan(SitePlan, folder, _parse(files[SITE], bundle))
+    new.check()
+    if (folder / SITE).exists():
+        old: SitePlan = _plan(SitePlan, folder, _read(folder / SITE))
+        if (old.network, old.name) != (new.network, new.name):
+            what = (
+                f"belongs to site {old.name} of network {old.network}, the bundle to site {new.name} of {new.network}"
+            )
+            raise FedfewError("E506", str(folder), what)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        _write(folder / name, content, secret=name == "site.key")
+    return new
+
+
+def _checked(sites: Sequence[str]) -> tuple[str, ...]:
+    odd = [name for name in sites if not _NAME.fullmatch(name)]
+    if odd or not sites or len(set(sites)) != len(sites):
+        what = f"{odd[0]!r} is no name" if odd else "each site needs a name of its own"
+        raise FedfewError("E103", "--sites", what, "Give names of letters, digits, - and _, e.g. --sites north,south")
+    return tuple(sites)
+
+
+def _settings(plan: ServerPlan | SitePlan) -> bytes:
+    content = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(plan).items()}
+    content.pop("folder")
+    return toml.dumps(content).encode()
+
+
+def _plan(kind: Any, folder: Path, content: Mapping[str, Any]) -> Any:
+    try:
+        values = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
+        plan = kind(folder=folder, **values)
+        whole = isinstance(plan.port, int) and isinstance(plan.host, str) and isinstance(plan.network, str)
+        if not whole or not 0 < plan.port < 1 << 16:
+            raise TypeError(f"port = {plan.port!r}, host = {plan.host!r}")
+    except TypeError as error:
+        raise FedfewError("E511", str(folder), f"its settings are not complete: {error}") from None
+    return plan
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return _parse(path.read_bytes(), path)
+    except OSError as error:
+        raise FedfewError("E511", str(path), f"cannot be read: {error.strerror}") from None
+
+
+def _parse(content: bytes, place: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except ValueError as error:
+        raise FedfewError("E511", str(place), f"is not TOML: {error}") from None
+
+
+def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
+    """A private key is never readable for others, not even for a moment."""
+    try:
+        path.unlink(missing_ok=True)
+        mode = stat.S_IRUSR | stat.S_IWUSR | (0 if secret else stat.S_IRGRP | stat.S_IROTH)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror}") from None
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name, content in files.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), 0o600
+            archive.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def _untar(bundle: Path) -> dict[str, bytes]:
+    """The four files of a bundle; anything else in it is refused."""
+    expected = {SITE, "ca.crt", "site.key", "site.pub"}
+    try:
+        if bundle.stat().st_size > _BUNDLE_LIMIT:
+            raise FedfewError("E511", str(bundle), "is too large for a bundle")
+        with tarfile.open(bundle, "r:") as archive:
+            entries = archive.getmembers()
+            if {entry.name for entry in entries} != expected or not all(entry.isreg() for entry in entries):
+                raise FedfewError("E511", str(bundle), f"does not hold exactly {', '.join(sorted(expected))}")
+            files = {entry.name: archive.extractfile(entry) for entry in entries}
+            return {name: file.read() for name, file in files.items() if file is not None}
+    except (OSError, tarfile.TarError) as error:
+        raise FedfewError("E511", str(bundle), f"cannot be read: {error}") from None

@@ -1,0 +1,153 @@
+"""A site's warm process: loads the images once, builds what a server's config asks for, and serves the ClientApp.
+
+Started as ``python -m fedfew.deploy.site``; it never sees a label, because there is no place to give one.
+"""
+
+import argparse
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew.build.parts import federation_of, network_of, sites_of
+from fedfew.config.names import is_own
+from fedfew.config.schema import Config
+from fedfew.core.errors import FedfewError
+from fedfew.core.memory import keep_freed_memory
+from fedfew.core.network import Pixels
+from fedfew.core.types import LabeledSet
+from fedfew.data import Federation, Partition
+from fedfew.deploy.flower.frames import LIMIT
+from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
+from fedfew.deploy.site_images import load_images
+
+
+def check_versions(claimed: Mapping[str, str]) -> None:
+    """E417 unless the server runs the same fedfew and torch."""
+    for name in ("fedfew", "torch"):
+        if (ours := version(name)) != claimed.get(name):
+            raise FedfewError("E417", name, f"the server has {claimed.get(name)}, this site {ours}")
+
+
+def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a trial on one machine: the clients k with k mod sites = number, from the partition that the config gives."""
+
+    def build(head: Mapping[str, Any]) -> Ready:
+        check_versions(head["versions"])
+        config = Config(dict(head["config"]))
+        federation = federation_of(config)
+        if federation.partition.hash != head["about"]["partition"]:
+            raise FedfewError("E417", "dataset", "the data here give another partition than the server's")
+        everything = sites_of(config, federation, network_of(config, federation))
+        return Ready(everything, lambda client: client % sites == number)
+
+    return build
+
+
+def real_site(
+    number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
+) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a real network: the site's own images, which are the share of the client with the site's number."""
+    loaded: dict[tuple[int, ...], Tensor] = {}
+
+    def build(head: Mapping[str, Any]) -> Ready:
+        check_versions(head["versions"])
+        config, about = Config(dict(head["config"])), head["about"]
+        _check_privacy(config, min_noise, max_clip)
+        refuse_foreign_code(config, allowed)
+        shape = tuple(int(n) for n in about["shape"])
+        if shape not in loaded:
+            loaded.clear()
+            loaded[shape] = load_images(data, shape)
+        federation = _federation(number, loaded[shape], about)
+        own = sites_of(config, federation, network_of(config, federation))
+        return Ready(own, lambda client: client == number)
+
+    return build
+
+
+def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
+    """E417 if the server's config names code outside fedfew that the site has not allowed.
+
+    ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
+    """
+    for section in ("method", "objective", "aggregator", "model"):  # what a site builds of a config
+        name = str(config.document.get(section, {}).get("name", ""))
+        if is_own(name) and name not in allowed:
+            remedy = f"If you know it and want it, start the site with --allow-code {name}"
+            raise FedfewError("E417", f"{section}.name", f"the server asks this site to run {name}", remedy)
+
+
+def _check_privacy(config: Config, min_noise: float, max_clip: float) -> None:
+    """A site may insist on noise and clipping, whatever the server's config says."""
+    privacy = config.document.get("privacy", {})
+    noise, clip = float(privacy.get("noise", 0.0)), float(privacy.get("clip", 0.0))
+    if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
+        what = f"clip is {clip:g} and noise {noise:g}; this site wants clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
+        raise FedfewError("E417", "privacy", what)
+
+
+def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
+    """All that a site knows of the federation: its own images, and how the server's are normalised."""
+    nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
+    return Federation(
+        server=nothing,
+        validation=nothing,
+        test=nothing,
+        images=images,
+        truth=torch.full((len(images),), -1),
+        partition=Partition(np.arange(len(images)), np.array([0] * (number + 1) + [len(images)])),
+        classes=tuple(str(c) for c in range(int(about["classes"]))),
+        flips=bool(about["flips"]),
+        pixels=Pixels(tuple(about["mean"]), tuple(about["std"])),
+    )
+
+
+def secret_of(state: Path) -> bytes:
+    """Random bytes that only this site knows, made once."""
+    path = state / "secret"
+    if not path.exists():
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def main(arguments: list[str]) -> None:
+    """Listen and serve until the keeper ends this process."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--socket", type=Path, required=True)
+    parser.add_argument("--state", type=Path, required=True)
+    parser.add_argument("--number", type=int, required=True)
+    parser.add_argument("--sites", type=int, required=True)
+    parser.add_argument("--data", type=Path, help="without it: a trial, with images from the config's partition")
+    parser.add_argument("--memory", type=Path)
+    parser.add_argument("--min-noise", type=float, default=0.0)
+    parser.add_argument("--max-clip", type=float, default=0.0)
+    parser.add_argument("--allow-code", action="append", default=[])
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    given.state.mkdir(parents=True, exist_ok=True)
+    if given.data is None:
+        site = WarmSite(given.number, trial_site(given.number, given.sites), given.state, memory=given.memory)
+    else:
+        build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
+        site = WarmSite(given.number, build, given.state, secret_of(given.state))
+    given.socket.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(given.socket))
+    listener.listen(8)
+    print("ready", flush=True)
+    serve(site, listener, LIMIT)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,83 @@
+"""A site's own images: a folder of image files, or an NPZ with an array ``images``; labels are never asked for."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.decode import probe, read_file
+from fedfew.data.images.folders import read_images
+from fedfew.data.images.unreadable import Unreadable
+
+NPZ_LIMIT = 64 << 30
+"""Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
+
+
+def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
+    """The images as uint8 N×C×H×W of the run's shape; E509 where there are none."""
+    if not data.exists():
+        raise FedfewError("E509", str(data), "does not exist")
+    channels, height, width = shape
+    if data.is_dir():
+        if height != width:
+            raise FedfewError("E417", str(data), f"the run has images of {height}×{width}, files are cut to squares")
+        images, _ = read_images(data, height, channels)
+    else:
+        images = read_npz(data)
+    if not len(images):
+        raise FedfewError("E509", str(data), "holds no image that can be used")
+    if tuple(images.shape[1:]) != tuple(shape):
+        what = f"its images are {'×'.join(map(str, images.shape[1:]))}, the run's {'×'.join(map(str, shape))}"
+        raise FedfewError("E417", str(data), what)
+    return images
+
+
+def read_npz(path: Path) -> Tensor:
+    """The array ``images`` of an NPZ, with a channel if it has none; nothing else in the file is looked at."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+            if "images.npy" not in names:
+                raise FedfewError("E509", str(path), f"has no array `images`, only {', '.join(names[:5])}")
+            info = archive.getinfo("images.npy")
+            if info.file_size > max(1 << 24, 100 * info.compress_size) or info.file_size > NPZ_LIMIT:
+                raise FedfewError(
+                    "E205", str(path), f"would inflate from {info.compress_size:,} to {info.file_size:,} bytes"
+                )
+        with np.load(path, allow_pickle=False) as arrays:
+            array = arrays["images"]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise FedfewError("E509", str(path), f"cannot be read as NPZ: {error}") from None
+    if array.dtype != np.uint8 or array.ndim not in (3, 4):
+        what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
+        raise FedfewError("E509", str(path), what)
+    return torch.from_numpy(array[:, None] if array.ndim == 3 else array)
+
+
+def count_images(data: Path) -> str:
+    """How many images (or files, where they are not opened yet) there are, in words; E509 if none."""
+    if data.is_dir():
+        files = [path for path in data.rglob("*") if path.is_file()]
+        if not files:
+            raise FedfewError("E509", str(data), "is an empty folder")
+        if not any(_seems_readable(path) for path in files):
+            raise FedfewError("E509", str(data), f"none of its files ({len(files):,}) is a readable image")
+        return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
+    if not data.exists():
+        raise FedfewError("E509", str(data), "does not exist")
+    images = read_npz(data)
+    if not len(images):
+        raise FedfewError("E509", str(data), "holds no image")
+    return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
+
+
+def _seems_readable(path: Path) -> bool:
+    """By the header alone."""
+    try:
+        probe(read_file(path))
+    except Unreadable:
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""Export of a trained model: one file that takes uint8 images and knows its classes, kept if it agrees with torch."""
+
+import contextlib
+import copy
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network
+from fedfew.core.streams import stream
+from fedfew.runs.model_file import read_model
+from fedfew.runs.run import Run
+
+SUFFIX = {"safetensors": "safetensors", "onnx": "onnx", "torch-export": "pt2"}
+TOLERANCE = 1e-5
+SAMPLE = 64
+"""Images the exported file and the model are compared on."""
+
+Predict = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how far it is from the model at most."""
+
+    path: Path
+    format: str
+    difference: float
+
+
+class FromPixels(nn.Module):
+    """The model with its normalisation in front and the softmax behind: uint8 images in, probabilities out."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.module = copy.deepcopy(network.module)
+        # the network's tensors are views into one vector; a file needs each by itself
+        own = {name: value.detach().clone().contiguous() for name, value in network.module.state_dict().items()}
+        self.module.load_state_dict(own, assign=True)
+        for parameter in self.module.parameters():
+            parameter.requires_grad_(False).grad = None
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (network.pixels.mean, network.pixels.std))
+        self.register_buffer("scale", 1 / (255 * std))
+        self.register_buffer("shift", -mean / std)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.softmax(self.module(images.float() * self.scale + self.shift), 1)
+
+
+def export_model(run: Run, format: str, target: Path | None = None) -> Exported:
+    """Write the model, read it back, compare, and only then put the file in its place."""
+    if format not in SUFFIX:
+        raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(SUFFIX)}")
+    network, about = run.network(), described(run.about_model())
+    path = target or run.path / "export" / f"model.{SUFFIX[format]}"
+    write = {"safetensors": _safetensors, "onnx": _onnx, "torch-export": _torch_export}[format]
+    with _staged(path) as temporary:
+        read_back = write(network, about, temporary)
+        difference = _difference(network, read_back, about["shape"])
+        if not difference <= TOLERANCE:
+            what = f"the {format} file differs by {difference:.2g} in a probability, {TOLERANCE:g} is allowed"
+            raise FedfewError("E312", str(path), what)
+    return Exported(path, format, difference)
+
+
+def described(about: dict[str, Any]) -> dict[str, Any]:
+    """What someone needs to know who has only the file."""
+    channels, height, width = about["shape"]
+    colors = "grey" if channels == 1 else "RGB"
+    return about | {
+        "input": f"uint8 N×{channels}×{height}×{width}, {colors}, 0..255",
+        "resize": f"shorter side to {height} (bicubic), middle {height}×{width} cut out",
+        "normalisation": "(pixel / 255 − mean) / std",
+        "output": "probabilities N×classes, in the order of classes",
+    }
+
+
+@contextlib.contextmanager
+def _staged(path: Path) -> Iterator[Path]:
+    """A temporary file that takes its place when all went well, and is gone if not."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+
+
+def _difference(network: Network, read_back: Predict, shape: list[int]) -> float:
+    """The largest difference of a probability, on noise of every brightness, alone and in a batch."""
+    rng = stream(0, "export")
+    noise = torch.randint(0, 256, (SAMPLE, *shape), generator=rng)
+    brightness = torch.linspace(0, 1, SAMPLE).view(-1, 1, 1, 1)
+    images = (noise * brightness).to(torch.uint8)
+    worst = 0.0
+    for batch in (images[:1], images):
+        worst = max(worst, float((read_back(batch) - network.probabilities(batch)).abs().max()))
+    return worst
+
+
+def _safetensors(network: Network, about: dict[str, Any], path: Path) -> Predict:
+    from safetensors.torch import save
+
+    tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
+    path.write_bytes(save(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)}))
+    return read_model(path)[0].probabilities
+
+
+def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predict:
+    program = _traced(network, about)
+    with path.open("wb") as file, _quiet():
+        torch.export.save(program, file, extra_files={"fedfew.json": json.dumps(about, sort_keys=True)})
+    with path.open("rb") as written, _quiet():
+        module = torch.export.load(written).module()
+
+    def predict(images: Tensor) -> Tensor:
+        probabilities: Tensor = module(images)
+        return probabilities
+
+    return predict
+
+
+def _onnx(network: Network, about: dict[str, Any], path: Path) -> Predict:
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 - torch's exporter needs it
+    except ImportError as error:
+        remedy = "Install it with pip install 'fedfew[export]'"
+        raise FedfewError("E112", "--format onnx", f"needs the package {error.name}", remedy) from None
+    with _quiet():
+        program = torch.onnx.export(
+            _traced(network, about), dynamo=True, input_names=["images"], output_names=["probabilities"], verbose=False
+        )
+    if program is None:
+        raise FedfewError("E312", str(path), "torch's exporter gave nothing")
+    model = program.model_proto
+    onnx.helper.set_model_props(model, {"fedfew": json.dumps(about, sort_keys=True)})
+    path.write_bytes(model.SerializeToString())
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(["probabilities"], {"images": images.numpy()})[0])
+
+
+def _traced(network: Network, about: dict[str, Any]) -> torch.export.ExportedProgram:
+    example = torch.zeros(2, *about["shape"], dtype=torch.uint8)
+    batch = torch.export.Dim("batch")
+    with _quiet():
+        return torch.export.export(FromPixels(network).eval(), (example,), dynamic_shapes=({0: batch},))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporters remark on their own insides; what matters is compared afterwards."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        log.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            log.setLevel(level)

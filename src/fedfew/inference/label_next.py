@@ -1,0 +1,119 @@
+"""Which images are most worth labelling next: those the model is torn about, and no two alike.
+
+Greedy: the first is the most uncertain; each next one has the largest product of uncertainty and distance to the ones
+chosen before, in the space of the model's last features (the weighted k-center of active learning: uncertainty as in
+T. Scheffer et al. 2001, coverage as in O. Sener and S. Savarese 2018).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.core.network import Network
+from fedfew.data.images.cache import Report
+from fedfew.data.images.unreadable import Problem
+from fedfew.inference.predict import find_images
+from fedfew.runs.run import Run
+from fedfew.training.label_shift import tempered
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """One image to label, and what speaks for it."""
+
+    index: int
+    uncertainty: float
+    """1 − (p_1 − p_2): 1 if the two best classes are equally likely, 0 if there is no doubt."""
+    distance: float | None
+    """To the nearest image chosen before, 0..2; None for the first."""
+
+
+@dataclass(frozen=True, eq=False)
+class Suggestions:
+    """The images to label next, best first."""
+
+    rows: list[dict[str, Any]]
+    considered: int
+    problems: list[Problem]
+
+
+def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None) -> Suggestions:
+    """Choose up to ``count`` of the images below the paths."""
+    about, network = run.about_model(), run.network()
+    found = find_images(about, paths, report)
+    features, probabilities = embed(network, found.images)
+    probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
+    rows = []
+    for rank, pick in enumerate(choose(probabilities, features, count), 1):
+        share = probabilities[pick.index]
+        best = share.topk(2)
+        names = [about["classes"][int(c)] for c in best.indices]
+        shares = [float(p) for p in best.values]
+        rows.append(
+            {
+                "rank": rank,
+                "image": found.names[pick.index],
+                "label": names[0],
+                "probability": round(shares[0], 4),
+                "second": names[1],
+                "uncertainty": round(pick.uncertainty, 4),
+                "entropy": round(float(-(share * share.clamp_min(1e-30).log()).sum()), 4),
+                "distance": None if pick.distance is None else round(pick.distance, 4),
+                "reason": reason(names, shares, pick),
+            }
+        )
+    return Suggestions(rows, len(found.names), found.problems)
+
+
+def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
+    """The greedy choice; equal scores go to the image that comes first."""
+    best = probabilities.topk(2).values
+    uncertainty = 1 - (best[:, 0] - best[:, 1])
+    nearest = torch.full((len(best),), float("inf"))
+    free = torch.ones(len(best), dtype=torch.bool)
+    picks: list[Pick] = []
+    while len(picks) < min(count, len(best)):
+        score = uncertainty * nearest if picks else uncertainty
+        index = int(torch.where(free, score, -1.0).argmax())
+        distance = float(nearest[index]) if picks else None
+        picks.append(Pick(index, float(uncertainty[index]), distance))
+        free[index] = False
+        nearest = torch.minimum(nearest, (features - features[index]).norm(dim=1))
+    return picks
+
+
+def embed(network: Network, images: Tensor, batch: int = 500) -> tuple[Tensor, Tensor]:
+    """Features of length 1 (the input of the last linear layer, or √p where there is none) and probabilities."""
+    last = next((layer for layer in reversed(list(network.module.modules())) if isinstance(layer, nn.Linear)), None)
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        caught.append(given[0].detach().flatten(1).cpu())
+
+    handle = last.register_forward_pre_hook(catch) if last is not None else None
+    try:
+        probabilities = network.probabilities(images, batch)
+    finally:
+        if handle is not None:
+            handle.remove()
+    features = torch.cat(caught) if caught else probabilities.sqrt()
+    return features / features.norm(dim=1, keepdim=True).clamp_min(1e-12), probabilities
+
+
+def reason(names: Sequence[str], shares: Sequence[float], pick: Pick) -> str:
+    """Why this one, in words."""
+    first, second = (f"{name} ({100 * share:.0f} %)" for name, share in zip(names, shares, strict=True))
+    if pick.uncertainty >= 0.8:
+        doubt = f"torn between {first} and {second}"
+    elif pick.uncertainty >= 0.4:
+        doubt = f"leans to {first}, but {second} is possible"
+    else:
+        doubt = f"seems to be {first}"
+    if pick.distance is None:
+        return f"{doubt}; the least certain of all"
+    kind = "unlike" if pick.distance >= 0.5 else "somewhat like" if pick.distance >= 0.1 else "much like"
+    return f"{doubt}; {kind} those above (distance {pick.distance:.2f})"

@@ -1,0 +1,117 @@
+"""Predictions for image files: read as in training, class probabilities, and if wanted the site's own class mix."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.folders import walk
+from fedfew.data.images.unreadable import Problem, shown
+from fedfew.runs.run import Run
+from fedfew.training.label_shift import em_prior, tempered
+
+STEPS = 100
+"""EM iterations: more than enough to stand still on a few hundred images."""
+CONCENTRATION = 0.3
+"""Strength of the server's mix against the site's, as a share of the site's images: a hold against drift, which costs
+little where a site is skewed and saves half of the harm where it is not (benchmarks/adapt_prior.py)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """Image files of a person's choice as the model takes them."""
+
+    names: list[str]
+    images: Tensor
+    problems: list[Problem]
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """One row of ``probabilities`` for each of ``names``."""
+
+    names: list[str]
+    probabilities: Tensor
+    classes: tuple[str, ...]
+    problems: list[Problem]
+    prior: Tensor | None = None
+    """The site's estimated mix of classes."""
+    temperature: float = 1.0
+
+    def rows(self, confident: float) -> list[dict[str, Any]]:
+        """Best class first; ``sure`` is False for what a person should look at."""
+        best = self.probabilities.max(1)
+        return [
+            {
+                "image": name,
+                "label": self.classes[int(label)],
+                "probability": round(float(top), 6),
+                "sure": float(top) >= confident,
+                "probabilities": dict(zip(self.classes, (round(p, 6) for p in row), strict=True)),
+            }
+            for name, label, top, row in zip(
+                self.names, best.indices, best.values, self.probabilities.tolist(), strict=True
+            )
+        ]
+
+
+def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
+    """The images among the given files and below the given folders, brought to the model's shape."""
+    channels, size, width = about["shape"]
+    if size != width:
+        raise FedfewError("E204", "model", f"takes images of {size}×{width}; files can be read for square ones only")
+    files: list[str] = []
+    problems: list[Problem] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            files += [os.path.normpath(path / name) for name in walk(path, "", problems)]
+        elif path.exists():
+            files.append(str(path))
+        else:
+            raise FedfewError("E206", shown(path), "there is no such file or folder", "Check the path")
+    pictures = read_files(Path(), files, size, channels, report, cached=False)
+    problems += pictures.problems
+    if not pictures.kept:
+        why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
+        given = ", ".join(map(shown, paths))
+        raise FedfewError("E209", given, f"there is no readable image{why}")
+    return Found([shown(files[i]) for i in pictures.kept], pictures.images, problems)
+
+
+def adapt(probabilities: Tensor, about: dict[str, Any], concentration: float = CONCENTRATION) -> tuple[Tensor, Tensor]:
+    """Probabilities read with the images' own class mix, and that mix."""
+    classes = len(about["classes"])
+    server = torch.tensor(about.get("prior") or [1 / classes] * classes)
+    scale = float(about.get("temperature", 1.0))
+    return em_prior(probabilities, server, scale, STEPS, concentration * len(probabilities))
+
+
+def predict_files(
+    run: Run,
+    paths: Sequence[str | Path],
+    *,
+    calibrate: bool = False,
+    adapt_prior: bool = False,
+    report: Report | None = None,
+) -> Predictions:
+    """Class probabilities of image files.
+
+    ``calibrate`` makes the probabilities honest by the temperature found on held-out labels; ``adapt_prior`` reads them
+    with the class mix that label-shift EM finds in the images themselves.
+    """
+    about = run.about_model()
+    found = find_images(about, paths, report)
+    probabilities = run.network().probabilities(found.images)
+    classes, scale = tuple(about["classes"]), float(about.get("temperature", 1.0))
+    if adapt_prior:
+        adjusted, prior = adapt(probabilities, about)
+        return Predictions(found.names, adjusted, classes, found.problems, prior, scale)
+    if calibrate:
+        return Predictions(found.names, tempered(probabilities, scale), classes, found.problems, None, scale)
+    return Predictions(found.names, probabilities, classes, found.problems)

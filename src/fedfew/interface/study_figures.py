@@ -1,0 +1,218 @@
+"""The figures of a reproduction, drawn from the records of its runs alone, so that they can be redrawn at any time."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from fedfew.interface.matplotlib_style import COLOURS
+from fedfew.studies.compare import BASELINE, METHOD, Comparison
+from fedfew.studies.reproduce import ALL_LABELS, PANELS, SERVER_ONLY
+from fedfew.studies.reproduce_results import ArmResult, Results
+
+BOUND_STYLE: dict[str, dict[str, Any]] = {
+    SERVER_ONLY: {"color": "#6c757d", "linestyle": (0, (4, 2))},
+    ALL_LABELS: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
+}
+STYLES: dict[str, dict[str, Any]] = {
+    "FedMix + FedFreq": {"color": COLOURS[0]},
+    "FedMix + FedAvg": {"color": COLOURS[7], "linestyle": "-"},
+    "FedMix + uniform mean": {"color": COLOURS[4]},
+    "FedMatch + FedFreq": {"color": COLOURS[1]},
+    "FedMatch + FedAvg": {"color": COLOURS[3]},
+} | BOUND_STYLE
+
+
+def draw(figure: str, found: Results) -> Figure:
+    """The figure by its name."""
+    drawn = {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra}[figure](found)
+    FigureCanvasAgg(drawn)
+    return drawn
+
+
+def _sheet(width: float, height: float = 4.0) -> Figure:
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def _panels(found: Results) -> Figure:
+    """Accuracy by round, IID beside non-IID."""
+    figure = _sheet(10.4, 4.4)
+    axes = figure.subplots(1, len(PANELS), sharey=True)
+    for axis, panel in zip(axes, PANELS, strict=True):
+        curves(axis, [arm for key, arm in found.items() if key[0] == panel])
+        axis.set_title(panel)
+    if ("non-IID", "FedMix + FedFreq") in found:
+        _reported(axes[1], 0.475)
+    axes[0].set_ylabel("test accuracy")
+    _legend(figure, axes)
+    return figure
+
+
+def _levels(found: Results) -> Figure:
+    """Figure 6a: curves, and accuracy against μ between the bounds."""
+    figure = _sheet(10.4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    curves(left, list(found.values()))
+    left.set_ylabel("test accuracy")
+    left.legend(fontsize=8, frameon=False, loc="lower right")
+    levels = [arm for arm in found.values() if arm.arm.x is not None]
+    _dots(right, levels, COLOURS[0], "FedMix + FedFreq")
+    for label in (SERVER_ONLY, ALL_LABELS):
+        _bound(right, found.get(("", label)), label)
+    right.set_xscale("log")
+    right.set_xticks([arm.arm.x or 1.0 for arm in levels], [f"{arm.arm.x:g}" for arm in levels])
+    right.xaxis.set_minor_locator(NullLocator())
+    right.set_xlabel("μ  (left: non-IID, right: close to IID)")
+    _finish(right)
+    return figure
+
+
+def _labels(found: Results) -> Figure:
+    """Figure 6b: FedMix's curves by number of labels, and accuracy against it for all methods."""
+    figure = _sheet(10.4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    curves(left, [arm for (_, label), arm in found.items() if label.startswith("FedMix")])
+    left.set_ylabel("test accuracy")
+    left.legend(fontsize=8, frameon=False, loc="lower right")
+    for name, colour in (("FedMix", COLOURS[0]), ("FedMatch", COLOURS[3]), (SERVER_ONLY, "#6c757d")):
+        _dots(right, [arm for (_, label), arm in found.items() if label.startswith(name)], colour, name)
+    right.plot([800], [0.47], "*", color=COLOURS[0], markersize=9, fillstyle="none", label="FedMix in the paper")
+    left.set_title("FedMix + FedFreq", fontsize=10)
+    right.set_xticks(sorted({arm.arm.x for arm in found.values() if arm.arm.x is not None}))
+    right.set_xlabel("labels at the server, $N_s$")
+    _finish(right)
+    return figure
+
+
+def _extra(found: Results) -> Figure:
+    """Curves by aggregation rule, and how often the clients took part."""
+    figure = _sheet(10.4)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    curves(left, list(found.values()))
+    left.set_ylabel("test accuracy")
+    left.legend(fontsize=8, frameon=False, loc="lower right")
+    for (_, label), arm in found.items():
+        if label in BOUND_STYLE or not arm.outcomes:
+            continue
+        shares = np.mean([weight_by_rank(o.records, int(o.config["clients"])) for o in arm.outcomes], axis=0)
+        right.plot(
+            np.arange(1, len(shares) + 1), np.cumsum(shares), label=label, linewidth=1.6, **STYLES.get(label, {})
+        )
+    right.set_xlabel("clients, those that took part most often first")
+    right.set_ylabel("share of all weight given")
+    _finish(right)
+    return figure
+
+
+def weight_by_rank(records: Sequence[dict[str, Any]], clients: int) -> NDArray[np.float64]:
+    """The share of all weight that each client was given in a run, the most frequent client first."""
+    times, weight = np.zeros(clients), np.zeros(clients)
+    for record in records:
+        for client, share in record["weights"].items():
+            times[int(client)] += 1
+            weight[int(client)] += share
+    ordered: NDArray[np.float64] = weight[np.lexsort((-weight, -times))] / max(float(weight.sum()), 1e-12)
+    return ordered
+
+
+def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
+    """Mean accuracy by round with a band of one standard deviation; it is told which runs are not finished."""
+    short: dict[str, str] = {}
+    for place, arm in enumerate(arms):
+        if not arm.outcomes:
+            continue
+        label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[place % len(COLOURS)]}
+        length = min(o.rounds for o in arm.outcomes)
+        table = np.array([o.curve()[:length] for o in arm.outcomes])
+        rounds, middle = np.arange(1, length + 1), table.mean(0)
+        if length < arm.outcomes[0].of:
+            short[label] = f"to round {length} of {arm.outcomes[0].of}"
+        bold = 1.2 if label in BOUND_STYLE else 1.6
+        axis.plot(rounds, middle, label=label, linewidth=bold, marker="." if length < 5 else "", **style)
+        if len(table) > 1:
+            sd = table.std(0, ddof=1)
+            axis.fill_between(rounds, middle - sd, middle + sd, color=style["color"], alpha=0.15, linewidth=0)
+    axis.set_xlabel("round")
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if short:
+        alike = len(set(short.values())) == 1 and len(short) == len(axis.lines)
+        lines = [next(iter(short.values()))] if alike else [f"{label} {reached}" for label, reached in short.items()]
+        told = f"not finished:{' ' if alike else chr(10)}" + "\n".join(lines)
+        x, y, side = (0.99, 0.92, "right") if alike else (0.02, 0.98, "left")
+        axis.text(x, y, told, transform=axis.transAxes, fontsize=7, va="top", ha=side, color="#b23a48")
+    _finish(axis, legend=False)
+
+
+def _reported(axis: Axes, accuracy: float) -> None:
+    """What the paper reports, as a thin line."""
+    axis.axhline(accuracy, color="#868e96", linewidth=0.8, zorder=0)
+    axis.text(
+        0.01, accuracy, f"paper: {100 * accuracy:g} %", transform=axis.get_yaxis_transform(), fontsize=7,
+        va="bottom", color="#495057",
+    )  # fmt: skip
+
+
+def _dots(axis: Axes, arms: Sequence[ArmResult], colour: str, label: str) -> None:
+    """Accuracy against the arms' x, mean ± sd."""
+    known = sorted((arm for arm in arms if arm.mean is not None), key=lambda arm: arm.arm.x or 0.0)
+    if known:
+        x, y = [arm.arm.x or 0.0 for arm in known], [arm.mean or 0.0 for arm in known]
+        sd = [arm.sd or 0.0 for arm in known]
+        axis.errorbar(x, y, yerr=sd, color=colour, marker="o", markersize=5, capsize=3, linewidth=1.4, label=label)
+
+
+def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
+    if arm is not None and arm.mean is not None:
+        axis.axhline(arm.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
+
+
+def _percent(value: float, place: object = None) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def _finish(axis: Axes, *, legend: bool = True) -> None:
+    axis.yaxis.set_major_formatter(FuncFormatter(_percent))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25, linewidth=0.6)
+    if legend and axis.get_legend_handles_labels()[0]:
+        axis.legend(fontsize=8, frameon=False)
+
+
+def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend below the panels, since they show the same arms."""
+    shown: dict[str, Any] = {}
+    for axis in axes:
+        handles, labels = axis.get_legend_handles_labels()
+        shown = dict(zip(labels, handles, strict=True)) | shown
+    if shown:
+        figure.legend(shown.values(), shown, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
+
+
+def comparison(found: Comparison) -> Figure:
+    """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
+    rows = list(reversed(found.rows))
+    figure = _sheet(7.2, 1.2 + 0.36 * len(rows))
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    for place, row in enumerate(rows):
+        base = row.key.get(METHOD) == BASELINE
+        colour = BOUND_STYLE[SERVER_ONLY]["color"] if base else COLOURS[0]
+        value = row.accuracy
+        axis.plot(value.mean, place, "o", color=colour, markersize=6)
+        if value.low is not None and value.high is not None:
+            axis.hlines(place, value.low, value.high, color=colour, linewidth=2)
+        if base:
+            axis.axvline(value.mean, linewidth=1, **BOUND_STYLE[SERVER_ONLY])
+    axis.set_yticks(range(len(rows)), [f"{row.label} (n = {row.accuracy.n})" for row in rows])
+    axis.set_ylim(-0.6, len(rows) - 0.4)
+    axis.set_xlim(left=max(axis.get_xlim()[0], 0.0), right=min(axis.get_xlim()[1], 1.0))
+    axis.set_xlabel("test accuracy, mean and 95 % interval over seeds")
+    axis.xaxis.set_major_formatter(FuncFormatter(_percent))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25, linewidth=0.6)
+    return figure

@@ -1,0 +1,74 @@
+"""All labels, the upper bound: what FedAvg would reach on the same clients if every image had its label.
+
+ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k   with σ trained first as the clients' start
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    OracleSite,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
+
+
+@dataclass(frozen=True)
+class AllLabels:
+    """Clients train on their true labels. Only a simulation can do this, and only to show what is left to gain."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
+    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedavg"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server trains on its labels first, and the clients start from its model."""
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        return replace(state, sigma=sigma)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return {"omega": state.sigma, "lr": scalar(self.client.rate(state.round, state.validation))}
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        raise FedfewError("E113", "method.name", "all-labels needs the clients' labels, which only a simulation has")
+
+    def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained:
+        how = Supervised(self.client, self.augment)
+        psi, steps = train_supervised(
+            site.network, payload["omega"], site.labeled, how, float(payload["lr"]), rng,
+            scale=self.lambda_s, flips=site.flips,
+        )  # fmt: skip
+        return Trained({"psi": psi}, {"steps": float(steps)})
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        parts = contributions(state, updates, work=self.client.work)
+        psi = self.aggregator(parts, state.sigma, state.sigma)
+        return replace(state, omega=psi.vector, weights=psi.weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return model_reply(layout)

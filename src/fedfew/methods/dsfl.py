@@ -1,0 +1,149 @@
+"""DS-FL: clients send what they think of a few public images, not their models.
+
+S. Itahara, T. Nishio, Y. Koda, M. Morikura, K. Yamamoto: Distillation-Based Semi-Supervised Federated Learning for
+Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE TMC 2021.
+
+    client k:  ψ_k = ω − η ∇ objective(u);   P_k = f(o; ψ_k)  on the round's open images o, which the server sends
+    server:    q = softmax(mean_k P_k / T)   (entropy reduction, T = 0.1);   ω ← ω − η ∇ CE(q, f(o)), then CE(y, f(x))
+
+An adaptation to labels at the server. Published, clients have labels, keep their own models and distil the broadcast q
+themselves. Here they have none, so they start from the server's model, train themselves on their objective and are
+heard on the open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
+unlabeled data at the server; the images asked about travel with the round. What the method is for stays: the upload is
+|open images| · classes numbers, whatever the size of the model.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Contribution,
+    Expected,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.updates import scalar
+from fedfew.objectives.objective import Objective
+from fedfew.objectives.unlabeled import train_unlabeled
+from fedfew.training.augment import weak
+from fedfew.training.label_shift import PLAIN_VOTE, Voting
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+
+NO_MODELS = "the clients send probabilities, not models, so there are no steps and no direction to compare"
+
+
+def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
+    """Entropy reduction aggregation: softmax(q̄/T) of the averaged probabilities, row by row."""
+    return (probabilities / temperature).softmax(1)
+
+
+def outputs(layout: Layout) -> int:
+    """The number of classes as the network's last matrix has it: what a reply's rows must be as long as."""
+    return next((shape[0] for shape in reversed(layout.shapes) if len(shape) == 2), 0)
+
+
+@dataclass(frozen=True)
+class DSFL:
+    """Probabilities on a shared open set instead of weights."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    objective: Objective
+    subset: Annotated[Count, Doc("open images asked about in a round, of the dataset.open there are")] = 200
+    temperature: Annotated[Positive, Doc("T: how much the averaged probabilities are sharpened")] = 0.1
+    distill_epochs: Annotated[Natural, Doc("passes of the server over the round's open images")] = 5
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {"fednova": NO_MODELS, "fltrust": NO_MODELS}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "uniform"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """Draws the round's open images; before the first round the server trains alone."""
+        self._check(site)
+        sigma = state.omega
+        if state.unheard:
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        asked = site.open[torch.randperm(len(site.open), generator=rng)[: self.subset].sort().values]
+        return replace(state, sigma=sigma, extra=state.extra | {"open": asked} | self.vote.learn(site))
+
+    def _check(self, site: ServerSite) -> None:
+        if len(site.open) < self.subset:
+            what = f"method.subset is {self.subset}, but the open set has {len(site.open)} images"
+            raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
+        if outputs(site.network.layout) != site.classes:
+            what = "ds-fl cannot tell the model's classes: its last matrix must be the layer that gives the logits"
+            raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends models")
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return {
+            "omega": state.sigma,
+            "open": state.extra["open"],
+            "lr": scalar(self.client.rate(state.round, state.validation)),
+            "progress": scalar(state.round / max(self.client.rounds, 1)),
+        } | self.vote.message(state)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        trained = train_unlabeled(self.objective, self.client, self.vote, payload, site, rng)
+        return replace(trained, reply={"probabilities": site.network.probabilities(payload["open"])})
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        asked = state.extra["open"]
+        parts = [
+            Contribution(
+                u.client, _distribution(u.reply["probabilities"]).flatten(), u.examples, state.participation[u.client]
+            )
+            for u in updates
+        ]
+        site.network.load(state.sigma)
+        own = site.network.probabilities(asked).flatten()
+        heard = self.aggregator(parts, own, own)
+        targets = sharpened(heard.vector.view(len(asked), site.classes), self.temperature)
+        distilled = self.distill(state, asked, targets, site, rng)
+        omega = train_server(self.server, distilled, state, site, rng, self.lambda_s)
+        return replace(state, omega=omega, weights=heard.weights)
+
+    def distill(
+        self, state: ServerState, asked: Tensor, targets: Tensor, site: ServerSite, rng: torch.Generator
+    ) -> Vector:
+        """The server's model after SGD on CE(q, f(weak o))."""
+        network, sgd = site.network, replace(self.server.sgd, epochs=self.distill_epochs)
+        network.load(state.sigma)
+
+        def loss_of(indices: Tensor) -> Tensor:
+            logits = network(weak(asked[indices], rng, site.flips))
+            return cross_entropy(logits, targets[indices].to(network.device))
+
+        descend(network, sgd, sgd.rate(state.round, state.validation), len(asked), loss_of, rng)
+        return network.snapshot()
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return {"probabilities": Expected((self.subset, outputs(layout)))}
+
+
+def _distribution(reply: Tensor) -> Tensor:
+    """Rows that are probabilities whatever was sent: a client that shouts louder than 1 is not heard better."""
+    rows = reply.clamp(0, 1)
+    total = rows.sum(1, keepdim=True)
+    return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1])

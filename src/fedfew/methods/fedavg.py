@@ -1,0 +1,109 @@
+"""FedAvg and FedProx with an objective for unlabeled clients: the plain way to bring the two fields together.
+
+McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data; Li et al. 2020,
+Federated Optimization in Heterogeneous Networks (FedProx); Hsu et al. 2019, Measuring the Effects of Non-Identical Data
+Distribution (server momentum).
+
+    σ     = ω_t − η ∇ CE(y, f(x))                                       on the server's labels
+    ψ^k   = σ − η ∇ [ objective(u) + (μ/2) ‖ψ − σ‖² ]                    on client k's images, μ = 0 for FedAvg
+    ω_{t+1} = Σ w_k ψ^k                                                 order = "after": the server trains here instead
+              σ − v,  v ← m v + (σ − Σ w_k ψ^k)                          with server momentum m
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import torch
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Doc, Natural, NonNegative
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.updates import contributions, model_reply, scalar, with_momentum
+from fedfew.objectives.objective import Objective
+from fedfew.objectives.unlabeled import train_unlabeled
+from fedfew.training.label_shift import PLAIN_VOTE, Voting
+from fedfew.training.sgd import LocalSGD, Supervised, train_server
+
+NO_WAY_TO_TRUST = (
+    "the clients start from the server's model, so σ − ω is zero and the server has no direction to compare theirs with"
+)
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Server training, client training on ``objective``, aggregation; with ``prox`` > 0 it is FedProx."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    objective: Objective
+    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²")] = 0.0
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    order: Annotated[
+        Literal["before", "after"],
+        Doc("the server trains before the clients, or after the aggregation (and once before the first round)"),
+    ] = "before"
+    server_momentum: Annotated[
+        NonNegative, Doc("m: share of the last rounds' movement that is carried on; 0: none")
+    ] = 0.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedavg"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        sigma, extra = state.omega, state.extra | self.vote.learn(site)
+        if self.order == "before" or state.unheard:
+            epochs = self.warmup if state.unheard else 0
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
+        return replace(state, sigma=sigma, extra=extra)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return {
+            "omega": state.sigma,
+            "lr": scalar(self.client.rate(state.round, state.validation)),
+            "progress": scalar(state.round / max(self.client.rounds, 1)),
+        } | self.vote.message(state)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        return train_unlabeled(self.objective, self.client, self.vote, payload, site, rng, self.prox)
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        lr = self.client.rate(state.round, state.validation)
+        parts = contributions(state, updates, work=partial(self.client.work, lr=lr, prox=self.prox))
+        psi = self.aggregator(parts, state.sigma, state.sigma)
+        omega, extra = psi.vector, state.extra
+        if self.server_momentum:
+            trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
+            omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
+            extra = extra | {"velocity": velocity}
+        if self.order == "after":
+            omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
+        return replace(state, omega=omega, extra=extra, weights=psi.weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return model_reply(layout)
+
+
+def fedprox(
+    server: Supervised,
+    client: LocalSGD,
+    aggregator: Aggregator,
+    objective: Objective,
+    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; tried in the paper: .001 .01 .1 1")] = 0.01,
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
+    order: Annotated[Literal["before", "after"], Doc("as for fedavg")] = "before",
+    server_momentum: Annotated[NonNegative, Doc("as for fedavg")] = 0.0,
+    warmup: Annotated[Natural, Doc("as for fedavg")] = 0,
+    vote: Voting = PLAIN_VOTE,
+) -> FedAvg:
+    """FedProx (Li et al. 2020): FedAvg whose clients are held near the model they started from."""
+    return FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, warmup, vote)

@@ -1,0 +1,129 @@
+"""fedfew, our own method: clients label once a round, by what only they know, their class mix; the server trains last.
+
+    server:    ω_0 is trained on D_s for ``warmup`` epochs, and every aggregate after it
+    client k:  q_i = mean of A weak views of f_σ(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
+               T as given, or such that on average max q^(1/T) is ω_t's accuracy on the validation images
+               ŷ_i = argmax r_i or (soft) r_i, kept where max r_i ≥ τ;   made once, with the model as received
+               ψ_k ← σ_t − η ∇ CE(ŷ, softmax(z(strong u) + κ log(π_k/π_server)))  on the kept images, z: the logits
+    next:      ψ = Σ w_k ψ_k over the clients that kept labels;   σ_{t+1} = ψ trained on D_s
+               ω_{t+1} = a ω_t + (1 − a) σ_{t+1}
+
+Built on M. Saerens et al. 2002 (label-shift EM), K. Sohn et al. 2020, FixMatch (strong views) and E. Diao et al. 2022,
+SemiFL (labels once with the global model, server last). Many small local steps matter: with batches of 16 instead of 64
+the same labels are worth several times as much. ``steps = 0`` leaves π_k = π_server, right for clients that are
+alike. With very skewed clients the class mix enters twice: it makes the labels better, and in the loss it takes away
+what a client with two classes would otherwise learn first, that there are no others (A. K. Menon et al. 2021, logit
+adjustment); a mean over rounds makes up for what differs from cohort to cohort.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.updates import active, contributions, model_reply, scalar
+from fedfew.training.augment import strong, weak
+from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+
+
+@dataclass(frozen=True)
+class FedFew:
+    """Labels once a round, by the client's own class mix if wanted; the server trains last."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities are voted on")] = 3
+    threshold: Annotated[Fraction, Doc("τ: a label counts from this (adjusted) probability on")] = 0.9
+    soft: Annotated[bool, Doc("train on the (adjusted) probabilities instead of the likeliest class")] = False
+    temperature: Annotated[
+        NonNegative,
+        Doc("T of the probabilities, above 1 for an over-confident model; 0: as sure as it is right in validation"),
+    ] = 1.0
+    steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
+    concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
+    correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
+    average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedfreq"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """Before the first round the server trains alone, so that the first labels are worth something."""
+        counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
+        sigma = state.extra.get("sigma", state.omega)
+        if state.unheard:
+            alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
+            sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
+        return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()})
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        """σ_t, the server's class mix, and the round's step size."""
+        lr = scalar(self.client.rate(state.round, state.validation))
+        message = {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
+        if not self.temperature and state.validation and state.validation[-1]:
+            message["accuracy"] = scalar(state.validation[-1])
+        return message
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """Label once with σ_t, then train on strong views of what was kept."""
+        network = site.network
+        network.load(payload["omega"])
+        adjusted, mix = self.label(site, payload, rng)
+        confidence, labels = adjusted.max(1)
+        votes = torch.where(confidence >= self.threshold, labels, -1)
+        targets = (adjusted if self.soft else votes).to(network.device)
+        kept = (votes >= 0).nonzero().squeeze(1)
+        shift = self.correction * log_ratio(mix, payload["prior"]).to(network.device)
+
+        def loss_of(indices: Tensor) -> Tensor:
+            chosen = kept[indices]
+            views = strong(site.images[chosen], rng, flips=site.flips)
+            return cross_entropy(network(views) + shift, targets[chosen])
+
+        steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
+        metrics = {"coverage": len(kept) / max(len(site), 1), "steps": float(steps)}
+        return Trained({"psi": network.snapshot()}, metrics, votes)
+
+    def label(self, site: ClientSite, payload: Payload, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """r, what the client takes every image for (N×C), and its class mix π_k."""
+        if not len(site):
+            return torch.empty(0, site.classes), payload["prior"]
+        outputs = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
+        mean, temperature = torch.stack(outputs).mean(0), self.temperature
+        if not temperature:
+            temperature = honest_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0
+        return em_prior(mean, payload["prior"], temperature, self.steps, self.concentration)
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        """Aggregate those that learned something, then train on the server's labels."""
+        lr = self.client.rate(state.round, state.validation)
+        learned = active(contributions(state, updates, work=lambda steps: self.client.work(steps, lr)))
+        psi, weights = state.sigma, {}
+        if learned:
+            aggregate = self.aggregator(learned, state.sigma, state.sigma)
+            psi, weights = aggregate.vector, aggregate.weights
+        sigma = train_server(self.server, psi, state, site, rng, self.lambda_s)
+        if not self.average:
+            return replace(state, omega=sigma, weights=weights)
+        before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
+        omega = self.average * before + (1 - self.average) * sigma
+        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return model_reply(layout)

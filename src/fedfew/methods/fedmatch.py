@@ -1,0 +1,232 @@
+"""FedMatch, labels at server: the model is a sum θ = σ + ψ; the server trains σ, the clients train ψ.
+
+W. Jeong, J. Yoon, E. Yang, S. J. Hwang: Federated Semi-Supervised Learning with Inter-Client Consistency and
+Disjoint Learning. ICLR 2021.
+
+    server:    σ ← σ − η ∇_σ λ_s CE(y, f_{σ+ψ}(x))
+    client k:  ψ ← ψ − η ∇_ψ [ λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) + λ_l1 Σ|ψ| + λ_l2 Σ(σ − ψ)² ]
+               on images with max p ≥ τ; ŷ is the class with most one-hot votes of the client and its helpers
+    next:      ψ ← Σ w_k ψ_k,  ω = σ + ψ
+
+σ is constant at a client, so descending on θ and reading ψ = θ − σ gives the same gradients. Only entries that changed
+by more than ``delta`` travel, with their indices. ``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, kl_div, one_hot
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.network import Network
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Contribution,
+    Expected,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+    nbytes,
+)
+from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
+from fedfew.methods.updates import scalar
+from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
+from fedfew.training.randaugment import POOL, rand_augment
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.vote import Ballot
+
+PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
+
+
+def strong(images: Tensor, rng: torch.Generator) -> Tensor:
+    """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
+    return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
+
+
+@dataclass(frozen=True)
+class FedMatch:
+    """FedMatch with its published settings."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 10.0
+    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the agreement with the helpers")] = 1e-2
+    lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2
+    lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0
+    lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5
+    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.75
+    helpers: Annotated[Natural, Doc("H: models of similar clients sent along; 0 is fedmatch-lite")] = 2
+    interval: Annotated[Count, Doc("helpers are sent every this many rounds")] = 10
+    delta: Annotated[NonNegative, Doc("entries changed by no more than this do not travel")] = 1e-5
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {
+        "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
+        "each other",
+        "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client went",
+        "median": "only entries changed by more than `delta` travel, so most entries of a coordinate-wise median "
+        "would be the old value and the clients' work would be lost",
+        "trimmed-mean": "as for the median: the old value of the many would win over the work of the few",
+    }
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "uniform"
+
+    def start(self, omega: Vector) -> ServerState:
+        """σ_0 = ω_0, ψ_0 = 0.2·σ_0."""
+        psi = PSI_AT_START * omega
+        zeros = torch.zeros(len(omega), dtype=torch.int32)
+        extra = {"psi": psi, "wire_sigma": omega, "wire_psi": psi, "stamp_sigma": zeros, "stamp_psi": zeros}
+        return ServerState(0, omega + psi, omega, extra=extra)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """σ trained on D_s with ψ held fixed; then what the clients know of both is brought up to date."""
+        psi = state.extra["psi"]
+        start = state.sigma + psi
+        theta = train_server(self.server, start, state, site, rng, self.lambda_s)
+        state = replace(state, sigma=state.sigma + (theta - start))  # an entry left alone keeps its last bit
+        extra = restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta) | self.vote.learn(site)
+        return replace(state, extra=extra)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        """σ and ψ as the wire has them, and every ``interval`` rounds the helpers' models for a client seen before."""
+        lr = scalar(self.client.rate(state.round, state.validation))
+        payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"], "lr": lr}
+        if self.helpers and state.round % self.interval == 0:
+            for i, vector in enumerate(Library.of(state).nearest(client, self.helpers)):
+                payload[f"helper{i}"] = vector
+        return payload | self.vote.message(state)
+
+    def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int:
+        """Bytes that must travel: the entries changed since the client was last here, with indices; helpers whole."""
+        rest = {name: t for name, t in payload.items() if name not in ("sigma", "psi")}
+        return changed_bytes(state, client) + nbytes(rest)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """ψ ← ψ − η∇_ψ, reported as the entries that changed."""
+        network, ballot = site.network, Ballot(len(site))
+        sigma, psi = payload["sigma"], payload["psi"]
+        votes_of_helpers = self._helper_probabilities(payload, site)
+        start = sigma + psi
+        network.load(start)
+        adjust = self.vote.adjust(payload, site, rng)
+        held = sigma[: network.layout.trainable].to(network.device)
+
+        def loss_of(indices: Tensor) -> Tensor | None:
+            helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
+            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust)
+            ballot.record(indices, labels, keep)
+            return loss
+
+        def penalty(net: Network) -> None:
+            """gradient += λ_l1 sign(ψ) + 2 λ_l2 (ψ − σ), with ψ = θ − σ."""
+            n = net.layout.trainable
+            psi_now = net.vector[:n] - held
+            net.gradient[:n].add_(psi_now.sign(), alpha=self.lambda_l1)
+            net.gradient[:n].add_(psi_now - held, alpha=2 * self.lambda_l2)
+
+        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
+        change = network.snapshot() - start
+        index = (change.abs() > self.delta).nonzero().squeeze(1)
+        reply = {"index": index.to(torch.int32), "change": change[index]}
+        return Trained(reply, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
+
+    def _helper_probabilities(self, payload: Payload, site: ClientSite) -> Tensor | None:
+        """H×N×C softmax outputs of the helpers on the client's images: they do not change during the round."""
+        outputs = []
+        for name in sorted(name for name in payload if name.startswith("helper")):
+            site.network.load(payload["sigma"] + payload[name])
+            outputs.append(site.network.probabilities(site.images))
+        return torch.stack(outputs) if outputs else None
+
+    def loss(
+        self,
+        network: Network,
+        images: Tensor,
+        helped: Tensor | None,
+        rng: torch.Generator,
+        adjust: Adjust = unadjusted,
+    ) -> tuple[Tensor | None, Tensor, Tensor]:
+        """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
+        with torch.no_grad():
+            own = adjust(network(images).softmax(1))
+        keep = own.max(1).values >= self.threshold
+        ballots = one_hot(own.argmax(1), own.shape[1])
+        if helped is not None:
+            ballots = ballots + one_hot(adjust(helped).argmax(2), own.shape[1]).sum(0).to(ballots.device)
+        # a tie goes to the client's own label: half a vote more than the helpers'
+        labels = (2 * ballots + one_hot(own.argmax(1), own.shape[1])).argmax(1)
+        if not keep.any():
+            return None, labels, keep
+        chosen = keep.cpu()
+        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng)), labels[keep])
+        if helped is not None and self.lambda_i:
+            log_p = network(images[chosen]).log_softmax(1)
+            targets = helped[:, chosen].to(log_p.device)
+            divergence = torch.stack([kl_div(log_p, target, reduction="batchmean") for target in targets]).mean()
+            loss = loss + self.lambda_i * divergence
+        return loss, labels, keep
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        """ψ ← aggregate of the clients' ψ_k; the library of helpers learns what each of them is like."""
+        sent = state.extra["wire_psi"]
+        parts = [
+            Contribution(
+                u.client, Patched(u, sent), u.examples, state.participation[u.client], u.metrics.get("steps", 1.0)
+            )
+            for u in updates
+        ]
+        psi = self.aggregator(parts, sent, state.sigma)
+        library = Library.of(state)
+        if self.helpers:
+            library = library.learn({p.client: p.vector for p in parts}, state.sigma, site)
+        extra = state.extra | {"psi": psi.vector} | library.tensors(state.round, [p.client for p in parts])
+        return replace(state, omega=state.sigma + psi.vector, extra=extra, weights=psi.weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        """{"index", "change"}: as many entries as changed."""
+        size = layout.size
+        return {
+            "index": Expected((None,), torch.int32, limit=size, index=True),
+            "change": Expected((None,), limit=size, delta=True),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Patched:
+    """ψ_k = what was sent with the entries changed that the client named; made when looked at, not for all at once."""
+
+    update: ClientUpdate
+    sent: Vector
+
+    def read(self, start: int = 0, stop: int | None = None) -> Vector:
+        """ψ_k, or a piece of it."""
+        psi = self.sent.clone()
+        psi[self.update.reply["index"].long()] += self.update.reply["change"]
+        return psi[start:stop]
+
+
+def fedmatch_lite(
+    server: Supervised,
+    client: LocalSGD,
+    aggregator: Aggregator,
+    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 10.0,
+    lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2,
+    lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0,
+    lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5,
+    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.75,
+    vote: Voting = PLAIN_VOTE,
+) -> FedMatch:
+    """FedMatch without helpers, the paper's "naive ω = ψ + σ"."""
+    return FedMatch(
+        server, client, aggregator, lambda_s, 0.0, lambda_a, lambda_l2, lambda_l1, threshold, helpers=0, vote=vote
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""FedMix: server and clients train from the same ω_t, then three models are mixed.
+
+Z. Zhang, S. Ma, J. Nie, Y. Wu, Q. Yan, X. Xu, D. Niyato: Semi-Supervised Federated Learning with non-IID Data:
+Algorithm and System Design. 2021. Algorithm 1:
+
+    σ_{t+1}   = ω_t − η ∇ λ_s CE(y, f(x))                                                  on the server's labels
+    ψ^k_{t+1} = ω_t − η ∇ [λ_2 ‖f(π_1 u) − f(π_2 u)‖² + λ_1 CE(ŷ, f(u)) + λ_L1 ‖σ − ψ‖²]   on client k's images
+    ω_{t+1}   = α Σ_k w_k ψ^k_{t+1} + β σ_{t+1} + γ ω_t                                    w_k by FedFreq
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.network import Network
+from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.mixing import check_mix, mix
+from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.training.augment import views
+from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
+from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
+from fedfew.training.vote import Ballot, vote
+
+
+@dataclass(frozen=True)
+class FedMix:
+    """FedMix with its settings; the defaults are the paper's, and 1 or 0.01 where the paper is silent."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    alpha: Annotated[Fraction, Doc("weight of ψ, the clients' model")] = 0.5
+    beta: Annotated[Fraction, Doc("weight of σ, the server's model")] = 0.3
+    gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2
+    views: Annotated[int, Ge(2), Doc("A: views of an image that vote on its label, at least 2")] = 5
+    threshold: Annotated[Fraction, Doc("τ: a label counts from this mean probability on")] = 0.8
+    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 1.0
+    lambda_ce: Annotated[NonNegative, Doc("λ_1: weight of the pseudo-label cross-entropy")] = 1.0
+    lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the agreement of views 1 and 2")] = 1.0
+    lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
+    anchor: Annotated[
+        Literal["trained", "previous", "omega"],
+        Doc("the σ of the anchor: this round's, the last round's, or ω (FedProx)"),
+    ] = "trained"
+    mask_on: Annotated[Literal["mean", "first"], Doc("τ is compared with the views' mean, or with view 1 alone")] = (
+        "mean"
+    )
+    ce_over: Annotated[
+        Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
+    ] = "confident"
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedfreq"
+
+    def __post_init__(self) -> None:
+        check_mix(self.alpha, self.beta, self.gamma)
+
+    def start(self, omega: Vector) -> ServerState:
+        """Round 0: σ_0 = ω_0."""
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """σ ← ω_t, trained on D_s."""
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        extra = {"previous": state.sigma} if self.anchor == "previous" else {}
+        return replace(state, sigma=sigma, extra=extra | self.vote.learn(site))
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        """ω_t, this round's step size, and the anchor if it is another vector."""
+        payload = {"omega": state.omega, "lr": scalar(self.client.rate(state.round, state.validation))}
+        if self.lambda_anchor and self.anchor != "omega":
+            payload["sigma"] = state.sigma if self.anchor == "trained" else state.extra["previous"]
+        return payload | self.vote.message(state)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """ψ^k ← ω_t, trained on the client's images."""
+        network, ballot = site.network, Ballot(len(site))
+        network.load(payload["omega"])
+        adjust = self.vote.adjust(payload, site, rng)
+
+        def loss_of(indices: Tensor) -> Tensor:
+            loss, labels, keep = self.loss(network, site.images[indices], rng, site.flips, adjust)
+            ballot.record(indices, labels, keep)
+            return loss
+
+        anchor = Pull(payload.get("sigma", payload["omega"]).to(network.device), self.lambda_anchor)
+        penalty = anchor.add_gradient if self.lambda_anchor else None
+        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
+        return Trained({"psi": network.snapshot()}, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
+
+    def loss(
+        self, network: Network, images: Tensor, rng: torch.Generator, flips: bool, adjust: Adjust = unadjusted
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """λ_2 ‖p_1 − p_2‖² + λ_1 CE(ŷ, f(u)), the labels ŷ and the mask of the confident ones.
+
+        Views 1 and 2 carry the gradient and vote too; views 3..A only vote, in one pass without autograd; the
+        cross-entropy pass runs on the confident images alone: 9 + 3·coverage forward passes' worth for A = 5.
+        """
+        family = views(images, self.views, rng, flips)
+        pair = network(family[:2].flatten(0, 1)).softmax(1).unflatten(0, (2, -1))
+        consistency = (pair[0] - pair[1]).square().sum(1).mean()
+        ballots = pair.detach()
+        if self.views > 2:
+            with torch.no_grad():
+                others = network(family[2:].flatten(0, 1)).softmax(1).unflatten(0, (self.views - 2, -1))
+            ballots = torch.cat([ballots, others])
+        labels, keep = vote(ballots, self.threshold, self.mask_on, adjust)
+        loss = self.lambda_consistency * consistency
+        confident = int(keep.sum())
+        if confident and self.lambda_ce:
+            total = cross_entropy(network(images[keep.cpu()]), labels[keep], reduction="sum")
+            loss = loss + self.lambda_ce * total / (confident if self.ce_over == "confident" else len(images))
+        return loss, labels, keep
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
+        psi = self.aggregator(contributions(state, updates, work=self._work(state)), state.omega, state.sigma)
+        omega = mix(psi.vector, state.sigma, state.omega, self.alpha, self.beta, self.gamma)
+        return replace(state, omega=omega, weights=psi.weights)
+
+    def _work(self, state: ServerState) -> Callable[[float], float]:
+        """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""
+        lr = self.client.rate(state.round, state.validation)
+        return partial(self.client.work, lr=lr, prox=2 * self.lambda_anchor)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        """{"psi"}"""
+        return model_reply(layout)

@@ -1,0 +1,150 @@
+"""FedSiam (first published as FedSemi): an online network learns to agree with its own moving average.
+
+Z. Long, L. Che, Y. Wang, M. Ye, J. Luo, J. Wu, H. Xiao, F. Ma: FedSiam: Towards Adaptive Federated Semi-Supervised
+Learning. 2020 (FedSemi: An Adaptive Federated Semi-Supervised Learning Framework, same authors).
+
+    client k:  β(t) ‖f(u + η; target) − f(u + η′; online)‖²,   target ← a target + (1 − a) online after each step
+    server:    both networks are aggregated (-mt), or the online one alone, which is its own target (-pi);
+               the server then trains CE(y, f(x)) on the aggregate
+
+Adapted to labels at the server: the published clients train on labels of their own as well; here the server's turn on
+D_s, from which the next round starts, is all the supervision. a grows from 0 to ``decay`` with the same ramp as β. The
+published choice of layers to upload by their divergence is left out; ``compression`` serves every method.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.network import Network
+from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Expected,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.objectives.consistency import apart
+from fedfew.objectives.objective import soft_ramp
+from fedfew.training.augment import weak
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+
+
+@dataclass(frozen=True)
+class FedSiam:
+    """Agreement between an online network and its target; ``uploads`` "both" is -MT, "online" is -Π."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    weight: Annotated[NonNegative, Doc("β: weight of the agreement at the end of the ramp")] = 10.0
+    ramp: Annotated[Fraction, Doc("share of the run over which β and a grow")] = 0.2
+    decay: Annotated[float, Ge(0), Lt(1), Doc("a: how much of the target stays at each step, at the end")] = 0.999
+    noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    uploads: Literal["both", "online"] = "both"
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "fedavg"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega, extra={"target": omega} if self.uploads == "both" else {})
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """σ: the online network after the server's training; before the first round the target is σ too."""
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        first = self.uploads == "both" and state.unheard
+        return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if first else {}))
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        payload = {
+            "omega": state.sigma,
+            "lr": scalar(self.client.rate(state.round, state.validation)),
+            "progress": scalar(state.round / max(self.client.rounds, 1)),
+        }
+        return payload | ({"target": state.extra["target"]} if self.uploads == "both" else {})
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        network = site.network
+        network.load(payload["omega"])
+        rise = soft_ramp(float(payload["progress"]), self.ramp)
+        target = payload["target"].clone().to(network.device) if "target" in payload else None
+        steps = 0
+
+        def loss_of(indices: Tensor) -> Tensor:
+            nonlocal steps
+            if target is not None and steps:
+                follow(target, network, self.decay * rise)
+            steps += 1
+            return self.weight * rise * self.loss(network, site.images[indices], target, rng, site.flips)
+
+        descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng)
+        reply = {"psi": network.snapshot()}
+        if target is not None:
+            if steps:
+                follow(target, network, self.decay * rise)
+            reply["target"] = target.cpu()
+        return Trained(reply, {"steps": float(steps)})
+
+    def loss(
+        self, network: Network, images: Tensor, target: Vector | None, rng: torch.Generator, flips: bool
+    ) -> Tensor:
+        """‖f(u + η; target) − f(u + η′; online)‖²; without a target of its own the gradient goes through both sides."""
+        one, other = (self.disturbed(images, rng, flips) for _ in range(2))
+        if target is None:
+            first, second = network(torch.cat([one, other])).softmax(1).chunk(2)
+            return apart(first, second)
+        return apart(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
+
+    def disturbed(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
+        """A weak view with Gaussian noise, as floats in [0, 255]."""
+        views = weak(images, rng, flips).float()
+        return (views + 255 * self.noise * torch.randn(views.shape, generator=rng).to(views.device)).clamp_(0, 255)
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        online = contributions(state, updates, work=self.client.work)
+        psi = self.aggregator(online, state.sigma, state.sigma)
+        extra = state.extra
+        if self.uploads == "both":
+            targets = [replace(part, vector=u.place("target")) for part, u in zip(online, updates, strict=True)]
+            sent = state.extra["target"]
+            extra = extra | {"target": self.aggregator(targets, sent, sent).vector}
+        return replace(state, omega=psi.vector, extra=extra, weights=psi.weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        target = {"target": Expected((layout.size,), near="target")}
+        return model_reply(layout) | (target if self.uploads == "both" else {})
+
+
+def follow(target: Vector, network: Network, decay: float) -> None:
+    """target ← a·target + (1 − a)·online, in place."""
+    target.mul_(decay).add_(network.vector.detach(), alpha=1 - decay)
+
+
+def fedsiam_pi(
+    server: Supervised,
+    client: LocalSGD,
+    aggregator: Aggregator,
+    weight: Annotated[NonNegative, Doc("β: weight of the agreement at the end of the ramp")] = 10.0,
+    ramp: Annotated[Fraction, Doc("share of the run over which β grows")] = 0.2,
+    noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1,
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
+) -> FedSiam:
+    """FedSiam-Π: one network that agrees with itself under noise; half the traffic of FedSiam-MT."""
+    return FedSiam(
+        server, client, aggregator, weight, ramp, noise=noise, lambda_s=lambda_s, uploads="online"
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""SemiFL: clients label their images once with the global model, mix them, and the server fine-tunes afterwards.
+
+E. Diao, J. Ding, V. Tarokh: SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training.
+NeurIPS 2022.
+
+    client k:  ŷ = argmax f_ω(weak u), once;   fix = { max f_ω ≥ τ },  mix = as many of all images, with replacement
+               CE(ŷ_fix, f(strong x_fix)) + λ CE(ŷ_fix, f(x_mix)) + (1 − λ) CE(ŷ_mix, f(x_mix)),
+               x_mix = λ weak(x_fix) + (1 − λ) weak(x_mix),  λ ~ Beta(a, a) for each batch
+    server:    v ← m v + (ω_t − Σ w_k ψ_k),  ω_{t+1} = (ω_t − v) fine-tuned on D_s;  clients without labels are left out
+
+Published with batch norm whose statistics are gathered from every client each round; here GroupNorm, or statistics of
+the server's images (``norm.policy = "server-data"``), so that no client's statistics travel.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Doc, Fraction, Natural, NonNegative, Positive
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.alternate import Alternate, label_once
+from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.updates import model_reply
+from fedfew.training.augment import strong, weak
+from fedfew.training.label_shift import PLAIN_VOTE, Voting
+from fedfew.training.mixup import beta_draw, blend
+from fedfew.training.sgd import LocalSGD, Supervised, descend
+
+
+@dataclass(frozen=True)
+class SemiFL:
+    """SemiFL with its published settings."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
+    beta: Annotated[Positive, Doc("a of Beta(a, a), from which λ is drawn")] = 0.75
+    lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: fixed labels alone")] = 1.0
+    server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = "uniform"
+
+    @property
+    def turns(self) -> Alternate:
+        """The skeleton it shares with (FL)²."""
+        return Alternate(
+            self.server,
+            self.client,
+            self.aggregator,
+            self.lambda_s,
+            self.server_momentum,
+            self.vote,
+            self.warmup,
+        )
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        return self.turns.before_clients(state, site, rng)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return self.turns.broadcast(state)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        network = site.network
+        confidence, labels = label_once(payload, site, self.vote, rng).max(1)
+        keep = confidence >= self.threshold
+        fix = keep.nonzero().squeeze(1)
+        mix = torch.randint(max(len(site), 1), (len(fix),), generator=rng)
+
+        def loss_of(indices: Tensor) -> Tensor:
+            partner = mix[torch.randint(len(mix), (len(indices),), generator=rng)]
+            return self.loss(site, fix[indices], partner, labels, rng)
+
+        steps = descend(network, self.client, float(payload["lr"]), len(fix), loss_of, rng)
+        metrics = {"coverage": len(fix) / max(len(site), 1), "steps": float(steps)}
+        return Trained({"psi": network.snapshot()}, metrics, torch.where(keep, labels, -1))
+
+    def loss(self, site: ClientSite, fix: Tensor, mix: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
+        """The fixed term on ``fix`` and the mixed term between ``fix`` and ``mix``, both given as indices."""
+        network, flips = site.network, site.flips
+        sure = labels[fix].to(network.device)
+        loss = cross_entropy(network(strong(site.images[fix], rng, flips=flips)), sure)
+        if not self.lambda_mix:
+            return loss
+        share = beta_draw(self.beta, 1, rng)
+        mixed = blend(weak(site.images[fix], rng, flips), weak(site.images[mix], rng, flips), share.expand(len(fix)))
+        logits, lam = network(mixed), float(share)
+        other = cross_entropy(logits, labels[mix].to(network.device))
+        return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        return self.turns.after_clients(state, updates, site, rng)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return model_reply(layout)

@@ -1,0 +1,123 @@
+"""Objectives that ask for agreement, not for labels: Π-model, temporal ensembling and mean teacher.
+
+    Π-model               w ‖p(view 1) − p(view 2)‖²                                S. Laine, T. Aila, ICLR 2017
+    Temporal ensembling   w ‖p(view) − Z_i/(1 − a^t)‖²,  Z_i ← a Z_i + (1 − a) p      the same
+    Mean teacher          w ‖p(view 1; θ) − p(view 2; θ̄)‖²,  θ̄ ← a θ̄ + (1 − a) θ     A. Tarvainen, H. Valpola, 2017
+
+p are softmax outputs; the square is summed over the classes and averaged over the batch; w has a ramp over the rounds.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Lt
+from torch import Tensor
+
+from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.types import ClientSite
+from fedfew.objectives.objective import Batch, Step, ramp, soft_ramp
+from fedfew.training.augment import weak
+from fedfew.training.label_shift import Adjust, unadjusted
+
+Decay = Annotated[float, Ge(0), Lt(1)]
+
+
+def apart(first: Tensor, second: Tensor) -> Tensor:
+    """‖p − q‖²: summed over the classes, averaged over the batch."""
+    return (first - second).square().sum(1).mean()
+
+
+@dataclass(frozen=True)
+class PiModel:
+    """Π-model (Laine & Aila 2017): two views of an image must be read alike; the gradient goes through both."""
+
+    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
+    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
+    labels: ClassVar[bool] = False
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        weight = self.weight * soft_ramp(progress, self.ramp)
+
+        def step(indices: Tensor) -> Step:
+            images = site.images[indices]
+            pair = torch.cat([weak(images, rng, flips=site.flips), weak(images, rng, flips=site.flips)])
+            first, second = site.network(pair).softmax(1).chunk(2)
+            return Step(weight * apart(first, second) if weight else None)
+
+        return step
+
+
+@dataclass(frozen=True)
+class TemporalEnsembling:
+    """Temporal ensembling (Laine & Aila 2017): an image's target is the mean of what was said of it before.
+
+    The targets stay in the client's memory from round to round. An image seen for the first time has none and only
+    lays the ground for the next visit.
+    """
+
+    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
+    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
+    decay: Annotated[Decay, Doc("a: how much of an image's target stays at each visit")] = 0.6
+    labels: ClassVar[bool] = False
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        weight = self.weight * soft_ramp(progress, self.ramp)
+        ensemble, visits = _remembered(site)
+
+        def step(indices: Tensor) -> Step:
+            images = site.images[indices]
+            p = site.network(weak(images, rng, flips=site.flips)).softmax(1)
+            known = visits[indices] > 0
+            targets = ensemble[indices][known] / (1 - self.decay ** visits[indices][known, None])
+            loss = weight * apart(p[known.to(p.device)], targets.to(p.device)) if weight and known.any() else None
+            ensemble[indices] = self.decay * ensemble[indices] + (1 - self.decay) * p.detach().cpu()
+            visits[indices] += 1
+            return Step(loss)
+
+        return step
+
+
+def _remembered(site: ClientSite) -> tuple[Tensor, Tensor]:
+    """Z (N×C) and the visits of each image (N): new tensors each round, because a checkpoint may hold the old ones."""
+    kept = site.memory.get("ensemble")
+    if kept is not None and kept.shape == (len(site), site.classes):
+        ensemble, visits = kept.clone(), site.memory["visits"].clone()
+    else:
+        ensemble, visits = torch.zeros(len(site), site.classes), torch.zeros(len(site), dtype=torch.int64)
+    site.memory["ensemble"], site.memory["visits"] = ensemble, visits
+    return ensemble, visits
+
+
+@dataclass(frozen=True)
+class MeanTeacher:
+    """Mean teacher (Tarvainen & Valpola 2017): the student agrees with a moving average of itself.
+
+    The teacher starts each round as the received model: clients keep no model of their own.
+    """
+
+    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
+    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows, and the teacher is quicker")] = 0.2
+    early: Annotated[Decay, Doc("a during the ramp")] = 0.99
+    late: Annotated[Decay, Doc("a after the ramp")] = 0.999
+    labels: ClassVar[bool] = False
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        weight = self.weight * soft_ramp(progress, self.ramp)
+        decay = self.late if ramp(progress, self.ramp) >= 1 else self.early
+        teacher = site.network.vector.detach().clone()
+        fresh = True
+
+        def step(indices: Tensor) -> Step:
+            nonlocal fresh
+            if not fresh:  # the student has taken a step since the last batch
+                teacher.mul_(decay).add_(site.network.vector.detach(), alpha=1 - decay)
+            fresh = False
+            if not weight:
+                return Step(None)
+            images = site.images[indices]
+            target = site.network.outputs_of(teacher, weak(images, rng, flips=site.flips)).softmax(1)
+            student = site.network(weak(images, rng, flips=site.flips)).softmax(1)
+            return Step(weight * apart(student, target))
+
+        return step

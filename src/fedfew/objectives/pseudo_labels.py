@@ -1,0 +1,96 @@
+"""Objectives that label a client's images themselves: Pseudo-Label, FixMatch and UDA.
+
+Pseudo-Label   1[max p ≥ τ] CE(argmax p, f(weak u)),  p = f(u)               D.-H. Lee, 2013
+FixMatch       1[max p ≥ τ] CE(argmax p, f(strong u)),  p = f(weak u)        K. Sohn et al., NeurIPS 2020
+UDA            1[max p ≥ τ] CE(p^(1/T)/Σ, f(strong u)),  p = f(weak u)       Q. Xie et al., NeurIPS 2020
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
+from fedfew.core.types import ClientSite
+from fedfew.objectives.objective import Batch, Step, ramp
+from fedfew.training.augment import strong, weak
+from fedfew.training.label_shift import Adjust, tempered, unadjusted
+
+
+@dataclass(frozen=True)
+class PseudoLabel:
+    """Pseudo-Label (Lee 2013): CE(argmax f(u), f(weak u)) on the confident images, with a ramp over the rounds."""
+
+    threshold: Annotated[Fraction, Doc("a label counts from this probability on")] = 0.8
+    weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
+    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows from 0")] = 0.0
+    labels: ClassVar[bool] = True
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        weight = self.weight * ramp(progress, self.ramp)
+
+        def step(indices: Tensor) -> Step:
+            images = site.images[indices]
+            with torch.no_grad():
+                confidence, labels = adjust(site.network(images).softmax(1)).max(1)
+            keep = confidence >= self.threshold
+            if not keep.any() or not weight:
+                return Step(None, labels, keep)
+            views = weak(images[keep.cpu()], rng, flips=site.flips)
+            return Step(weight * cross_entropy(site.network(views), labels[keep]), labels, keep)
+
+        return step
+
+
+@dataclass(frozen=True)
+class FixMatch:
+    """FixMatch (Sohn et al. 2020): the label of a weak view, where it is sure, trains a strong view."""
+
+    threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
+    weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
+    labels: ClassVar[bool] = True
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        def step(indices: Tensor) -> Step:
+            images = site.images[indices]
+            with torch.no_grad():
+                confidence, labels = adjust(site.network(weak(images, rng, flips=site.flips)).softmax(1)).max(1)
+            keep = confidence >= self.threshold
+            if not keep.any() or not self.weight:
+                return Step(None, labels, keep)
+            # a mean over the whole batch, as published; only the confident images need the forward pass
+            logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
+            total = cross_entropy(logits, labels[keep], reduction="sum")
+            return Step(self.weight * total / len(images), labels, keep)
+
+        return step
+
+
+@dataclass(frozen=True)
+class UDA:
+    """UDA (Xie et al. 2020): the sharpened output on a weak view is the target of a strong view.
+
+    Its training signal annealing works on labels, which the server has: ``server.annealing``.
+    """
+
+    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.8
+    temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
+    weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
+    labels: ClassVar[bool] = True
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        def step(indices: Tensor) -> Step:
+            images = site.images[indices]
+            with torch.no_grad():
+                p = adjust(site.network(weak(images, rng, flips=site.flips)).softmax(1))
+            confidence, labels = p.max(1)
+            keep = confidence >= self.threshold
+            if not keep.any() or not self.weight:
+                return Step(None, labels, keep)
+            logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
+            total = cross_entropy(logits, tempered(p[keep], self.temperature), reduction="sum")
+            return Step(self.weight * total / len(images), labels, keep)
+
+        return step

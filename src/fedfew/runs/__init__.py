@@ -1,0 +1,1 @@
+"""A run and its folder: journal, checkpoints, sessions, repair, summary."""

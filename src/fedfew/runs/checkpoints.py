@@ -1,0 +1,207 @@
+"""Checkpoints: after every round the whole server state, hashed, written atomically; the two newest are kept.
+
+A checkpoint is a manifest ``round-N.json`` that names its files with their SHA-256. The state is one safetensors file;
+tensors that belong to single clients (helpers, client memory) are files of their own, named by content, so that a round
+writes only those that changed. Both checkpoints may need the same one of these, so each is there twice.
+"""
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
+from fedfew.core.types import ServerState
+
+KEPT = 2
+COPY = ".copy"
+Memory = dict[int, dict[str, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A state that can be gone on from, and what the manifest says besides."""
+
+    state: ServerState
+    memory: Memory
+    facts: dict[str, Any]
+    damaged: tuple[Path, ...] = ()
+    """Manifests that cannot be used."""
+    broken: dict[Path, Path] = field(default_factory=dict)
+    """Client tensors whose file is damaged, and where the same one is whole."""
+
+
+@dataclass(eq=False)
+class Checkpoints:
+    """The checkpoints of one run folder."""
+
+    folder: Path
+    _written: dict[str, tuple[Tensor, str, str]] = field(default_factory=dict)
+    """Client tensors already on disk: key → (the tensor, file, hash); the same object need not be hashed again."""
+
+    def write_state(self, state: ServerState, memory: Memory) -> dict[str, Any]:
+        """Write the tensors; they count only once a manifest names them."""
+        small, parts = _flatten(state, memory)
+        files = {}
+        for key, tensor in parts.items():
+            files[key] = self._write_part(key, tensor)
+        content = save_tensors(_unshared(small))
+        name = f"state-{state.round:06d}.safetensors"
+        write_atomically(self.folder / name, content)
+        numbers = {"weights": state.weights, "metrics": state.metrics}
+        return {"state": [name, digest(content)], "parts": files} | numbers
+
+    def _write_part(self, key: str, tensor: Tensor) -> list[str]:
+        known = self._written.get(key)
+        if known is not None and known[0] is tensor and all(path.exists() for path in self._twins(known[1])):
+            return [known[1], known[2]]
+        content = save_tensors({"tensor": tensor.contiguous()})
+        hash_ = digest(content)
+        name = f"part-{hash_[:24]}.safetensors"
+        for path in self._twins(name):
+            if file_digest(path) != hash_:
+                write_atomically(path, content)
+        self._written[key] = (tensor, name, hash_)
+        return [name, hash_]
+
+    def _twins(self, name: str) -> tuple[Path, Path]:
+        return self.folder / name, self.folder / f"{name}{COPY}"
+
+    def commit(self, round: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+        """Write the manifest: from this moment the round is done. Then drop what is older than the two newest."""
+        body = {"round": round, "files": dict(files), "facts": dict(facts)}
+        write_atomically(self.folder / f"round-{round:06d}.json", sealed_json(body))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        manifests = self._manifests()
+        needed = set()
+        for path in manifests[:KEPT]:
+            body = open_sealed(path)
+            if body is None:
+                return  # something is damaged: delete nothing
+            needed |= {body["files"]["state"][0], *(name for name, _ in body["files"]["parts"].values())}
+        tensors = (path for path in self.folder.glob("*.safetensors*") if path.name.removesuffix(COPY) not in needed)
+        with contextlib.suppress(OSError):  # what is left over does no harm
+            for path in (*manifests[KEPT:], *tensors):
+                path.unlink(missing_ok=True)
+
+    def _manifests(self) -> list[Path]:
+        """Newest first."""
+        return sorted(self.folder.glob("round-*.json"), reverse=True)
+
+    def last_round(self) -> int:
+        """The round of the newest manifest, going by its name; −1 if there is none."""
+        manifests = self._manifests()
+        return int(manifests[0].stem.removeprefix("round-")) if manifests else -1
+
+    def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Warn) -> Checkpoint:
+        """The newest checkpoint that is whole and whose facts are accepted; every damaged one is told about."""
+        chosen: Checkpoint | None = None
+        manifests, damaged = self._manifests(), []
+        broken: dict[Path, Path] = {}
+        for path in manifests:
+            found = self._open(path)
+            if isinstance(found, Checkpoint) and not accept(found.facts):
+                found = "rounds.jsonl does not match it"
+            if isinstance(found, str):
+                damaged.append(path)
+                warn(FedfewError("E303" if chosen is None else "E311", str(path), found))
+                continue
+            broken |= found.broken
+            chosen = chosen or found
+        if chosen is None:
+            raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
+        return replace(chosen, damaged=tuple(damaged), broken=broken)
+
+    def mend(self, checkpoint: Checkpoint, warn: Warn) -> None:
+        """Remove what cannot be used or is no longer needed, and write anew what only one of two copies has kept."""
+        for path in checkpoint.damaged:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        for path, whole in checkpoint.broken.items():
+            write_atomically(path, whole.read_bytes())
+            warn(FedfewError("E309", str(path), "was damaged and has been restored from its copy", ""))
+        self._sweep()
+
+    def _open(self, path: Path) -> Checkpoint | str:
+        body = open_sealed(path)
+        if body is None:
+            return "the manifest is damaged"
+        broken: dict[Path, Path] = {}
+        try:
+            name, hash_ = body["files"]["state"]
+            tensors = _read(self.folder / name, hash_)
+            parts = {key: self._part(name, hash_, broken) for key, (name, hash_) in body["files"]["parts"].items()}
+        except (OSError, ValueError) as error:
+            return str(error)
+        state, memory = _unflatten(body["round"], tensors, parts)
+        files = body["files"]
+        weights = {int(k): w for k, w in files["weights"].items()}
+        return Checkpoint(state.with_(weights=weights, metrics=files["metrics"]), memory, body["facts"], broken=broken)
+
+    def _part(self, name: str, hash_: str, broken: dict[Path, Path]) -> Tensor:
+        """A client's tensor from the first of its two files that is whole; the other is noted if it is not."""
+        first, second = self._twins(name)
+        pairs = ((first, second), (second, first))
+        broken |= {path: other for path, other in pairs if file_digest(path) != hash_}
+        return _read(second if first in broken else first, hash_)["tensor"]
+
+
+def _read(path: Path, expected: str) -> dict[str, Tensor]:
+    content = path.read_bytes()
+    if digest(content) != expected:
+        raise ValueError(f"{path.name} does not have the hash it was written with")
+    tensors: dict[str, Tensor] = load_tensors(content)
+    return tensors
+
+
+def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    clients = sorted(state.participation)
+    small = {
+        "omega": state.omega,
+        "sigma": state.sigma,
+        "clients": torch.tensor(clients, dtype=torch.int64),
+        "counts": torch.tensor([state.participation[k] for k in clients], dtype=torch.int64),
+        "validation": torch.tensor(state.validation, dtype=torch.float64),
+    }
+    small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
+    parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
+    parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
+    return small, parts
+
+
+def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with memory of their own each: at the start σ is ω and ψ is what the wire has; a file has both."""
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor.contiguous()
+        seen.add(place)
+    return apart
+
+
+def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> tuple[ServerState, Memory]:
+    memory: Memory = {}
+    for key, tensor in parts.items():
+        if key.startswith("memory/"):
+            _, client, name = key.split("/", 2)
+            memory.setdefault(int(client), {})[name] = tensor
+    everything = dict(small) | dict(parts)
+    state = ServerState(
+        round=round,
+        omega=small["omega"],
+        sigma=small["sigma"],
+        participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
+        validation=tuple(small["validation"].tolist()),
+        extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},
+    )
+    return state, memory

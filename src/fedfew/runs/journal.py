@@ -1,0 +1,84 @@
+"""The journal of a run: rounds.jsonl and its copy beside the checkpoints, sealed by length and hash in every manifest.
+
+The hash covers what this process meant to write, not what a later look at the file finds, so damage is never sealed in.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, append_durably, digest, write_atomically
+from fedfew.runs.folder import ROUNDS, RunFolder
+
+Seal = dict[str, Any]
+EMPTY: Seal = {"bytes": 0, "sha256": digest(b"")}
+
+
+@dataclass(eq=False)
+class Journal:
+    """Appends rounds to both files and keeps the seal."""
+
+    places: tuple[Path, Path]
+    content: bytes = b""
+    _hash: Any = field(init=False)
+    _length: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._hash, self._length, self.content = hashlib.sha256(self.content), len(self.content), b""
+
+    def append(self, record: dict[str, Any]) -> Seal:
+        """Add a round, and give the seal of everything up to it."""
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        for place in self.places:
+            append_durably(place, line)
+        self._hash.update(line)
+        self._length += len(line)
+        return {"bytes": self._length, "sha256": self._hash.hexdigest()}
+
+
+def places(folder: RunFolder) -> tuple[Path, Path]:
+    """The file people read, and the copy that restores it."""
+    return folder / ROUNDS, folder.checkpoints / ROUNDS
+
+
+def begin(folder: RunFolder) -> Seal:
+    """An empty journal."""
+    for place in places(folder):
+        write_atomically(place, b"")
+    return EMPTY
+
+
+def sealed(folder: RunFolder, seal: Seal) -> bytes | None:
+    """The journal as it was when it was sealed, from the first of the two files that still has it."""
+    return next((content for place in places(folder) if (content := _sealed(place, seal)) is not None), None)
+
+
+def go_on(folder: RunFolder, seal: Seal, warn: Warn | None = None) -> Journal:
+    """Bring both files back to the sealed state, dropping what no checkpoint covers, and append from there."""
+    content = sealed(folder, seal)
+    if content is None:
+        raise FedfewError("E309", str(folder / ROUNDS), "does not hold the rounds that the checkpoint was made after")
+    for place in places(folder):
+        if _sealed(place, seal) is None and warn is not None:
+            warn(FedfewError("E309", str(place), "was damaged and has been restored from its copy", ""))
+        if _read(place) != content:
+            write_atomically(place, content)
+    return Journal(places(folder), content)
+
+
+def _sealed(place: Path, seal: Seal) -> bytes | None:
+    content = _read(place)
+    if content is None or len(content) < seal["bytes"]:
+        return None
+    content = content[: seal["bytes"]]
+    return content if digest(content) == seal["sha256"] else None
+
+
+def _read(place: Path) -> bytes | None:
+    try:
+        return place.read_bytes()
+    except OSError:
+        return None

@@ -1,0 +1,83 @@
+"""Before a run goes on: does the checkpoint belong here, will the bits be equal, and is every file as it was left?"""
+
+import json
+import tomllib
+from typing import Any
+
+from fedfew.build.parts import Parts
+from fedfew.core.engine import Engine
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically
+from fedfew.runs.checkpoints import Checkpoint
+from fedfew.runs.environment import fingerprint
+from fedfew.runs.files import final_files, static_files
+from fedfew.runs.folder import CONFIG, ENVIRONMENT, PARTITION, RunFolder
+from fedfew.runs.journal import go_on
+
+
+def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
+    """A checkpoint that tells of another config *and* another start than the folder's own files is another run's.
+
+    One of them alone is damage or somebody's edit: it is restored from the checkpoint.
+    """
+    try:
+        document = tomllib.loads((folder / CONFIG).read_text("utf-8"))
+        around = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
+    except (OSError, ValueError):
+        return
+    if document != facts["document"] and around != facts["environment"]:
+        raise FedfewError("E307", str(folder.checkpoints), f"belong to another run than {CONFIG} and {ENVIRONMENT}")
+
+
+def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bool) -> dict[str, Any]:
+    """The run's environment, with this one added if it is another: then the bits may differ, and the folder says so."""
+    around: dict[str, Any] = found.facts["environment"]
+    before = [around, *around.get("resumed", [])][-1]["fingerprint"]
+    now = fingerprint(Engine(**found.facts["document"].get("engine", {})).place())
+    then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
+    other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
+    if not other:
+        return around
+    fault = FedfewError("E308", place, "; ".join(other))
+    if not anyway:
+        raise fault
+    warn(fault)
+    again = {"after_round": found.state.round, "fingerprint": now}
+    return around | {"resumed": [*around.get("resumed", []), again]}
+
+
+def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
+    """Data and model must be what the run was started with."""
+    if parts.federation.partition.hash != found.facts["partition"]:
+        raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
+    if found.facts.get("images", "") not in ("", parts.federation.fingerprint()):
+        what = "the images are not those the run was started with"
+        raise FedfewError("E307", str(folder / CONFIG), what, "Put the files back, or start a new run")
+    if found.state.omega.shape != parts.network.vector.shape:
+        raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")
+
+
+def mend(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None:
+    """Write every file again that is not as it was left; what was there instead is kept beside it."""
+    for place in (folder.path, folder.checkpoints):
+        drop_temporaries(place)
+    go_on(folder, found.facts["rounds"], warn)
+    files = static_files(parts, found.facts)
+    final = final_files(folder, parts, found.state) if found.state.round == parts.config["rounds"] else {}
+    files |= {name: content for name, content in final.items() if (folder / name).exists()}
+    for name, content in files.items():
+        if file_digest(folder / name) == digest(content):
+            continue
+        what = "was missing and has been restored"
+        if (folder / name).exists():
+            what = f"had changed and has been restored; what was there is now {name}.changed"
+            _move_aside(folder, name)
+        write_atomically(folder / name, content)
+        warn(FedfewError("E309", str(folder / name), what, ""))
+
+
+def _move_aside(folder: RunFolder, name: str) -> None:
+    try:
+        (folder / name).replace(folder / f"{name}.changed")
+    except OSError as error:
+        raise FedfewError("E305", str(folder / name), f"{error.strerror or error}") from error

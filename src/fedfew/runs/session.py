@@ -1,0 +1,158 @@
+"""A run in progress: started in a new folder or gone on with in an old one, advanced round by round, resumable."""
+
+import contextlib
+import shutil
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.config.schema import Config, check
+from fedfew.core.errors import FedfewError
+from fedfew.core.memory import keep_freed_memory
+from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
+from fedfew.core.types import ServerState
+from fedfew.deploy.site_memory import left_at_sites
+from fedfew.runs.checkpoints import Checkpoints, Memory
+from fedfew.runs.environment import environment
+from fedfew.runs.files import as_json, final_files, static_files
+from fedfew.runs.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
+from fedfew.runs.journal import Journal, begin, go_on, sealed
+from fedfew.runs.model_file import first_weights
+from fedfew.runs.repair import compare_environment, mend, refuse_foreign, refuse_misfit
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.rounds import run_rounds
+
+
+@dataclass(eq=False)
+class Session:
+    """One process's work on a run."""
+
+    folder: RunFolder
+    parts: Parts
+    state: ServerState
+    memory: Memory
+    facts: dict[str, Any]
+    """What every manifest says besides the state: config, environment, partition's hash, the journal's seal."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the run has in all."""
+        return int(self.parts.config["rounds"])
+
+    @property
+    def saved(self) -> int:
+        """The round that a resume would go on from, as the disk has it."""
+        return Checkpoints(self.folder.checkpoints).last_round()
+
+    def advance(self) -> Generator[RoundRecord]:
+        """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are."""
+        store = Checkpoints(self.folder.checkpoints)
+        with locked(self.folder.path), one_thread():
+            if store.last_round() != self.state.round:
+                raise FedfewError("E306", str(self.folder.path), "another process has gone on with it meanwhile")
+            journal = go_on(self.folder, self.facts["rounds"])
+            if self.state.round < self.rounds:
+                with contextlib.closing(fleet_of(self.parts, self.folder.path)) as fleet:
+                    fleet.remember(self._memory())
+                    parts = self.parts
+                    for state, record in run_rounds(
+                        parts.clients, parts.algorithm, parts.server, fleet, self.state, self.rounds,
+                        parts.config["max_skipped"],
+                    ):  # fmt: skip
+                        self._commit(store, journal, state, fleet.memory(), record)
+                        yield record
+            for name, content in final_files(self.folder, self.parts, self.state).items():
+                if file_digest(self.folder / name) != digest(content):
+                    write_atomically(self.folder / name, content)
+
+    def _memory(self) -> Memory:
+        """What the clients keep: in the checkpoint, or, if the run was on Flower until now, where its sites left it."""
+        if self.memory or self.parts.config["fleet.kind"] == "flower":
+            return self.memory
+        return left_at_sites(self.folder.path, self.state.round)
+
+    def _commit(
+        self, store: Checkpoints, journal: Journal, state: ServerState, memory: Memory, record: RoundRecord
+    ) -> None:
+        start = perf_counter()
+        files = store.write_state(state, memory)
+        record["seconds"]["checkpoint"] = round(perf_counter() - start, 4)
+        facts = self.facts | {"rounds": journal.append(record)}
+        store.commit(state.round, files, facts)
+        self.state, self.memory, self.facts = state, memory, facts
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Equal bits need an equal number of threads: one, in every process; the caller's setting comes back after.
+
+    Freed memory is kept from here on, in the caller's process too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def start(config: Config, out: str | Path | None = None, command: str = "") -> Session:
+    """Build everything first, so that a fault leaves nothing behind; then put the folder in its place whole."""
+    path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
+    with one_thread():
+        parts = assemble(config)
+    state = parts.algorithm.start(first_weights(config["start"], parts.network, parts.federation.classes))
+    around = environment(command, parts.network.device)
+    facts = {
+        "document": parts.config.document,
+        "start": digest(state.omega.numpy().tobytes()),
+        "environment": around,
+        "partition": parts.federation.partition.hash,
+        "images": parts.federation.fingerprint(),
+    }
+    staged = stage(path)
+    try:
+        folder = RunFolder(staged)
+        for name, content in static_files(parts, facts).items():
+            write_atomically(folder / name, content)
+        facts |= {"rounds": begin(folder)}
+        store = Checkpoints(folder.checkpoints)
+        store.commit(0, store.write_state(state, {}), facts)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    put_in_place(staged, path)
+    return Session(RunFolder(path), parts, state, {}, facts)
+
+
+def reopen(path: str | Path, warn: Warn, overrides: dict[str, Any] | None = None, *, anyway: bool = False) -> Session:
+    """Go on with a run from its newest whole checkpoint; what is damaged in the folder is told and put right.
+
+    Only the fleet may be changed by ``overrides``: it has no influence on the result.
+    """
+    folder = RunFolder.open(path)
+    wrong = [key for key in overrides or {} if not key.startswith("fleet.")]
+    if wrong:
+        raise FedfewError(
+            "E307", str(path), f"{', '.join(wrong)} cannot change in a run that has started", "Start a new run for that"
+        )
+    with locked(folder.path), one_thread():
+        store = Checkpoints(folder.checkpoints)
+        found = store.newest(lambda facts: sealed(folder, facts["rounds"]) is not None, warn)
+        refuse_foreign(folder, found.facts)
+        around = compare_environment(str(path), found, warn, anyway=anyway)
+        document = {**found.facts["document"], "fleet": dict(found.facts["document"]["fleet"])}
+        for key, value in (overrides or {}).items():
+            document["fleet"][key.partition(".")[2]] = value
+        parts = assemble(check(document, str(folder / CONFIG)))
+        refuse_misfit(folder, parts, found)
+        store.mend(found, warn)
+        mend(folder, parts, found, warn)
+        if around != found.facts["environment"]:
+            write_atomically(folder / ENVIRONMENT, as_json(around))
+    return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around})

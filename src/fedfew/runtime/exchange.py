@@ -1,0 +1,155 @@
+"""One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.core.layout import Layout
+from fedfew.core.spill import Shelf
+from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, Schema, ServerSite, ServerState, nbytes
+from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
+from fedfew.runtime.gate import Gate
+
+
+@runtime_checkable
+class CountsBytes(Protocol):
+    """A method that sends less than its payload holds, because clients have part of it already."""
+
+    def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
+
+
+@runtime_checkable
+class Encodes(Protocol):
+    """A method whose replies travel encoded; they are checked as they came, decoded, and checked as what they mean."""
+
+    def decode(self, update: ClientUpdate, payload: Payload, layout: Layout) -> ClientUpdate: ...
+
+    def decoded_schema(self, layout: Layout) -> Schema: ...
+
+
+@runtime_checkable
+class Network(Protocol):
+    """A fleet of real sites: it knows who can be reached, and what really travelled."""
+
+    def online(self) -> list[int]: ...
+
+    def traffic(self) -> dict[str, int]: ...
+
+
+UNUSED = ("E413", "E414")
+"""Answers that came too late or twice: told in the record, but they say nothing about the round they came in."""
+
+
+@dataclass(frozen=True)
+class Clients:
+    """The population a run draws from, and what is let through of its answers."""
+
+    seed: int
+    count: int
+    cohort: int
+    availability: Availability = field(default_factory=Availability)
+    gate: Gate = field(default_factory=Gate)
+    sizes: Sequence[int] | NDArray[np.int64] | None = None
+    """Images of each client where the server knows them; a claim of more is refused."""
+    min_updates: int = 1
+    """With fewer usable updates the round is skipped."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What came of asking: who was asked, whose updates count, who is missing and why, and the traffic."""
+
+    cohort: list[int]
+    updates: list[ClientUpdate]
+    missing: list[Missing]
+    payloads: dict[int, Payload]
+    bytes_down: int
+    bytes_up: int
+    unused: list[Missing] = field(default_factory=list)
+    wire: dict[str, int] = field(default_factory=dict)
+    """Bytes that really travelled, where the fleet is a network."""
+
+
+def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
+    """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
+    if not algorithm.asks_clients:
+        return Answers([], [], [], {}, 0, 0)
+    t = state.round
+    cohort = _draw(clients, fleet, t)
+    gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
+    payloads = {k: algorithm.broadcast(state, k) for k in cohort}
+    down = _bytes_down(algorithm, state, payloads)
+    check = checker(clients, algorithm, site.network.layout)
+    updates: dict[int, ClientUpdate] = {}
+    missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
+    unused: list[Missing] = []
+    shelf, up = Shelf(), 0
+    for answer in fleet.train(t, {k: payload for k, payload in payloads.items() if k not in gone}):
+        k = answer.client
+        if isinstance(answer, Missing) and answer.code in UNUSED:
+            unused.append(answer)
+            continue
+        if k not in payloads or k in updates or k in missing:
+            unused.append(
+                Missing(k, "E414", "answered again") if k in payloads else Missing(k, "E415", "was not asked")
+            )
+            continue
+        if isinstance(answer, Missing):
+            missing[k] = answer
+            continue
+        up += received_bytes(answer.reply)
+        checked = check(answer, payloads[k])
+        if isinstance(checked, Missing):
+            missing[k] = checked
+        else:
+            updates[k] = replace(checked, reply=shelf.put(checked.reply))
+    missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
+    if 0 < len(updates) < clients.min_updates:
+        what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
+        missing |= {k: Missing(k, "E418", what) for k in updates}
+        updates = {}
+    usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
+    wire = fleet.traffic() if isinstance(fleet, Network) else {}
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
+
+
+def checker(
+    clients: Clients, algorithm: Algorithm, layout: Layout
+) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
+    """What makes of an answer the update as the method knows it, or the reason it may not pass."""
+    schema, encodes = algorithm.reply_schema(layout), algorithm if isinstance(algorithm, Encodes) else None
+    meant = encodes.decoded_schema(layout) if encodes else {}
+
+    def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
+        size = None if clients.sizes is None else int(clients.sizes[update.client])
+        fault = clients.gate.check(update, payload, schema, size)
+        if fault is not None or encodes is None:
+            return fault or update
+        decoded = encodes.decode(update, payload, layout)
+        return clients.gate.check(decoded, payload, meant, size) or decoded
+
+    return check
+
+
+def _bytes_down(algorithm: Algorithm, state: ServerState, payloads: Mapping[int, Payload]) -> int:
+    if isinstance(algorithm, CountsBytes):
+        return sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
+    return sum(map(nbytes, payloads.values()))
+
+
+def received_bytes(reply: Mapping[str, object]) -> int:
+    """Bytes that came, of a reply that may hold anything."""
+    if not isinstance(reply, Mapping):
+        return 0
+    return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
+
+
+def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
+    """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
+    online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
+    size = min(clients.cohort, len(online))
+    return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]

@@ -1,0 +1,1 @@
+"""Many runs: sweeps, comparisons, the paper's figures and claims."""

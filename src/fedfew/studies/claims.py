@@ -1,0 +1,293 @@
+"""What the paper states about its figures, each beside what our runs say: a pure function from results to verdicts."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedfew.studies.claims_measures import (
+    Agrees,
+    Measure,
+    Verdict,
+    difference,
+    early,
+    level,
+    near,
+    near_gain,
+    paired,
+    plus_minus,
+    points,
+    positive,
+    roughness,
+    shown,
+    unsampled,
+)
+from fedfew.studies.reproduce import (
+    BEST,
+    EQUAL,
+    IID,
+    LEVELS,
+    MIXES,
+    NON_IID,
+    PANELS,
+    SERVER_ONLY,
+    mix_label,
+)
+from fedfew.studies.reproduce_results import ArmResult, Results
+
+FIG4 = "Experiment Results, Fig. 4"
+FIG5 = "Experiment Results, Fig. 5"
+FIG6A = "Experiment Results, Fig. 6(a)"
+FIG6B = "Experiment Results, Fig. 6(b)"
+OURS, BASELINE = "FedMix + FedFreq", "FedMatch + FedAvg"
+
+
+def _verdict(
+    claim: str, source: str, m: Measure | None, judge: Callable[[Measure], tuple[Agrees, str]], *, signed: bool = False
+) -> Verdict:
+    if m is None:
+        return Verdict(claim, source, "–", "no runs yet", "")
+    agrees, words = judge(m)
+    error = None if math.isinf(m.error) else m.error
+    return Verdict(claim, source, shown(m, signed=signed), agrees, words, error, m.n, m.partial)
+
+
+def fig4(found: Results) -> list[Verdict]:
+    """Accuracy, the gain over FedMatch, FedFreq's part in it, and the early rounds."""
+    ours, baseline = found[NON_IID, OURS], found[NON_IID, BASELINE]
+    average = found[NON_IID, "FedMix + FedAvg"]
+    gain, early_gain = difference(ours, baseline), _early_gain(ours, baseline)
+    steadier = _rougher(baseline, ours, 0.0, 1 / 3)
+    return [
+        _verdict("non-IID: FedMix converges at 47.5 %", FIG4, level(ours), lambda m: near(m, 0.475)),
+        _verdict(
+            "non-IID: about 3 points over FedMatch", FIG4, gain, lambda m: near_gain(m, 0.03, 0.475), signed=True
+        ),
+        _everywhere(found),
+        _verdict(
+            "non-IID: FedFreq suits better than FedAvg (FedMix)", FIG4, difference(ours, average), positive, signed=True
+        ),
+        _verdict(
+            "non-IID: accuracy rises faster early (mean of the first third of the rounds, against FedMatch)",
+            FIG4, early_gain, positive, signed=True,
+        ),
+        _verdict(
+            "non-IID: steadier early (change of accuracy from round to round, FedMatch minus FedMix)",
+            FIG4, steadier, positive, signed=True,
+        ),
+    ]  # fmt: skip
+
+
+def _everywhere(found: Results) -> Verdict:
+    """FedMix against FedMatch under each aggregation rule and each setting."""
+    claim = "IID and non-IID, FedAvg and FedFreq: FedMix is better than FedMatch each time"
+    pairs = [
+        (f"{panel}, {rule}", difference(found[panel, f"FedMix + {rule}"], found[panel, f"FedMatch + {rule}"]))
+        for panel in PANELS
+        for rule in ("FedAvg", "FedFreq")
+    ]
+    known = [(name, m) for name, m in pairs if m is not None]
+    if len(known) < len(pairs):
+        return Verdict(claim, FIG4, "–", "no runs yet", "")
+    judged = [(name, m, positive(m)[0]) for name, m in known]
+    against = [name for name, _, agrees in judged if agrees == "no"]
+    open_ = [name for name, _, agrees in judged if agrees == "undecided"]
+    agrees: Agrees = "no" if against else "undecided" if open_ else "yes"
+    words = f"Does not hold here: not so for {'; '.join(against)}. " if against else ""
+    words += f"Not significant for {'; '.join(open_)}. " if open_ else ""
+    worst, n = max(m.error for _, m, _ in judged), min(m.n for _, m, _ in judged)
+    got = ", ".join(f"{name}: {100 * m.value:+.1f}" for name, m, _ in judged)
+    return Verdict(
+        claim, FIG4, f"{got} points ({n} seed{'s' * (n > 1)})", agrees,
+        f"{words}Largest {plus_minus(worst)}", worst, n, any(m.partial for _, m, _ in judged),
+    )  # fmt: skip
+
+
+def _early_gain(first: ArmResult, second: ArmResult) -> Measure | None:
+    means = [{o.seeds: v for o in arm.read if (v := early(o)) is not None} for arm in (first, second)]
+    return paired(means[0], means[1], not (first.finished and second.finished))
+
+
+def _rougher(first: ArmResult, second: ArmResult, start: float = 0.5, end: float = 1.0) -> Measure | None:
+    """By how much the first arm's curve changes more from round to round."""
+    a, b = ({o.seeds: v for o in arm.read if (v := roughness(o, start, end)) is not None} for arm in (first, second))
+    return unsampled([a[s] - b[s] for s in sorted(a.keys() & b.keys())], not (first.finished and second.finished))
+
+
+def fig5(found: Results) -> list[Verdict]:
+    """The best weights, and unrest as α falls."""
+    steady, shaky = found[NON_IID, mix_label(MIXES[0])], found[NON_IID, mix_label(MIXES[-1])]
+    return [
+        _best(found, NON_IID, BEST, "non-IID: α = 0.5, β = 0.3, γ = 0.2 are the best weights"),
+        _verdict(
+            f"non-IID: as α falls the curve becomes unstable (change from round to round in the second half, "
+            f"α = {MIXES[-1][0]:g} minus α = {MIXES[0][0]:g})",
+            FIG5, _rougher(shaky, steady), positive, signed=True,
+        ),
+        _best(found, IID, EQUAL, "IID: better when the three weights are close to each other"),
+    ]  # fmt: skip
+
+
+def _best(found: Results, panel: str, mix: tuple[float, float, float], claim: str) -> Verdict:
+    """Whether one setting beats all others of its panel."""
+    own = found[panel, mix_label(mix)]
+    others = [arm for key, arm in found.items() if key[0] == panel and key not in (own.arm.key, (panel, SERVER_ONLY))]
+    leads = [(arm.arm.label, m) for arm in others if (m := difference(own, arm)) is not None]
+    mine = level(own)
+    if mine is None or len(leads) < len(others):
+        return Verdict(claim, FIG5, "–", "no runs yet", "")
+    rival, lead = min(leads, key=lambda entry: entry[1].value)
+    agrees, words = positive(lead)
+    words = {
+        "yes": f"ahead of the next, {rival}, by {points(lead.value)} ({plus_minus(lead.error)})",
+        "no": f"Does not hold here: {rival} is better by {points(-lead.value)} ({plus_minus(lead.error)})",
+        "undecided": f"Not significant: {points(lead.value, signed=True)} against {rival} ({plus_minus(lead.error)})",
+    }.get(agrees, words)
+    partial = any(m.partial for _, m in leads)
+    return Verdict(claim, FIG5, shown(mine), agrees, words, lead.error, lead.n, partial)
+
+
+def fig6a(found: Results) -> list[Verdict]:
+    """The spread over non-IID levels."""
+    claim = "μ = 0.1, 1, 10, 100: accuracies differ by no more than 1 point"
+    arms = [found["", f"μ = {mu:g}"] for mu in LEVELS]
+    means = {arm.arm.label: m for arm in arms if (m := level(arm)) is not None}
+    if len(means) < len(arms):
+        return [Verdict(claim, FIG6A, "–", "no runs yet", "")]
+    high, low = max(arms, key=lambda a: a.mean or 0.0), min(arms, key=lambda a: a.mean or 0.0)
+    gap = difference(high, low) or means[high.arm.label]
+    width = (high.mean or 0.0) - (low.mean or 0.0)
+    agrees: Agrees = "yes" if width <= 0.01 else "no" if width - gap.margin > 0.01 else "undecided"
+    words = f"from {high.arm.label} down to {low.arm.label}; {plus_minus(gap.error)}"
+    lead = {"no": "Does not hold here: ", "undecided": "More than 1 point, but not significantly: "}.get(agrees, "")
+    partial = any(m.partial for m in means.values())
+    n = min(m.n for m in means.values())
+    got = f"spread {points(width)} ({n} seed{'s' * (n > 1)})"
+    return [Verdict(claim, FIG6A, got, agrees, lead + words, gap.error, n, partial)]
+
+
+def fig6b(found: Results) -> list[Verdict]:
+    """Accuracy by the number of labels."""
+    ours, theirs = found["", "FedMix, 800 labels"], found["", "FedMatch, 800 labels"]
+    drop = difference(ours, found["", "FedMix, 700 labels"])
+    return [
+        _verdict("800 labels: FedMix reaches 47 %", FIG6B, level(ours), lambda m: near(m, 0.47)),
+        _verdict(
+            "800 labels: 2 points over FedMatch",
+            FIG6B, difference(ours, theirs), lambda m: near_gain(m, 0.02, 0.47), signed=True,
+        ),
+        _verdict("700 labels: accuracy falls greatly (800 minus 700 labels)", FIG6B, drop, _large, signed=True),
+    ]  # fmt: skip
+
+
+def _large(m: Measure) -> tuple[Agrees, str]:
+    """A great fall is more than a point, and more than noise."""
+    agrees, words = positive(m)
+    if agrees == "yes" and m.value < 0.01:
+        return "no", f"Does not hold here: real, but less than 1 point ({plus_minus(m.error)})"
+    if agrees == "undecided" and m.value + m.margin < 0.01:
+        return "no", f"Does not hold here: no fall of 1 point or more ({plus_minus(m.error)})"
+    return agrees, words
+
+
+def extra(found: Results) -> list[Verdict]:
+    """Where frequency matters: FedFreq is said to help when some clients take part far more often."""
+    source = "FedFreq Aggregation Algorithm"
+    ours = found["", OURS]
+    return [
+        _verdict(
+            f"less weight for frequent clients makes a better model (availability ∝ 1/rank, FedFreq minus {rule})",
+            source, difference(ours, found["", f"FedMix + {rule}"]), positive, signed=True,
+        )
+        for rule in ("FedAvg", "uniform mean")
+    ]  # fmt: skip
+
+
+CLAIMS: dict[str, Callable[[Results], list[Verdict]]] = {
+    "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra,
+}  # fmt: skip
+
+
+def verdicts(figure: str, found: Results) -> list[Verdict]:
+    """The paper's claims about a figure, judged by our results."""
+    return CLAIMS[figure](found)
+
+
+def against_server_only(found: Results) -> dict[tuple[str, str], Measure]:
+    """For each arm that asks clients, its gain over training on the server's labels alone."""
+    gains = {}
+    for (panel, label), arm in found.items():
+        bound = _bound(found, panel, label)
+        if bound is not None and SERVER_ONLY not in label and (m := difference(arm, bound)) is not None:
+            gains[panel, label] = m
+    return gains
+
+
+def gain_sentence(key: tuple[str, str], m: Measure) -> str:
+    """Whether the arm beats the lower bound, in words."""
+    panel, label = key
+    told = {
+        "yes": f"beats server-only training by {points(m.value)}",
+        "no": f"is worse than server-only training by {points(-m.value)}",
+    }.get(positive(m)[0], f"does not differ significantly from server-only training ({points(m.value, signed=True)})")
+    return f"{label}{', ' + panel if panel else ''} {told}; {plus_minus(m.error)}, {m.n} seed{'s' * (m.n > 1)}."
+
+
+def gain_cell(m: Measure) -> str:
+    """The same for a table."""
+    told = {"yes": "better", "no": "**worse**"}.get(positive(m)[0], "not significant")
+    return f"{100 * m.value:+.1f} (SE {100 * m.error:.1f}), {told}"
+
+
+def _bound(found: Results, panel: str, label: str) -> ArmResult | None:
+    """Server-only of the same panel, and with as many labels where the figure varies them."""
+    _, comma, labels = label.partition(", ")
+    return found.get((panel, f"{SERVER_ONLY}, {labels}")) if comma else found.get((panel, SERVER_ONLY))
+
+
+def partitions(histograms: Mapping[float, NDArray[np.int64]]) -> list[Verdict]:
+    """Figure 3: client sizes and classes at the levels shown; sizes relative to their mean, 550 in the paper."""
+    source = "Experiment Setup, Fig. 3"
+    sizes = {mu: h.sum(1) / h.sum(1).mean() for mu, h in histograms.items()}
+    held = {mu: (h > 0).sum(1) for mu, h in histograms.items()}
+    smallest, largest = min(s.min() for s in sizes.values()), max(s.max() for s in sizes.values())
+    few, many = min(int(h.min()) for h in held.values()), max(int(h.max()) for h in held.values())
+    ordered = _falls([_mean_variation(histograms[mu]) for mu in sorted(histograms)])
+    unequal: Agrees = "yes" if smallest < 50 / 550 and largest >= 580 / 550 else "no"
+    kinds: Agrees = "yes" if few < 2 and many == 10 else "no"
+    return [
+        Verdict(
+            "clients of 580 samples and of fewer than 50 (of 550 on average)", source,
+            f"{550 * largest:.0f} and {550 * smallest:.0f}, scaled to 550", unequal,
+            "" if unequal == "yes" else "Does not hold here: no client is that small",
+        ),
+        Verdict(
+            "some clients have ten classes, some fewer than two", source, f"{many} and {few}", kinds,
+            "" if kinds == "yes" else "Does not hold here",
+        ),
+        Verdict(
+            "the smaller μ, the higher the non-IID level", "Dirchlet Data Distribution Function",
+            ", ".join(f"R = {_mean_variation(histograms[mu]):.2f} at μ = {mu:g}" for mu in sorted(histograms)),
+            "yes" if ordered else "no", "R: mean total variation between clients",
+        ),
+    ]  # fmt: skip
+
+
+def _mean_variation(histogram: NDArray[np.int64]) -> float:
+    from fedfew.data import heterogeneity
+
+    return float(heterogeneity(histogram))
+
+
+def _falls(values: Sequence[float]) -> bool:
+    return all(a > b for a, b in pairwise(values))
+
+
+def tally(found: Iterable[Verdict]) -> dict[str, int]:
+    """How many claims hold, do not, or cannot be told."""
+    counts: dict[str, int] = {}
+    for verdict in found:
+        counts[verdict.agrees] = counts.get(verdict.agrees, 0) + 1
+    return counts

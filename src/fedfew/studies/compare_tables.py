@@ -1,0 +1,88 @@
+"""A comparison as CSV, as LaTeX with booktabs, and as plain values for JSON."""
+
+from dataclasses import asdict
+from typing import Any
+
+from fedfew.studies.compare import BASELINE, METHOD, Comparison, Interval, Row
+from fedfew.studies.reproduce_results import as_csv
+
+NOT_SIGNIFICANT = "not significant"
+
+
+def as_json(found: Comparison) -> dict[str, Any]:
+    """Everything, for ``--json``."""
+    rows = [
+        asdict(row)
+        | {"label": row.label, "significant": row.difference.significant if row.difference else None}
+        for row in found.rows
+    ]  # fmt: skip
+    return {
+        "by": list(found.by), "measure": found.measure, "rows": rows,
+        "notes": list(found.notes), "left_out": found.left_out,
+    }  # fmt: skip
+
+
+def accuracy_text(value: Interval) -> str:
+    """47.5 ± 1.2, where ± is half of the 95 % interval."""
+    half = "" if value.high is None else f" ± {100 * (value.high - value.mean):.1f}"
+    return f"{100 * value.mean:.1f}{half}"
+
+
+def difference_text(row: Row) -> str:
+    """+3.1 [1.2, 5.0], and whether that is more than chance."""
+    found = row.difference
+    if row.key.get(METHOD) == BASELINE:
+        return "–"
+    if found is None:
+        return "no pair"
+    if found.low is None or found.high is None:
+        return f"{100 * found.mean:+.1f} (one pair: no interval)"
+    told = f"{100 * found.mean:+.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return told if found.significant else f"{told}, {NOT_SIGNIFICANT}"
+
+
+def to_csv(found: Comparison) -> bytes:
+    """One line a row, accuracies as shares."""
+    rows = []
+    for row in found.rows:
+        gap = row.difference
+        significant = {None: "", True: "yes", False: "no"}[gap.significant if gap else None]
+        rows.append(
+            {key: "" if value is None else value for key, value in row.key.items()}
+            | {
+                "seeds": row.accuracy.n, "mean": row.accuracy.mean, "sd": row.accuracy.sd,
+                "low": row.accuracy.low, "high": row.accuracy.high,
+                "difference": gap.mean if gap else None, "difference_low": gap.low if gap else None,
+                "difference_high": gap.high if gap else None, "pairs": gap.n if gap else 0,
+                "significant": significant, "bytes_up": row.bytes_up, "bytes_down": row.bytes_down,
+                "rounds": row.rounds, "finished": not row.partial,
+            }
+        )  # fmt: skip
+    return as_csv(rows, list(rows[0]))
+
+
+def to_latex(found: Comparison) -> str:
+    """A table for ``\\usepackage{booktabs}``."""
+    columns = [*found.by, "seeds", "accuracy (\\%)", "difference to server-only (points)", "MB up", "MB down"]
+    align = "l" * len(found.by) + "rrlrr"
+    lines = [f"\\begin{{tabular}}{{{align}}}", "\\toprule"]
+    lines.append(" & ".join([*map(_escaped, columns[: len(found.by)]), *columns[len(found.by) :]]) + " \\\\")
+    lines.append("\\midrule")
+    for row in found.rows:
+        cells = ["--" if value is None else _escaped(str(value)) for value in row.key.values()]
+        numbers = [str(row.accuracy.n), _dashes(accuracy_text(row.accuracy)), _dashes(difference_text(row))]
+        numbers += [f"{row.bytes_up / 1e6:.3g}", f"{row.bytes_down / 1e6:.3g}"]
+        lines.append(" & ".join([*cells, *numbers]) + " \\\\")
+    lines += ["\\bottomrule", "\\end{tabular}"]
+    lines += [f"% {note}" for note in found.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _dashes(text: str) -> str:
+    return text.replace("±", "$\\pm$").replace("–", "--").replace("-", "$-$") if text != "–" else "--"
+
+
+def _escaped(text: str) -> str:
+    for character in "\\&%$#_{}~^":
+        text = text.replace(character, {"\\": "\\textbackslash{}"}.get(character, f"\\{character}"))
+    return text

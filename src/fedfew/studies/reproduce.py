@@ -1,0 +1,210 @@
+"""The paper's figures as runs: which arms each figure has, and from which configs their runs are made."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfew.config.scale import scaled
+from fedfew.config.schema import NAMED, Config, apply_overrides, load, read, settings_for
+from fedfew.core.errors import FedfewError
+from fedfew.studies.sweep import Cell
+
+Overrides = Mapping[str, Any]
+IID, NON_IID = "IID", "non-IID"
+PANELS: dict[str, Overrides] = {IID: {"partition.kind": "iid"}, NON_IID: {"partition.kind": "dirichlet"}}
+BEST = (0.5, 0.3, 0.2)
+EQUAL = (0.34, 0.33, 0.33)
+MIXES = ((0.6, 0.3, 0.1), BEST, EQUAL, (0.3, 0.5, 0.2), (0.1, 0.3, 0.6))
+"""(α, β, γ) of Figure 5. The paper names the second alone; around it α falls while β stays near 0.3, one is nearly
+equal ("when these three parameters are relatively close"), and one gives the server's model the most."""
+LEVELS = (0.1, 1.0, 10.0, 100.0)
+LABELS = (700, 800, 900, 1000)
+SERVER_ONLY, ALL_LABELS = "server-only", "all labels"
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One curve of a figure."""
+
+    panel: str
+    label: str
+    overrides: Overrides
+    """What makes the arm; nothing overrides it."""
+    recipe: Overrides = field(default_factory=dict)
+    """Values of a method's own that the preset cannot know; ``--set`` may change them."""
+    x: float | None = None
+    """Its place where the figure has an axis: μ or N_s."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.panel, self.label
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the runs of a reproduction are made."""
+
+    preset: str = "paper-tuned"
+    scale: str | None = None
+    seeds: int = 1
+    overrides: Overrides = field(default_factory=dict)
+
+
+def fedmix(aggregator: str = "fedfreq") -> Overrides:
+    return {"method.name": "fedmix", "aggregator.name": aggregator}
+
+
+def fedmatch(aggregator: str = "fedavg") -> Overrides:
+    return {"method.name": "fedmatch", "aggregator.name": aggregator}
+
+
+FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75, "client.lr": 0.01}
+"""τ as published (0.80 is FedMix's). With λ_l2 = 10, a client's η above 0.1 overshoots: ψ ← ψ + 2ηλ_l2(σ − ψ)."""
+
+
+def server_only(panel: str, **more: Any) -> Arm:
+    """The lower bound. No client is asked, so the partition does not matter: one run serves every panel."""
+    bound: Overrides = {"method.name": "server-only", "aggregator.name": "uniform", "partition.kind": "dirichlet"}
+    return Arm(panel, SERVER_ONLY, {**bound, **more})
+
+
+def all_labels(panel: str, partition: str = NON_IID) -> Arm:
+    """The upper bound."""
+    return Arm(panel, ALL_LABELS, {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]})
+
+
+def _fig4() -> list[Arm]:
+    names = {"fedavg": "FedAvg", "fedfreq": "FedFreq"}
+    arms = []
+    for panel, where in PANELS.items():
+        arms += [Arm(panel, f"FedMix + {names[a]}", {**fedmix(a), **where}) for a in names]
+        arms += [Arm(panel, f"FedMatch + {names[a]}", {**fedmatch(a), **where}, FEDMATCH_RECIPE) for a in names]
+        arms += [server_only(panel), all_labels(panel, panel)]
+    return arms
+
+
+def mix_label(mix: tuple[float, float, float]) -> str:
+    return "α={:g} β={:g} γ={:g}".format(*mix)
+
+
+def _fig5() -> list[Arm]:
+    keys = ("method.alpha", "method.beta", "method.gamma")
+    return [
+        Arm(panel, mix_label(mix), {**fedmix(), **where, **dict(zip(keys, mix, strict=True))}, x=mix[0])
+        for panel, where in PANELS.items()
+        for mix in MIXES
+    ] + [server_only(panel) for panel in PANELS]
+
+
+def _fig6a() -> list[Arm]:
+    where = {"partition.kind": "dirichlet"}
+    levels = [Arm("", f"μ = {mu:g}", {**fedmix(), **where, "partition.mu": mu}, x=mu) for mu in LEVELS]
+    return [*levels, server_only(""), all_labels("")]
+
+
+def _fig6b() -> list[Arm]:
+    arms, where = [], PANELS[NON_IID]
+    for n in LABELS:
+        arms += [
+            Arm("", f"FedMix, {n} labels", {**fedmix(), **where, "labels": n}, x=n),
+            Arm("", f"FedMatch, {n} labels", {**fedmatch(), **where, "labels": n}, FEDMATCH_RECIPE, x=n),
+            Arm("", f"{SERVER_ONLY}, {n} labels", {**server_only("").overrides, "labels": n}, x=n),
+        ]
+    return arms
+
+
+def _extra() -> list[Arm]:
+    biased = {"availability.kind": "zipf", **PANELS[NON_IID]}
+    rules = {"fedfreq": "FedFreq", "fedavg": "FedAvg", "uniform": "uniform mean"}
+    return [*(Arm("", f"FedMix + {rules[a]}", {**fedmix(a), **biased}) for a in rules), server_only("")]
+
+
+FIGURES = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra}
+"""The figures that are made of runs, in the order in which ``all`` runs them. Figure 3 needs no run."""
+TITLES = {
+    "fig3": "Figure 3: partitions at μ = 0.1, 1, 10",
+    "fig4": "Figure 4: test accuracy, IID and non-IID",
+    "fig5": "Figure 5: weights (α, β, γ) of the mix",
+    "fig6a": "Figure 6a: non-IID levels μ",
+    "fig6b": "Figure 6b: number of labels at the server",
+    "extra": "Extra: aggregation when some clients take part far more often",
+}
+
+
+def arms_of(figure: str) -> list[Arm]:
+    """The arms of a figure."""
+    if figure not in FIGURES:
+        raise FedfewError("E105", "figure", f"{figure!r} is unknown", f"Known: {', '.join(TITLES)}, all, report")
+    return FIGURES[figure]()
+
+
+def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
+    """The config of one run: preset, scale, the method's recipe, ``--set``, and above all what makes the arm."""
+    own: dict[str, Any] = {**arm.recipe, **_applicable(plan, arm), **arm.overrides}
+    own |= {"seed": seed, "dataset.seed": seed}
+    return load(plan.preset, scaled(plan.preset, plan.scale, own)[0])
+
+
+def _applicable(plan: Plan, arm: Arm) -> dict[str, Any]:
+    """Of ``--set``, what concerns this arm: a setting of one method only is not pressed upon the others."""
+    table = apply_overrides(read(plan.preset)[0], {**plan.overrides, **arm.overrides})
+    return {path: value for path, value in plan.overrides.items() if _concerns(path, table)}
+
+
+def _concerns(path: str, table: Overrides) -> bool:
+    section, _, key = path.rpartition(".")
+    if section not in ("method", "aggregator", "partition"):
+        return True
+    name_key, registry, default = NAMED[section]
+    name = table.get(section, {}).get(name_key, default)
+    # what no entry of the registry has is a misspelt key: let it through, to be refused with a hint
+    known_somewhere = any(key in settings_for(section, entry) for entry in registry)
+    return key == name_key or not known_somewhere or name == "auto" or key in settings_for(section, name)
+
+
+def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str, str], int], Cell]]:
+    """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
+    refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
+    if refused:
+        raise FedfewError("E113", f"--set {refused[0]}", "the seeds are counted from 0", "Use --seeds N instead")
+    planned: dict[str, dict[tuple[tuple[str, str], int], Cell]] = {}
+    for figure in figures:
+        planned[figure] = {}
+        for seed in range(plan.seeds):
+            for arm in arms_of(figure):
+                config = config_of(plan, arm, seed)
+                planned[figure][arm.key, seed] = Cell(cell_name(config), config)
+    return planned
+
+
+def cell_name(config: Config) -> str:
+    """A folder's name that says what the run is, the same for the same run in every figure."""
+    words = [config["method.name"], config["aggregator.name"]]
+    words.append("iid" if config["partition.kind"] == "iid" else f"mu{config['partition.mu']:g}")
+    words.append(f"n{config['labels']}")
+    if config["method.name"] == "fedmix" and mix_of(config) != BEST:
+        words.append("mix" + "-".join(f"{part:g}" for part in mix_of(config)))
+    if config["availability.kind"] != "uniform":
+        words.append(config["availability.kind"])
+    return "-".join([*words, f"s{config['seed']}"])
+
+
+def mix_of(config: Config) -> tuple[float, float, float]:
+    return config["method.alpha"], config["method.beta"], config["method.gamma"]
+
+
+def in_order(planned: Mapping[str, Mapping[tuple[tuple[str, str], int], Cell]]) -> list[Cell]:
+    """Every different cell once, the first seed of all figures before the second, so that all figures grow together."""
+    found: dict[str, tuple[int, Cell]] = {}
+    for own in planned.values():
+        for (_, seed), cell in own.items():
+            found.setdefault(cell.identity, (seed, cell))
+    return [cell for _, cell in sorted(found.values(), key=lambda entry: entry[0])]
+
+
+def folder_of(plan: Plan) -> Path:
+    """Where a reproduction goes if no folder is given."""
+    words = [plan.preset.replace("/", "_").removesuffix(".toml"), plan.scale or "full"]
+    words += [f"{key.rpartition('.')[2]}{value}" for key, value in plan.overrides.items()]
+    return Path("runs") / ("reproduce-" + "-".join(map(str, words)))

@@ -1,0 +1,152 @@
+"""The results page: a Markdown section for each figure, from the run folders, replaced in place when made again."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.storage import write_atomically
+from fedfew.studies.claims_measures import Verdict
+from fedfew.studies.outcomes import Outcome
+from fedfew.studies.reproduce import TITLES
+from fedfew.studies.reproduce_results import ArmKey, Results
+
+RULE = (
+    "Accuracy is the mean of the last ten rounds on the test images; over seeds, mean ± standard deviation. "
+    "Differences are paired by seed; a standard error is that over seeds (with one seed, that of drawing 2,000 test "
+    "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
+    "An accuracy agrees with the paper's if it is no further off than two standard errors of both."
+)
+
+FEW = 4
+"""So many runs that were cut short are named; more are counted."""
+
+
+def section(
+    figure: str,
+    command: str,
+    found: Results,
+    verdicts: Sequence[Verdict],
+    gains: Mapping[ArmKey, str],
+    image: str,
+    tables: Sequence[str],
+) -> str:
+    """Everything about one figure."""
+    outcomes = {o.path: o for arm in found.values() for o in arm.outcomes}
+    parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(outcomes.values()), found)]
+    parts.append(f"![{TITLES[figure]}]({image})")
+    if found:
+        parts.append(_arms_table(found, gains))
+    parts.append(claims_table(verdicts))
+    parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _facts(outcomes: Sequence[Outcome], found: Results) -> list[str]:
+    if not outcomes:
+        return ["No run has finished a round yet."] if found else []
+    around = [o.environment for o in outcomes]
+    machines = {f"{e.get('fingerprint', {}).get('processor', '?')}, {e.get('cores', '?')} cores" for e in around}
+    versions = {f"torch {e.get('fingerprint', {}).get('torch', '?')}" for e in around}
+    systems = {f"Python {e.get('python', '?')}" for e in around}
+    seeds = sorted({o.seeds[0] for o in outcomes})
+    minutes = sum(o.seconds for o in outcomes) / 60
+    fleets = {o.config["fleet"]["kind"] for o in outcomes}
+    config = outcomes[0].config
+    lines = [
+        f"Machine: {'; '.join(sorted(machines))}. {'; '.join(sorted(versions | systems))}. "
+        f"{len(outcomes)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
+        f"({'/'.join(sorted(fleets))} fleet). {_setting(config)}"
+    ]
+    short = [o for o in outcomes if not o.finished]
+    if short:
+        counts = Counter((o.rounds, o.of) for o in short)
+        told = ", ".join(f"{o.path.name} at round {o.rounds} of {o.of}" for o in short)
+        if len(short) > FEW:
+            told = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
+        lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {told}.")
+    if at := max((arm.at or 0 for arm in found.values()), default=0):
+        lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
+    missing = [f"{arm.arm.label}{' ' + arm.arm.panel if arm.arm.panel else ''}" for arm in found.values()
+               if len(arm.outcomes) < arm.wanted]  # fmt: skip
+    if missing:
+        lines.append(f"**Partial:** fewer seeds than planned for {'; '.join(missing)}.")
+    return lines
+
+
+def _setting(config: dict[str, Any]) -> str:
+    model, data = config["model"], config["dataset"]
+    width = f" of width {model['width']}" if "width" in model else ""
+    unlabeled = f"{data['unlabeled']:,}" if data["unlabeled"] else "all other"
+    return (
+        f"{model['name']}{width} on {data['name']}, {unlabeled} unlabeled images at {config['clients']} clients, "
+        f"{config['rounds']} rounds." + _smaller(config)
+    )
+
+
+def _smaller(config: dict[str, Any]) -> str:
+    """Where a run is smaller than the paper's, its accuracies are not expected to be the paper's."""
+    paper = {"width": 64, "images": 55_000, "rounds": 150}
+    ours = {
+        "width": config["model"].get("width", 0),
+        "images": config["dataset"]["unlabeled"],
+        "rounds": config["rounds"],
+    }
+    less = [
+        f"{paper[key]:,} {key}" if key != "width" else f"width {paper[key]}" for key in paper if ours[key] < paper[key]
+    ]
+    return f" The paper has {', '.join(less)}: compare differences rather than levels." if less else ""
+
+
+def _arms_table(found: Results, gains: Mapping[ArmKey, str]) -> str:
+    panels = any(panel for panel, _ in found)
+    head = ["arm", "accuracy", "against server-only", "best by validation", "seeds", "rounds", "minutes"]
+    head = ["setting", *head] if panels else head
+    rows = []
+    for arm in found.values():
+        row = arm.row()
+        if row["accuracy"] is None:
+            cells = [arm.arm.label, "no run yet", "", "", "0", "", ""]
+        else:
+            sd = f" ± {100 * row['sd']:.1f}" if row["sd"] is not None else ""
+            best = f"{100 * row['best_by_validation']:.1f} %" if row["best_by_validation"] is not None else "–"
+            reached = str(row["of"]) if row["rounds"] == row["of"] else f"**{row['rounds']} of {row['of']}**"
+            accuracy = f"{100 * row['accuracy']:.1f}{sd} %"
+            seeds, minutes = str(row["seeds"]), f"{row['minutes']:.0f}"
+            cells = [arm.arm.label, accuracy, gains.get(arm.arm.key, ""), best, seeds, reached, minutes]
+        rows.append([*([arm.arm.panel] if panels else []), *cells])
+    return _markdown(head, rows)
+
+
+def claims_table(verdicts: Sequence[Verdict]) -> str:
+    """paper says / we got / agrees?"""
+    rows = []
+    for v in verdicts:
+        agrees = f"so far: {v.agrees}" if v.partial and v.agrees in ("yes", "no", "undecided") else v.agrees
+        words = f" {v.words}." if v.words else ""
+        rows.append([f"{v.claim} ({v.source})", v.got, f"**{agrees}**.{words}".replace("..", ".")])
+    return _markdown(["the paper says", "we got (mean ± sd)", "agrees?"], rows)
+
+
+def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def put(page: Path, sections: dict[str, str]) -> None:
+    """Write sections into a page between their marks; what stands outside of them stays, new ones are added."""
+    text = page.read_text("utf-8") if page.is_file() else f"# Results\n\n{RULE}\n"
+    for name, content in sections.items():
+        block = f"<!-- begin {name} -->\n{content}<!-- end {name} -->"
+        mark = re.compile(rf"<!-- begin {re.escape(name)} -->.*?<!-- end {re.escape(name)} -->", re.DOTALL)
+        text = mark.sub(lambda _, block=block: block, text) if mark.search(text) else f"{text.rstrip()}\n\n{block}\n"  # type: ignore[misc]
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(page, text.encode())
+
+
+def relative(target: Path, page: Path) -> str:
+    """A link from the page to a file."""
+    return Path(os.path.relpath(target, page.parent)).as_posix()

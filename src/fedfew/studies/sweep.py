@@ -1,0 +1,197 @@
+"""Many runs in one folder: a cell is a config; finished runs are kept, interrupted ones gone on with, each run once."""
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from fedfew.config.schema import Config, load, parse_set
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, digest
+from fedfew.runs.folder import CONFIG
+from fedfew.runs.run import Run
+from fedfew.runs.session import Session, reopen, start
+
+BUSY = ("E301", "E306")
+"""Another process has just made the folder, or is working in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One run to be had: a name for people and a checked config."""
+
+    name: str
+    config: Config
+
+    @property
+    def identity(self) -> str:
+        """What makes two runs the same experiment: every key but those of the fleet, which never change the result."""
+        return identity(self.config)
+
+    @property
+    def folder(self) -> str:
+        """The name for people and a hash, so that no two cells share a folder."""
+        return f"{self.name}-{digest(self.identity.encode())[:8]}"
+
+
+@dataclass(frozen=True, eq=False)
+class Event:
+    """Something that happened to a cell."""
+
+    cell: Cell
+    kind: Literal["skipped", "started", "round", "finished", "paused", "busy", "failed", "warned"]
+    path: Path
+    record: dict[str, Any] = field(default_factory=dict)
+    fault: FedfewError | None = None
+    done: int = 0
+    """Rounds done already when it started."""
+
+
+def identity(config: Config) -> str:
+    """The resolved config without its fleet, as text."""
+    return json.dumps({k: v for k, v in config.document.items() if k != "fleet"}, sort_keys=True)
+
+
+def index(folder: Path) -> dict[str, Path]:
+    """The runs of a folder by identity. Their configs are read anew, so a setting that has been added to fedfew since
+    counts as its default, and no run is repeated because of it."""
+    found: dict[str, Path] = {}
+    for place in sorted(folder.glob(f"[!.]*/{CONFIG}")):
+        try:
+            run = Run.open(place.parent)
+            known = identity(run.config)
+        except FedfewError:  # of a version with other settings, or damaged: nothing to go on with
+            continue
+        if known not in found or run.finished:
+            found[known] = run.path
+    return found
+
+
+def grid(options: Sequence[str]) -> list[dict[str, Any]]:
+    """``["partition.mu=0.1,1", "seed=0,1"]`` → the four combinations, the last key varying fastest."""
+    axes: dict[str, list[Any]] = {}
+    for option in options:
+        key, values = grid_axis(option)
+        if key in axes:
+            raise FedfewError("E103", f"--grid {option}", f"{key} is varied twice", "Give all its values in one --grid")
+        axes[key] = values
+    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+
+
+def grid_axis(option: str) -> tuple[str, list[Any]]:
+    """``partition.mu=0.1,1`` → its key and values; names need no quotes."""
+    key, equals, text = option.partition("=")
+    if not equals or not key.strip() or not text.strip():
+        raise FedfewError(
+            "E102", f"--grid {option}", "is not of the form key=value,value", "Write e.g. --grid partition.mu=0.1,1,10"
+        )
+    whole = parse_set(f"value={text}")[1]
+    listed = parse_set(f"value=[{text}]")[1]
+    if isinstance(whole, list):  # a list of lists, or one written with its brackets
+        values = whole
+    elif isinstance(listed, list):
+        values = listed
+    else:  # names without quotes
+        values = [parse_set(f"value={part}")[1] for part in text.split(",")]
+    if not values:
+        raise FedfewError("E102", f"--grid {option}", "has no values", "Write e.g. --grid partition.mu=0.1,1,10")
+    repeated = [value for i, value in enumerate(values) if value in values[:i]]
+    if repeated:
+        raise FedfewError("E103", f"--grid {option}", f"has {repeated[0]!r} twice", "Give each value once")
+    return key.strip(), values
+
+
+def cells_of(source: str | Path | dict[str, Any], base: Mapping[str, Any], grids: Sequence[str]) -> list[Cell]:
+    """The cells of a sweep, every config checked before anything runs."""
+    combinations = grid(grids)
+    both = [key for key in combinations[0] if key in base] if combinations else []
+    if both:
+        raise FedfewError("E113", f"--grid {both[0]}", f"{both[0]} is also given with --set", "Keep one of the two")
+    return [Cell(slug(own), load(source, {**base, **own})) for own in combinations]
+
+
+def slug(overrides: Mapping[str, Any]) -> str:
+    """A folder's name from overrides: ``method.name=fedmix, partition.mu=0.1, seed=2`` → ``fedmix-mu0.1-seed2``."""
+    last = [(key.rpartition(".")[2], value) for key, value in overrides.items()]
+    words = [f"{'' if name in ('name', 'kind') else name}{value}" for name, value in last]
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(words))[:80] or "run"
+
+
+def advance(
+    cells: Sequence[Cell], folder: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
+) -> Generator[Event, None, None]:
+    """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
+
+    With ``until``, every run pauses after that round, to be gone on with by a later call: all grow together.
+    A cell that another process works on is passed over, so several processes can share a folder. A run that fails
+    in its rounds is told and left resumable; the others go on.
+    """
+    known = index(folder)
+    for cell in cells:
+        path = known.get(cell.identity, folder / cell.folder)
+        if finished(path):
+            yield Event(cell, "skipped", path)
+            continue
+        if until and (done := reached(path)) >= until:
+            yield Event(cell, "paused", path, done=done)
+            continue
+        try:
+            session = open_cell(cell, path, warn, anyway=anyway, command=command)
+        except FedfewError as fault:
+            if fault.code not in BUSY:
+                raise
+            yield Event(cell, "busy", path, fault=fault)
+            continue
+        yield Event(cell, "started", path, done=session.state.round)
+        yield from _rounds(cell, session, until)
+
+
+def _rounds(cell: Cell, session: Session, until: int) -> Iterator[Event]:
+    path = session.folder.path
+    try:
+        for record in rounds_until(session, until):
+            yield Event(cell, "round", path, record)
+    except FedfewError as fault:
+        yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
+    else:
+        yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+
+
+def rounds_until(session: Session, until: int) -> Iterator[dict[str, Any]]:
+    """The rounds of a session up to the given one; 0: all that are left."""
+    with contextlib.closing(session.advance()) as records:
+        for record in records:
+            yield record
+            if record["round"] == until < session.rounds:
+                return
+
+
+def finished(path: Path) -> bool:
+    """Whether a run folder is there and its run is done."""
+    return (path / CONFIG).is_file() and Run.open(path).finished
+
+
+def reached(path: Path) -> int:
+    """The rounds a run has done; 0 if there is no run yet."""
+    return len(Run.open(path).rounds) if (path / CONFIG).is_file() else 0
+
+
+def open_cell(
+    cell: Cell,
+    path: Path,
+    warn: Warn,
+    fleet: Mapping[str, Any] | None = None,
+    *,
+    anyway: bool = False,
+    command: str = "",
+) -> Session:
+    """The cell's run, started or gone on with; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
+    changes = dict(fleet or {})
+    if (path / CONFIG).is_file():
+        return reopen(path, warn, changes, anyway=anyway)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return start(cell.config.with_(changes), path, command)

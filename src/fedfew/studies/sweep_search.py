@@ -1,0 +1,133 @@
+"""A search with optuna over a sweep's keys: each trial is a cell, judged by its best validation accuracy, resumable."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn
+from fedfew.studies.outcomes import read_outcome
+from fedfew.studies.sweep import Cell, Event, advance, grid_axis, index, slug
+
+JOURNAL = "optuna.journal"
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval to draw from: ``server.lr=0.001:0.1:log``."""
+
+    low: float
+    high: float
+    log: bool
+
+
+Space = dict[str, Range | list[Any]]
+
+
+def space_of(grids: Sequence[str], ranges: Sequence[str]) -> Space:
+    """The keys to search: the values of a ``--grid`` are choices, a ``--range`` is an interval."""
+    space: Space = dict(grid_axis(option) for option in grids)
+    for option in ranges:
+        key, _, text = option.partition("=")
+        parts = text.split(":")
+        try:
+            low, high = float(parts[0]), float(parts[1])
+            fits = len(parts) == 2 or (len(parts) == 3 and parts[2] == "log" and low > 0)
+        except (ValueError, IndexError):
+            low, high, fits = 0.0, 0.0, False
+        if not fits or not low < high < math.inf or not key.strip():
+            raise FedfewError("E102", f"--range {option}", "is not of the form key=low:high[:log]", "")
+        space[key.strip()] = Range(low, high, len(parts) == 3)
+    if not space:
+        raise FedfewError(
+            "E103", "--optuna", "there is nothing to search", "Add --grid key=a,b or --range key=low:high"
+        )
+    return space
+
+
+def search(
+    source: str | Path | dict[str, Any],
+    base: Mapping[str, Any],
+    space: Space,
+    trials: int,
+    folder: Path,
+    warn: Warn,
+    *,
+    anyway: bool = False,
+    command: str = "",
+) -> Iterator[Event]:
+    """Run trials until the folder's study has as many as asked for; those of an earlier start count."""
+    optuna = _optuna()
+    if not load(source, base)["dataset.validation"]:
+        what = "the search goes by validation accuracy, and there are no validation images"
+        raise FedfewError("E113", "dataset.validation", what)
+    study = _study(optuna, folder)
+
+    def cell_of(drawn: Mapping[str, Any]) -> Cell:
+        own = {key: _short(drawn[key]) for key in space if key in drawn}
+        return Cell(slug(own), load(source, {**base, **own}))
+
+    def judged(number: int, drawn: Mapping[str, Any]) -> Iterator[Event]:
+        for event in advance([cell_of(drawn)], folder, warn, anyway=anyway, command=command):
+            yield event
+            if event.kind in ("failed", "busy"):
+                study.tell(number, state=optuna.trial.TrialState.FAIL)
+            elif event.kind in ("finished", "skipped"):
+                study.tell(number, best_validation(event.path))
+
+    known = index(folder)
+    for trial in study.trials:  # what was under way when the search was last interrupted is gone on with
+        if trial.state == optuna.trial.TrialState.COMPLETE:
+            cell = cell_of(trial.params)
+            yield Event(cell, "skipped", known.get(cell.identity, folder / cell.folder))
+        if trial.state == optuna.trial.TrialState.RUNNING:
+            if trial.params.keys() == space.keys():
+                yield from judged(trial.number, trial.params)
+            else:
+                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+    while sum(trial.state.is_finished() for trial in study.trials) < trials:
+        trial = study.ask()
+        yield from judged(trial.number, {key: _suggest(trial, key, values) for key, values in space.items()})
+
+
+def best_validation(path: Path) -> float:
+    """The objective: the best validation accuracy of a run, never a number from the test images."""
+    return max((r["validation"] for r in read_outcome(path).records if r["validation"] is not None), default=0.0)
+
+
+def _suggest(trial: Any, key: str, values: Range | list[Any]) -> Any:
+    try:
+        if isinstance(values, Range):
+            return trial.suggest_float(key, values.low, values.high, log=values.log)
+        return trial.suggest_categorical(key, values)
+    except ValueError as error:
+        what = f"the folder holds a search over other values of {key} ({error})"
+        raise FedfewError("E113", "--out", what, "Give another folder, or the values of before") from None
+
+
+def _short(value: Any) -> Any:
+    """Three digits: a number a person can write down and give with --set."""
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def _study(optuna: Any, folder: Path) -> Any:
+    """The folder's study, made if there is none."""
+    folder.mkdir(parents=True, exist_ok=True)
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
+    study = optuna.create_study(storage=storage, study_name="fedfew", direction="maximize", load_if_exists=True)
+    # the same command draws the same values; one that goes on does not draw those of its first trials again
+    study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
+    return study
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError:
+        what = "a search needs optuna, which is not installed"
+        raise FedfewError("E112", "--optuna", what, "Install it with pip install 'fedfew[sweep]'") from None
+    return optuna

@@ -1,0 +1,130 @@
+"""Label-shift EM: a client estimates its own class prior from the model's outputs and votes with it.
+
+M. Saerens, P. Latinne, C. Decaestecker: Adjusting the Outputs of a Classifier to New a Priori Probabilities. Neural
+Computation 2002. Here at every client of a federation, where a non-IID split makes the priors differ.
+
+    r_ic ∝ q_ic · π_k,c / π_s,c        q: the model's probabilities at temperature T, π_s: the server's class shares
+    π_k  ← (Σ_i r_i + conc · π_s) / (N + conc)      conc: strength of a Dirichlet prior that holds π_k near π_s
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
+from fedfew.core.types import ClientSite, Payload, ServerSite, ServerState
+from fedfew.training.augment import weak
+
+TEMPERATURES = 0.5, 5.0
+"""Bounds of a temperature that is found, not given."""
+Adjust = Callable[[Tensor], Tensor]
+"""Probabilities …×C as a client reads them, given what it knows of its own classes."""
+
+
+def unadjusted(probabilities: Tensor) -> Tensor:
+    """A client that knows nothing of its classes takes the model's word."""
+    return probabilities
+
+
+def tempered(probabilities: Tensor, temperature: float) -> Tensor:
+    """p^(1/T), normalised: flatter for T > 1, which makes up for a model that is surer than it is right."""
+    if temperature == 1:
+        return probabilities
+    return (probabilities.clamp_min(1e-30).log() / temperature).softmax(-1)
+
+
+def honest_temperature(probabilities: Tensor, accuracy: float) -> float:
+    """T at which the probabilities N×C are as sure, on average, as the model is right: mean max p^(1/T) = ``accuracy``.
+
+    Certainty falls with T, so halving finds it, within bounds that keep a few images from deciding too much.
+    """
+    logarithms, low, high = probabilities.double().clamp_min(1e-30).log(), *TEMPERATURES
+    for _ in range(30 if len(probabilities) else 0):
+        middle = (low + high) / 2
+        surer = float((logarithms / middle).softmax(1).amax(1).mean()) > accuracy
+        low, high = (middle, high) if surer else (low, middle)
+    return (low + high) / 2
+
+
+def em_prior(
+    probabilities: Tensor, server_prior: Tensor, temperature: float, steps: int, concentration: float
+) -> tuple[Tensor, Tensor]:
+    """Adjusted probabilities N×C and the estimated prior (C), from the model's probabilities N×C.
+
+    Starts from the server's prior, so that no step leaves everything as it was (at temperature 1). Sums are in float64,
+    because the estimate must not depend on how a machine orders them.
+    """
+    q = tempered(probabilities.double(), temperature)
+    start = server_prior.double() / server_prior.sum()
+    prior = start
+    for _ in range(steps if len(q) else 0):
+        responsibilities = shifted(q, prior, start)
+        # written as a mean so that an infinite concentration gives the server's prior, not ∞/∞
+        trust = 1 / (1 + concentration / len(q))
+        prior = trust * responsibilities.mean(0) + (1 - trust) * start
+    return shifted(q, prior, start).to(probabilities.dtype), prior.to(probabilities.dtype)
+
+
+def shifted(q: Tensor, prior: Tensor, start: Tensor) -> Tensor:
+    """r ∝ q · prior / start over the last dimension."""
+    ratio = torch.where(start > 0, prior / start.clamp_min(1e-30), 0)  # a class the server never saw stays out
+    r = q * ratio
+    return r / r.sum(-1, keepdim=True).clamp_min(1e-30)
+
+
+def log_ratio(mix: Tensor, prior: Tensor) -> Tensor:
+    """log(π_k/π_server); a class that is in neither of them changes nothing."""
+    return torch.where(prior > 0, (mix.clamp_min(1e-6) / prior.clamp_min(1e-6)).log(), 0.0)
+
+
+@dataclass(frozen=True)
+class Voting:
+    """Whose class prior pseudo-labels are read with; ``em`` is for any method that makes pseudo-labels."""
+
+    prior: Annotated[
+        Literal["server", "em"], Doc("class shares a vote assumes: the server's, or the client's own by label-shift EM")
+    ] = "server"
+    views: Annotated[Count, Doc("em: weak views of an image whose mean probabilities the estimate starts from")] = 3
+    temperature: Annotated[Positive, Doc("em: T of q; above 1 for an over-confident model")] = 1.5
+    steps: Annotated[Natural, Doc("em: EM iterations")] = 30
+    concentration: Annotated[
+        NonNegative, Doc("em: strength of the prior that holds π_k near π_s, in images; 0: none")
+    ] = 0.0
+    warmup: Annotated[Fraction, Doc("em: share of the rounds before the estimate is trusted")] = 0.1
+    rounds: int = 150
+
+    def learn(self, site: ServerSite) -> dict[str, Tensor]:
+        """What the server keeps in its state for this: the class shares of its labels."""
+        if self.prior == "server":
+            return {}
+        counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
+        return {"prior": counts / counts.sum()}
+
+    def message(self, state: ServerState) -> Payload:
+        """What the server sends along; nothing before the warm-up is over."""
+        if self.prior == "server" or state.round < self.warmup * self.rounds:
+            return {}
+        return {"prior": state.extra["prior"]}
+
+    def adjust(self, payload: Mapping[str, Tensor], site: ClientSite, rng: torch.Generator) -> Adjust:
+        """How this client reads probabilities in this round; the network must hold the received model."""
+        if "prior" not in payload or not len(site):
+            return unadjusted
+        start = payload["prior"].double()
+        views = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
+        q = torch.stack(views).mean(0)
+        _, prior = em_prior(q, start, self.temperature, self.steps, self.concentration)
+
+        def adjusted(probabilities: Tensor) -> Tensor:
+            # on the host, because not every accelerator has float64
+            q = tempered(probabilities.cpu().double(), self.temperature)
+            return shifted(q, prior.double(), start).to(probabilities)
+
+        return adjusted
+
+
+PLAIN_VOTE = Voting()
+"""Pseudo-labels as published: no prior of the client's own."""

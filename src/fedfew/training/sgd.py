@@ -1,0 +1,235 @@
+"""Local training: one SGD loop in place on a network's vector, used by the server and by every client."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Vector
+from fedfew.core.network import Network
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
+from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.training.augment import strong, weak
+
+MOST_STEPS = 100_000  # what a client may claim to have done in one round
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """How one site trains: mini-batch SGD, and how its step size changes over the rounds."""
+
+    epochs: Annotated[Natural, Doc("passes over the site's images in a round")] = 1
+    batch: Annotated[Count, Doc("images in a mini-batch")] = 64
+    lr: Annotated[Positive, Doc("step size η at the first round")] = 1e-3
+    momentum: Annotated[Fraction, Doc("momentum, fresh in every round")] = 0.0
+    nesterov: Annotated[bool, Doc("Nesterov's form of the momentum")] = False
+    weight_decay: Annotated[NonNegative, Doc("pull of the weights towards zero")] = 0.0
+    clip: Annotated[NonNegative, Doc("bound of the gradient's norm; 0: none")] = 0.0
+    schedule: Annotated[
+        Literal["constant", "cosine", "plateau"],
+        Doc("step size over the rounds: as it is, down to 0 along a cosine, or cut when validation stands still"),
+    ] = "constant"
+    patience: Annotated[Count, Doc("plateau: rounds without a better validation before a cut")] = 20
+    cut: Annotated[Positive, Doc("plateau: the step size is divided by this")] = 3.0
+    rounds: int = 150
+
+    def rate(self, round: int, validation: tuple[float, ...]) -> float:
+        """The step size of a round, a pure function of the round and of the validation accuracies known before it.
+
+        Only scores up to two rounds back count, because the last one may still be under way in another process.
+        """
+        if self.schedule == "cosine":
+            return self.lr * 0.5 * (1 + math.cos(math.pi * round / max(self.rounds, 1)))
+        if self.schedule == "plateau":
+            return self.lr / self.cut ** _plateaus(validation[: max(round - 1, 0)], self.patience)
+        return self.lr
+
+    def work(self, steps: float, lr: float = 0.0, prox: float = 0.0) -> float:
+        """a_k of FedNova: how far ``steps`` steps go along a constant gradient, in units of η times that gradient.
+
+        Plain SGD: a = steps. Momentum ρ: c ← ρc + 1, a ← a + c. A proximal term: a ← (1 − ημ)a + 1. All three are the
+        loop below, which follows ``_step`` for a gradient of 1 and a pull back of ημ·a.
+        """
+        a = velocity = 0.0
+        for _ in range(round(min(steps, MOST_STEPS))):
+            gradient = 1 - lr * prox * a
+            velocity = self.momentum * velocity + gradient
+            a += gradient + self.momentum * velocity if self.nesterov else velocity
+        return a
+
+
+def _plateaus(validation: tuple[float, ...], patience: int) -> int:
+    best, waited, cuts = -1.0, 0, 0
+    for accuracy in validation:
+        if accuracy > best:
+            best, waited = accuracy, 0
+        else:
+            waited += 1
+            if waited == patience:
+                cuts, waited = cuts + 1, 0
+    return cuts
+
+
+@dataclass(frozen=True)
+class Supervised:
+    """How the server trains on its labels."""
+
+    sgd: LocalSGD = LocalSGD()
+    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
+    annealing: Annotated[
+        Literal["none", "log", "linear", "exp"],
+        Doc("training signal annealing (UDA): how the probability up to which a label still trains rises over the run"),
+    ] = "none"
+
+    def signal_bound(self, progress: float, classes: int) -> float:
+        """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.
+
+        log: 1 − exp(−5t/T), linear: t/T, exp: exp(5(t/T − 1)), stretched over [1/C, 1].
+        """
+        if self.annealing == "none":
+            return 1.0
+        share = {"log": 1 - math.exp(-5 * progress), "linear": progress, "exp": math.exp(5 * (progress - 1))}
+        return share[self.annealing] * (1 - 1 / classes) + 1 / classes
+
+
+@dataclass(frozen=True, eq=False)
+class Pull:
+    """The penalty ``strength · ‖θ − target‖²``; its gradient has a closed form, so it needs no autograd."""
+
+    target: Vector
+    strength: float
+
+    def add_gradient(self, network: Network) -> None:
+        """gradient += 2 · strength · (θ − target), on the trainable part, in place."""
+        n = network.layout.trainable
+        network.gradient[:n].add_(network.vector[:n], alpha=2 * self.strength)
+        network.gradient[:n].add_(self.target[:n], alpha=-2 * self.strength)
+
+
+def batches(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
+    """The indices 0..count−1 in a fresh random order, cut into mini-batches; the last one may be smaller."""
+    if count:  # an empty tensor would split into one empty batch, whose mean loss is not a number
+        yield from torch.randperm(count, generator=rng).split(size)
+
+
+LossOf = Callable[[Tensor], Tensor | None]
+"""The loss on a batch given by its indices; None when the batch has nothing to learn from."""
+
+
+def descend(
+    network: Network,
+    sgd: LocalSGD,
+    lr: float,
+    examples: int,
+    loss_of: LossOf,
+    rng: torch.Generator,
+    penalty: Callable[[Network], None] | None = None,
+) -> int:
+    """Train ``network`` in place and return the number of steps taken.
+
+    ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one.
+    """
+    trainable = network.layout.trainable
+    weights, gradient = network.vector[:trainable], network.gradient[:trainable]
+    velocity = torch.zeros_like(weights) if sgd.momentum else None
+    network.set_training(True)
+    steps = 0
+    for _ in range(sgd.epochs):
+        for indices in batches(examples, sgd.batch, rng):
+            gradient.zero_()
+            loss = loss_of(indices)
+            if loss is None and penalty is None:
+                continue
+            if loss is not None:
+                network.backward(loss)
+            with torch.no_grad():
+                if penalty is not None:
+                    penalty(network)
+                _step(weights, gradient, velocity, sgd, lr)
+            steps += 1
+    return steps
+
+
+def _step(weights: Tensor, gradient: Tensor, velocity: Tensor | None, sgd: LocalSGD, lr: float) -> None:
+    if sgd.clip:
+        gradient.mul_(torch.clamp(sgd.clip / (gradient.norm() + 1e-12), max=1.0))
+    if sgd.weight_decay:
+        gradient.add_(weights, alpha=sgd.weight_decay)
+    if velocity is None:
+        weights.add_(gradient, alpha=-lr)
+        return
+    velocity.mul_(sgd.momentum).add_(gradient)
+    if sgd.nesterov:
+        gradient.add_(velocity, alpha=sgd.momentum)
+        weights.add_(gradient, alpha=-lr)
+    else:
+        weights.add_(velocity, alpha=-lr)
+
+
+def train_supervised(
+    network: Network,
+    start: Vector,
+    labeled: LabeledSet,
+    how: Supervised,
+    lr: float,
+    rng: torch.Generator,
+    *,
+    scale: float = 1.0,
+    flips: bool = True,
+    penalty: Callable[[Network], None] | None = None,
+    progress: float = 1.0,
+) -> tuple[Vector, int]:
+    """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
+    network.load(start)
+
+    def loss_of(indices: Tensor) -> Tensor | None:
+        images = labeled.images[indices]
+        if how.augment == "weak":
+            images = weak(images, rng, flips=flips)
+        elif how.augment == "strong":
+            images = strong(images, rng, flips=flips)
+        logits, truth = network(images), labeled.labels[indices].to(network.device)
+        if how.annealing != "none":
+            sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)
+            unlearnt = sure <= how.signal_bound(progress, logits.shape[1])
+            if not unlearnt.any():
+                return None
+            logits, truth = logits[unlearnt], truth[unlearnt]
+        return scale * cross_entropy(logits, truth)
+
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty)
+    return network.snapshot(), steps
+
+
+def train_server(
+    how: Supervised,
+    start: Vector,
+    state: ServerState,
+    site: ServerSite,
+    rng: torch.Generator,
+    scale: float = 1.0,
+    epochs: int = 0,
+) -> Vector:
+    """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
+
+    ``epochs`` > 0 stands in for the usual number: a warm-up before the first round, on all labels whatever annealing
+    says, because a model that knows nothing yet has nothing to hold back.
+    """
+    if epochs:
+        how = replace(how, sgd=replace(how.sgd, epochs=epochs))
+    sigma, _ = train_supervised(
+        site.network,
+        start,
+        site.labeled,
+        how,
+        how.sgd.rate(state.round, state.validation),
+        rng,
+        scale=scale,
+        flips=site.flips,
+        progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
+    )
+    return sigma

@@ -1,0 +1,38 @@
+"""Pseudo-labels: the paper's argmax vote over A views, and the count of what was kept."""
+
+import torch
+from torch import Tensor
+
+from fedfew.training.label_shift import Adjust, unadjusted
+
+
+def vote(
+    probabilities: Tensor, threshold: float, mask_on: str = "mean", adjust: Adjust = unadjusted
+) -> tuple[Tensor, Tensor]:
+    """Labels and the mask of confident ones from softmax outputs A×B×C (Eq. 8, read as in METHODS: a mean, τ on it).
+
+    The label is the argmax of the mean over the A views; it is kept where that mean is at least ``threshold``
+    (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class). ``adjust`` is
+    how a client that knows its own class mix reads probabilities.
+    """
+    mean = adjust(probabilities.mean(0))
+    confidence, labels = mean.max(1)
+    if mask_on == "first":
+        confidence = adjust(probabilities[0]).max(1).values
+    return labels, confidence >= threshold
+
+
+class Ballot:
+    """Collects the votes of one client's images over its training; the last vote on an image counts."""
+
+    def __init__(self, images: int) -> None:
+        self.votes = torch.full((images,), -1, dtype=torch.int64)
+
+    def record(self, indices: Tensor, labels: Tensor, keep: Tensor) -> None:
+        """Note the labels of a batch, −1 where they were not confident."""
+        self.votes[indices] = torch.where(keep, labels, -1).cpu()
+
+    @property
+    def coverage(self) -> float:
+        """Share of the images with a confident label."""
+        return float((self.votes >= 0).float().mean()) if len(self.votes) else 0.0

@@ -1,0 +1,1 @@
+"""What is done to messages around any method: privacy, compression, normalisation layers."""

@@ -1,0 +1,145 @@
+"""Parts of a user's own, as a config names them: one of each kind, and some that do not fit."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.aggregators.combine import weighted_mean
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.types import (
+    Aggregate,
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Contribution,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.objectives.objective import Batch, Step
+from fedfew.training.label_shift import Adjust, unadjusted
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+
+
+def by_root(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    power: Annotated[NonNegative, Doc("images to this power weigh")] = 0.5,
+) -> Aggregate:
+    """w_k ∝ n_k^power."""
+    raw = [part.examples**power for part in contributions]
+    return weighted_mean(contributions, [w / sum(raw) for w in raw])
+
+
+def first_only(contributions: Sequence[Contribution], omega: Vector, sigma: Vector, place: int = 0) -> Aggregate:
+    """The client at a place; its setting has no Doc."""
+    return weighted_mean([contributions[place]], [1.0])
+
+
+@dataclass(frozen=True)
+class Sharpen:
+    """Entropy of the outputs: a loss without labels."""
+
+    weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
+    labels: ClassVar[bool] = False
+
+    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        def step(indices: Tensor) -> Step:
+            p = site.network(site.images[indices]).softmax(1)
+            return Step(-self.weight * (p * p.clamp_min(1e-12).log()).sum(1).mean())
+
+        return step
+
+
+@dataclass(frozen=True)
+class Halfway:
+    """ω halfway between the server's model and the clients', whose clients pull their weights towards zero."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    share: Annotated[NonNegative, Doc("weight of the clients")] = 0.5
+    unfit: ClassVar[Mapping[str, str]] = {"krum": "it is only a test"}
+    asks_clients: ClassVar[bool] = True
+    usual_aggregator: ClassVar[str] = f"{__name__}:by_root"
+
+    def start(self, omega: Vector) -> ServerState:
+        return ServerState(0, omega, omega)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        return replace(state, sigma=train_server(self.server, state.omega, state, site, rng))
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return {"omega": state.omega, "lr": scalar(self.client.rate(state.round, state.validation))}
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        site.network.load(payload["omega"])
+        lr = float(payload["lr"])
+        descend(site.network, self.client, lr, len(site), lambda i: site.network(site.images[i]).square().mean(), rng)
+        return Trained({"psi": site.network.snapshot()})
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
+        omega = self.share * psi.vector + (1 - self.share) * state.sigma
+        return replace(state, omega=omega, weights=psi.weights)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return model_reply(layout)
+
+
+def mostly_halfway(server: Supervised, client: LocalSGD, aggregator: Aggregator) -> Halfway:
+    """A method as a function that says what it returns."""
+    return Halfway(server, client, aggregator, 0.9)
+
+
+def silent(server: Supervised, client: LocalSGD, aggregator: Aggregator):  # type: ignore[no-untyped-def]
+    """A method as a function that does not."""
+    return Halfway(server, client, aggregator, 0.9)
+
+
+def round_robin(
+    labels: NDArray[np.int64], clients: int, rng: np.random.Generator, *, offset: int = 0
+) -> list[NDArray[np.int64]]:
+    """Image i goes to client (i + offset) mod K."""
+    owner = (np.arange(len(labels)) + offset) % clients
+    return [np.flatnonzero(owner == k) for k in range(clients)]
+
+
+def forgetful(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[list[int]]:
+    """Leaves most images out."""
+    return [[k] for k in range(clients)]
+
+
+def one_short(labels: NDArray[np.int64], clients: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """One list too few."""
+    return round_robin(labels, clients - 1, rng)
+
+
+def needy(contributions: Any, omega: Any, sigma: Any, secret: int) -> Any:
+    """Asks for something that nobody gives."""
+
+
+def short(contributions: Any, omega: Any) -> Any:
+    """Takes too little."""
+
+
+class Empty:
+    """Neither a method nor an objective."""
+
+    def __init__(self, server: Any = None, client: Any = None, aggregator: Any = None) -> None: ...
+
+
+NUMBER = 3

@@ -1,0 +1,285 @@
+"""The config: every mistake by name and all at once, overrides, presets, and TOML that comes back as it was written."""
+
+import json
+import re
+import sys
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from tests.runtime.tiny_run import TINY
+from torch import nn
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.schema import (
+    NAMED,
+    SECTIONS,
+    apply_overrides,
+    check,
+    load,
+    parse_set,
+    presets,
+    settings_for,
+)
+from fedfew.core import toml
+from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.settings import Setting
+from fedfew.methods import METHODS
+
+
+def faults(table: dict[str, Any], overrides: dict[str, Any] | None = None) -> list[FedfewError]:
+    with pytest.raises(ConfigErrors) as caught:
+        load(table, overrides)
+    return caught.value.errors
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "code", "says"),
+    [
+        ("partition.dirichlet_mu", 0.1, "E104", "unknown key partition.dirichlet_mu .*did you mean partition.mu"),
+        ("partision", {"kind": "iid"}, "E104", "unknown key partision; did you mean partition"),
+        ("round", 3, "E104", "did you mean rounds"),
+        ("method.aplha", 0.5, "E104", "did you mean method.alpha"),
+        ("client.learning", 0.5, "E104", "unknown key client.learning"),
+        ("gate.zzz", 0.5, "E104", "Known here: max_norm, max_growth"),
+        ("rounds", "many", "E103", "rounds = 'many' should be a valid integer"),
+        ("rounds", 2.5, "E103", "rounds = 2.5"),
+        ("rounds", True, "E103", "rounds = True"),
+        ("rounds", 0, "E103", "rounds = 0 should be greater than or equal to 1"),
+        ("seed", -1, "E103", "seed = -1"),
+        ("client.lr", "0.1", "E103", "client.lr = '0.1'"),
+        ("client.lr", 0.0, "E103", "client.lr = 0.0 should be greater than 0"),
+        ("client.lr", float("inf"), "E103", "client.lr = inf should be a finite number"),
+        ("client.lr", float("nan"), "E103", "client.lr = nan"),
+        ("gate.max_norm", float("inf"), "E103", "gate.max_norm = inf should be a finite number"),
+        ("client.momentum", 1.5, "E103", "client.momentum = 1.5 should be less than or equal to 1"),
+        ("client.nesterov", 1, "E103", "client.nesterov = 1"),
+        ("client.schedule", "steps", "E103", "client.schedule = 'steps'"),
+        ("participation", 0.0, "E103", "participation = 0.0 should be greater than 0"),
+        ("participation", -0.1, "E103", "participation"),
+        ("participation", 1.01, "E103", "participation = 1.01 should be less than or equal to 1"),
+        ("partition.mu", 0.0, "E103", "partition.mu = 0.0 should be greater than 0"),
+        ("partition.mu", -1.0, "E103", "partition.mu"),
+        ("availability.dropout", 2.0, "E103", "availability.dropout"),
+        ("method", "fedmix", "E103", "method = 'fedmix' is not a section"),
+        ("method.name", 3, "E103", "method.name = 3 is not a name"),
+        ("method.name", "fedmixx", "E105", "'fedmixx' is unknown; did you mean fedmix"),
+        ("aggregator.name", "mean", "E105", "aggregator.name = 'mean' is unknown"),
+        ("model.name", "resnet", "E105", "did you mean resnet9"),
+        ("dataset.name", "cifar", "E105", "did you mean cifar10"),
+        ("partition.kind", "dirichlet_by_class", "E105", "did you mean dirichlet-by-class"),
+        ("objective.name", "fixmach", "E105", "did you mean fixmatch"),
+        ("fleet.kind", "pol", "E105", "did you mean pool"),
+        ("model.name", "no_such_package:net", "E111", "cannot be imported"),
+        ("model.name", "json:nothing", "E111", "cannot be imported"),
+        ("model.name", "json:__name__", "E111", "json:__name__"),
+        ("method.alpha", 0.6, "E106", "1.1"),
+        ("method.alpha", 0.4, "E106", ""),
+        ("aggregator.name", "fltrust", "", ""),
+    ],
+)
+def test_a_mistake_is_named(path: str, value: Any, code: str, says: str) -> None:
+    section, _, key = path.rpartition(".")
+    table = {name: dict(part) if isinstance(part, dict) else part for name, part in TINY.items()}
+    if section:
+        table[section] = table.get(section, {}) | {key: value}
+    else:
+        table[key] = value
+    if not code:
+        load(table)
+        return
+    found = faults(table)
+    assert [fault.code for fault in found] == [code]
+    assert re.search(says, str(found[0])), str(found[0])
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    wrong = {"rounds": "x", "sed": 1, "client.lr": -1.0, "method.name": "fedmixx", "gate.norm": 2, "fleet.workers": 1.5}
+    found = faults(TINY, wrong)
+    assert sorted(fault.code for fault in found) == ["E103", "E103", "E103", "E104", "E104", "E105"]
+    with pytest.raises(ConfigErrors) as caught:
+        load(TINY, wrong)
+    assert str(caught.value).count("\n") == 5
+
+
+def test_a_method_refuses_an_aggregator_that_makes_no_sense_with_the_reason() -> None:
+    pairs = [(method, name) for method in METHODS for name in AGGREGATORS]
+    refused = 0
+    for method, aggregator in pairs:
+        try:
+            load(TINY, {"method.name": method, "aggregator.name": aggregator, "dataset.open": 500, "clients": 60})
+        except ConfigErrors as caught:
+            (fault,) = caught.errors
+            assert fault.code == "E107", str(fault)
+            assert f"does not fit method {method}: " in fault.what
+            assert "These fit: " in str(fault)
+            refused += 1
+    assert 0 < refused < len(pairs)
+
+
+@pytest.mark.parametrize("content", ["rounds = ", "[method\nname = 1", "a = 1\na = 2", "x = " + "[" * 5_000, "\x00"])
+def test_bad_toml_is_named(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(content)
+    with pytest.raises(FedfewError) as caught:
+        load(path)
+    assert (caught.value.code, caught.value.place) == ("E102", str(path))
+
+
+def test_a_missing_config_is_named(tmp_path: Path) -> None:
+    for source in ("quikc", tmp_path / "nothing.toml", tmp_path):
+        with pytest.raises(FedfewError) as caught:
+            load(source)
+        assert caught.value.code == "E101"
+    with pytest.raises(FedfewError, match=r"Did you mean quick\?"):
+        load("quikc")
+    (tmp_path / "latin.toml").write_bytes("name = 'ü'".encode("latin-1"))
+    with pytest.raises(FedfewError, match="E101"):
+        load(tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("partition.mu=0.1", ("partition.mu", 0.1)),
+        ("seed=3", ("seed", 3)),
+        (" seed = 3 ", ("seed", 3)),
+        ("client.nesterov=true", ("client.nesterov", True)),
+        ("method.name=fedavg", ("method.name", "fedavg")),
+        ('method.name="fedavg"', ("method.name", "fedavg")),
+        ("a=b=c", ("a", "b=c")),
+        ("x=[1, 2]", ("x", [1, 2])),
+        ("x=", ("x", "")),
+        ("x=1e-3", ("x", 0.001)),
+    ],
+)
+def test_set(text: str, expected: tuple[str, Any]) -> None:
+    assert parse_set(text) == expected
+
+
+@pytest.mark.parametrize("text", ["seed", "=3", "  =3", ""])
+def test_set_without_key_or_value_is_named(text: str) -> None:
+    with pytest.raises(FedfewError, match=r"E102.*key=value"):
+        parse_set(text)
+
+
+def test_another_method_keeps_the_settings_it_knows() -> None:
+    table = TINY | {"method": {"name": "fedmix", "alpha": 0.4, "beta": 0.4, "lambda_s": 2.0}}
+    kept = load(table, {"method.name": "fedavg"})
+    assert kept["method.lambda_s"] == 2.0
+    assert "alpha" not in kept["method"]
+    # what was asked for in the same breath is never dropped, and what another section asks for protects nothing here
+    (fault,) = faults(table, {"method.name": "fedavg", "method.alpha": 0.4})
+    assert fault.code == "E104"
+    (other,) = {apply_overrides(table, {"method.name": "fedavg", "gate.alpha": 1})["method"].get("alpha", "dropped")}
+    assert other == "dropped"
+    assert table["method"]["alpha"] == 0.4, "the table given is left alone"
+
+
+def test_the_same_name_drops_nothing() -> None:
+    table = TINY | {"aggregator": {"name": "fedfreq", "cap": 2.0}}
+    assert load(table, {"aggregator.name": "fedfreq"})["aggregator.cap"] == 2.0
+    assert "cap" not in load(table, {"aggregator.name": "median"})["aggregator"]
+    assert load(table, {"aggregator.name": "auto"})["aggregator.name"] == "fedfreq"
+
+
+def test_an_override_of_a_value_s_part_is_named() -> None:
+    with pytest.raises(FedfewError, match=r"E103.*rounds is a value, not a section"):
+        load(TINY, {"rounds.more": 3})
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_loads_and_says_what_it_is_for(name: str) -> None:
+    assert len(presets()[name]) > 20
+    document = load(name).document
+    assert check(tomllib.loads(toml.dumps(document))).document == document
+
+
+def test_the_presets_that_are_promised_exist() -> None:
+    assert presets().keys() >= {"quick", "paper-literal", "paper-tuned", "reference-code"}
+
+
+@pytest.mark.parametrize("value", ["plain", 'with "quotes" and \\', "ü ∑ \U0001f600", "a\nb\tc\r", "\x00\x1f\x7f", ""])
+def test_strings_come_back_from_toml(value: str) -> None:
+    document = {"text": value, "section": {"list": [value, 1, 2.5, True], "empty": []}}
+    assert tomllib.loads(toml.dumps(document)) == document
+
+
+def drawn(setting: Setting) -> st.SearchStrategy[Any]:
+    """Any value a setting accepts."""
+    kind, notes = setting.annotation.__origin__, setting.annotation.__metadata__
+    lows: list[Any] = [(note.ge, False) for note in notes if isinstance(note, Ge)]
+    lows += [(note.gt, True) for note in notes if isinstance(note, Gt)]
+    highs: list[Any] = [(note.le, False) for note in notes if isinstance(note, Le)]
+    highs += [(note.lt, True) for note in notes if isinstance(note, Lt)]
+    (low, above), (high, below) = [*lows, (None, False)][0], [*highs, (None, False)][0]
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
+    if kind is int:
+        return st.integers(low if low is None else low + above, high if high is None else high - below)
+    if kind is float:
+        return st.floats(
+            low, high, exclude_min=above, exclude_max=below, allow_nan=False, allow_infinity=False
+        )  # fmt: skip
+    others: dict[Any, st.SearchStrategy[Any]] = {bool: st.booleans(), str: st.text(max_size=20)}
+    return others.get(kind, st.just(setting.default))
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """Any config that is valid key by key; names and settings are left out at random."""
+    document: dict[str, Any] = {}
+    for section in ["", *SECTIONS]:
+        key, registry, _ = NAMED.get(section, ("", {}, ""))
+        name = draw(st.sampled_from(sorted(set(registry) - {"folder", "virtual"}))) if registry else ""
+        if (section, name) == ("fleet", "flower"):
+            name = "pool"
+        known = settings_for(section, name)
+        chosen = draw(st.lists(st.sampled_from(sorted(known)), unique=True, max_size=5)) if known else []
+        chosen = [k for k in chosen if k not in ("alpha", "beta", "gamma", "network", "path")]
+        values = {k: draw(drawn(known[k])) for k in chosen}
+        document |= {section: ({key: name} if key else {}) | values} if section else values
+    return document
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(documents())
+def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str, Any]) -> None:
+    try:
+        document = check(table).document
+    except ConfigErrors as caught:  # two settings may exclude each other, but no single one may be refused
+        assert all(fault.code != "E103" or fault.place != "config" for fault in caught.errors), str(caught)
+        assert {fault.code for fault in caught.errors} <= {"E103", "E107", "E113"}, str(caught)
+        assume(False)
+        return
+    again = check(tomllib.loads(toml.dumps(document))).document
+    assert again == document
+    assert json.loads(json.dumps(document)) == document
+    assert toml.dumps(again) == toml.dumps(document)
+    assert list(again) == list(document)
+
+
+def make_module(name: str, **contents: Any) -> None:
+    module = types.ModuleType(name)
+    vars(module).update(contents)
+    sys.modules[name] = module
+
+
+def test_a_model_of_one_s_own_has_its_keywords_as_settings() -> None:
+    def net(channels: int, size: int, classes: int, width: int = 3, path: str | None = None) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
+
+    make_module("models_for_this_test", net=net)
+    table = TINY | {"model": {"name": "models_for_this_test:net"}}
+    document = load(table).document
+    assert document["model"] == {"name": "models_for_this_test:net", "width": 3}  # TOML has no word for None
+    assert load(table, {"model.path": "weights"})["model.path"] == "weights"
+    assert check(tomllib.loads(toml.dumps(document))).document == document
+    (fault,) = faults(table, {"model.depth": 3})
+    assert fault.code == "E104"

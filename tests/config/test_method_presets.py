@@ -1,0 +1,158 @@
+"""Every method, objective and special aggregator has a preset of its name, and every such preset runs."""
+
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.build.parts import assemble, sites_of
+from fedfew.config.schema import Config, load, presets
+from fedfew.core.settings import settings_of
+from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import InlineFleet
+
+OF_METHODS = [
+    *METHODS,
+    *OBJECTIVES,
+    "fednova",
+    "median",
+    "trimmed-mean",
+    "krum",
+    "fltrust",
+    "rc-ssfl",
+    "label-shift",
+]
+SMALL_ENOUGH = [name for name in OF_METHODS if name in presets() and name != "fedmix"]
+SMALL = {
+    "rounds": 2,
+    "dataset.validation": 20,
+    "dataset.test": 40,
+    "dataset.unlabeled": 160,
+    "model.width": 4,
+    "server.epochs": 1,
+    "client.epochs": 1,
+    "fleet.kind": "inline",
+}
+
+
+def small(name: str) -> Config:
+    """A preset cut down to a second's work."""
+    known = load(name)["method"]
+    quick = {"subset": 20, "warmup": 1}
+    changes = SMALL | {f"method.{key}": value for key, value in quick.items() if key in known}
+    return load(name, changes | ({"dataset.open": 30} if "subset" in known else {}))
+
+
+@pytest.mark.parametrize("name", [name for name in OF_METHODS if name != "fedmix"])
+def test_a_preset_of_that_name_uses_it(name: str) -> None:
+    config = load(name)
+    named = {config["method.name"], config["objective.name"], config["aggregator.name"]}
+    assert name in named or name in ("rc-ssfl", "label-shift")
+    assert presets()[name], "its first line says what it is for"
+
+
+@pytest.mark.parametrize("name", SMALL_ENOUGH)
+def test_a_preset_runs_on_small_data(name: str) -> None:
+    torch.set_num_threads(1)
+    config = small(name)
+    parts = assemble(config)
+    fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
+    start = parts.algorithm.start(parts.network.snapshot())
+    rounds = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 2))
+    for state, record in rounds:
+        assert record["rejected"] == []
+        assert math.isfinite(record["loss"])
+        assert bool(torch.isfinite(state.omega).all())
+        asked = parts.algorithm.asks_clients
+        assert bool(record["bytes_down"]) == asked
+        if not name.startswith("fedmatch"):  # which sends what changed, so maybe nothing
+            assert bool(record["bytes_up"]) == asked
+    if name == "grouping":
+        assert rounds[0][1]["metrics"]["gradient_diversity"] >= 0
+    assert not torch.equal(rounds[0][0].omega, start.omega)
+
+
+def test_what_travels_up_is_what_the_method_promises() -> None:
+    """Bytes of one round and one client, worked out from the model's size."""
+
+    def up(name: str) -> float:
+        config = small(name)
+        parts = assemble(config)
+        fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
+        start = parts.algorithm.start(parts.network.snapshot())
+        _, record = next(iter(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 1)))
+        sizes[name] = len(start.omega)
+        return float(record["bytes_up"]) / len(record["cohort"])
+
+    sizes: dict[str, int] = {}
+    assert up("fixmatch") == 4 * sizes["fixmatch"]
+    assert up("fedsiam-mt") == 2 * 4 * sizes["fedsiam-mt"]
+    assert up("ds-fl") == 20 * 10 * 4
+    d = sizes["fixmatch"]
+    assert up("rc-ssfl") == -(-d // 5) + 4 * -(-d // 1024)
+
+
+@pytest.mark.parametrize(("name", "labels"), [("semifl-full", 4000), ("fl2-full", 40)])
+def test_full_scale_presets_have_the_published_settings(name: str, labels: int) -> None:
+    config = load(name)
+    published = {
+        "rounds": 800,
+        "clients": 100,
+        "participation": 0.1,
+        "labels": labels,
+        "model.name": "wrn",
+        "model.depth": 28,
+        "model.width": 2,
+        "method.server_momentum": 0.5,
+    }
+    for site in ("server", "client"):
+        for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):
+            published[f"{site}.{key}"] = value
+        assert config[f"{site}.schedule"] == "cosine"
+        assert config[f"{site}.nesterov"]
+    assert {key: config[key] for key in published} == published
+
+
+def test_laptop_presets_differ_in_the_method_alone() -> None:
+    configs = [load(f"{name}-laptop") for name in ("fedfew", "semifl", "fl2")]
+    for section in ("dataset", "partition", "model", "server", "fleet"):
+        assert configs[0][section] == configs[1][section] == configs[2][section]
+    for config in configs:
+        assert (config["model.width"], config["dataset.unlabeled"]) == (16, 11_000)
+        work = {key: config[f"client.{key}"] for key in ("epochs", "batch")}
+        assert (config["rounds"], config["participation"], work) == (40, 0.1, {"epochs": 2, "batch": 16})
+
+
+def rows() -> dict[str, list[str]]:
+    """The tables of docs/methods.md: cells by the name in the first one."""
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+    found: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 7 and cells[0].startswith("`"):
+            found.setdefault(cells[0].strip("`"), []).extend(cells)
+    return found
+
+
+@pytest.mark.parametrize("name", [*METHODS, *OBJECTIVES, *AGGREGATORS])
+def test_every_name_has_a_row_in_the_docs_with_every_cell_filled(name: str) -> None:
+    cells = rows()[name]
+    assert all(cells), f"an empty cell in the row of {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [*METHODS.items(), *OBJECTIVES.items(), *((n, a) for n, a in AGGREGATORS.items() if n != "fedavg")],
+)
+def test_a_row_names_every_setting(name: str, made: Callable[..., Any]) -> None:
+    told = " ".join(rows()[name])
+    if name in ("fedprox", "fedbn"):  # these refer to another row
+        return
+    assert all(f"`{setting}`" in told for setting in settings_of(made)), sorted(settings_of(made))

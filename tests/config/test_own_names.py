@@ -1,0 +1,153 @@
+"""``package.module:Name`` works for every part of a config, is checked like fedfew's own, and faults are told."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.contract.runs import TINY, tiny_rounds
+
+from fedfew.build.parts import federation_of
+from fedfew.config.schema import Config, load
+from fedfew.core.errors import CODES, FedfewError
+from fedfew.runs.run import Experiment, Run
+from fedfew.runs.session import reopen
+from fedfew.studies.outcomes import read_outcome
+
+OWN = "tests.config.own_parts"
+SMALL = TINY | {"model": {"name": "cnn", "width": 4}}
+
+
+def told(overrides: dict[str, Any]) -> str:
+    with pytest.raises(FedfewError) as caught:
+        load(SMALL, overrides)
+    return str(caught.value)
+
+
+def test_an_aggregator_of_ones_own_weighs_as_it_says() -> None:
+    config = load(SMALL, {"method.name": "fedavg", "aggregator.name": f"{OWN}:by_root", "aggregator.power": 2.0})
+    (_, record), *_ = tiny_rounds(config)
+    sizes = federation_of(config).partition.sizes
+    asked = [int(k) for k in record["weights"]]
+    squares = np.array([float(sizes[k]) ** 2 for k in asked])
+    assert list(record["weights"].values()) == pytest.approx((squares / squares.sum()).tolist(), rel=1e-5)
+
+
+def test_settings_without_a_doc_are_the_parameters_with_a_default() -> None:
+    config = load(SMALL, {"aggregator.name": f"{OWN}:first_only", "aggregator.place": 1})
+    assert config["aggregator"] == {"name": f"{OWN}:first_only", "place": 1}
+    assert "unknown key aggregator.plaice" in told({"aggregator.name": f"{OWN}:first_only", "aggregator.plaice": 1})
+
+
+def test_a_method_of_ones_own_mixes_as_it_says_and_brings_its_aggregator() -> None:
+    config = load(SMALL, {"method.name": f"{OWN}:Halfway", "method.share": 0.0, "rounds": 1})
+    assert config["aggregator"] == {"name": f"{OWN}:by_root", "power": 0.5}
+    ((state, _),) = tiny_rounds(config)
+    assert state.omega.equal(state.sigma)  # share 0: the server's model alone
+    ((other, _),) = tiny_rounds(load(SMALL, {"method.name": f"{OWN}:mostly_halfway", "rounds": 1}))
+    assert not other.omega.equal(other.sigma)
+    assert "it is only a test" in told({"method.name": f"{OWN}:Halfway", "aggregator.name": "krum"})
+
+
+def test_an_objective_of_ones_own_trains_the_clients() -> None:
+    own = {"method.name": "fedavg", "objective.name": f"{OWN}:Sharpen"}
+    still, moved = (tiny_rounds(load(SMALL, own | {"objective.weight": weight}))[0][1] for weight in (0.0, 9.0))
+    assert all(update["norm"] < 1e-6 for update in still["updates"])
+    assert all(update["norm"] > 1e-4 for update in moved["updates"])
+    assert "makes no pseudo-labels" in told(own | {"vote.prior": "em"})
+
+
+def test_a_partition_of_ones_own_deals_every_image() -> None:
+    partition = federation_of(load(SMALL, {"partition.kind": f"{OWN}:round_robin", "partition.offset": 2})).partition
+    assert partition.of(0).tolist() == [i for i in range(48) if (i + 2) % 6 == 0]
+    assert sorted(np.concatenate([partition.of(k) for k in range(6)]).tolist()) == list(range(48))
+
+
+@pytest.mark.parametrize(("name", "words"), [("forgetful", "gave out 6"), ("one_short", "5 lists for 6 clients")])
+def test_a_partition_that_loses_images_or_clients_is_refused(name: str, words: str) -> None:
+    with pytest.raises(FedfewError, match=words) as caught:
+        federation_of(load(SMALL, {"partition.kind": f"{OWN}:{name}"}))
+    assert caught.value.code == "E115"
+
+
+def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path) -> None:
+    chosen = {"method.name": f"{OWN}:Halfway", "aggregator.name": f"{OWN}:by_root"}
+    inline = Experiment.load(SMALL, chosen).run(tmp_path / "inline")
+    pool = Experiment.load(SMALL, chosen | {"fleet.kind": "pool", "fleet.workers": 1}).run(tmp_path / "pool")
+    assert inline.summary["model_sha256"] == pool.summary["model_sha256"]
+    assert Run.open(tmp_path / "pool").config["method.name"] == f"{OWN}:Halfway"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        ({"method.name": "no_such_package:Method"}, "E111", "No module named 'no_such_package'"),
+        ({"method.name": f"{OWN}:Nothing"}, "E111", "Nothing"),
+        ({"aggregator.name": f"{OWN}:NUMBER"}, "E111", "neither a function nor a class"),
+        ({"aggregator.name": f"{OWN}:needy"}, "E115", "needs secret"),
+        ({"aggregator.name": f"{OWN}:short"}, "E115", "does not take contributions, omega, sigma"),
+        ({"method.name": f"{OWN}:Empty"}, "E115", "has no start, before_clients"),
+        ({"method.name": f"{OWN}:silent"}, "E115", "does not say what it returns"),
+        ({"method.name": f"{OWN}:by_root"}, "E115", "has no start"),
+        ({"objective.name": f"{OWN}:Empty", "method.name": "fedavg"}, "E115", "has no begin, labels"),
+        ({"partition.kind": f"{OWN}:short"}, "E115", "does not take labels, clients, rng"),
+        ({"fleet.kind": f"{OWN}:by_root"}, "E105", "fleet.kind"),
+    ],
+)
+def test_what_does_not_fit_is_told_before_anything_runs(overrides: dict[str, Any], code: str, words: str) -> None:
+    text = told(overrides)
+    assert text.startswith(code) and words in text
+    assert "Traceback" not in text
+
+
+def test_a_module_that_breaks_as_it_is_imported_is_told_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "breaks_on_import.py").write_text("import math\n\nmath.nothing_of_that_name()\n")
+    (tmp_path / "divides_on_import.py").write_text("one = 1\nnone = one / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "nothing_of_that_name" in told({"method.name": "breaks_on_import:Method"})
+    text = told({"method.name": "divides_on_import:Method"})
+    assert "ZeroDivisionError" in text and "line 2" in text and CODES["E111"].remedy in text
+
+
+def test_a_run_can_be_read_without_the_code_but_not_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = f"from {OWN} import by_root\n"
+    (tmp_path / "rule_of_mine.py").write_text(code)
+    with monkeypatch.context() as here:
+        here.syspath_prepend(tmp_path)
+        run = Experiment.load(SMALL, {"aggregator.name": "rule_of_mine:by_root", "rounds": 1}).run(tmp_path / "run")
+        assert run.config["aggregator.power"] == 0.5
+    del sys.modules["rule_of_mine"]
+    assert run.config["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
+    assert run.model() and read_outcome(run.path).accuracy("last") == run.summary["accuracy"]["last"]
+    with pytest.raises(FedfewError, match=r"E111.*rule_of_mine"):
+        reopen(run.path, lambda fault: None)
+
+
+def test_what_lives_in_a_script_needs_the_inline_fleet(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.config import own_parts
+
+    import __main__
+
+    monkeypatch.setattr(__main__, "rule_of_a_notebook", own_parts.by_root, raising=False)
+    chosen = {"aggregator.name": "__main__:rule_of_a_notebook"}
+    assert load(SMALL, chosen)["aggregator.power"] == 0.5
+    assert "cannot import" in told(chosen | {"fleet.kind": "pool"})
+
+
+def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
+    pytest.importorskip("flwr")
+    from fedfew.deploy.site import refuse_foreign_code
+
+    for section in ("method", "objective", "aggregator", "model"):
+        document = load(SMALL).document
+        asked = Config(document | {section: {"name": "subprocess:Popen"}})
+        with pytest.raises(FedfewError, match="--allow-code subprocess:Popen") as caught:
+            refuse_foreign_code(asked, ["numpy:ones"])
+        assert caught.value.code == "E417"
+        refuse_foreign_code(asked, ["subprocess:Popen"])
+        refuse_foreign_code(Config(document), [])

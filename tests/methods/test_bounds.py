@@ -1,0 +1,102 @@
+"""The two bounds beside which every method is reported: server-only asks nobody, all-labels is told everything."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.methods.tiny import (
+    CLASSES,
+    MEAN,
+    client_site,
+    generator,
+    linear_network,
+    random_labeled,
+    random_theta,
+    server_site,
+)
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.types import Algorithm, ClientUpdate, LabeledSet, Missing, Oracle, OracleSite
+from fedfew.methods.all_labels import AllLabels
+from fedfew.methods.fedmix import FedMix
+from fedfew.methods.server_only import ServerOnly
+from fedfew.runtime.site import Sites
+from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
+
+SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=5)
+
+
+def test_server_only_is_the_servers_training_and_nothing_else() -> None:
+    method, site, omega = ServerOnly(SERVER, CLIENT, MEAN, lambda_s=2.0), server_site(), random_theta(1)
+    begun = replace(method.start(omega), sigma=random_theta(77))  # the last σ plays no part
+    trained = method.before_clients(begun, site, generator(0))
+    done = method.after_clients(trained, [], site, generator(1))
+
+    expected, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0), scale=2.0)
+    assert torch.equal(done.omega, expected)
+    stray = [ClientUpdate(0, {"psi": random_theta(9)}, 5)]
+    assert torch.equal(method.after_clients(trained, stray, site, generator(1)).omega, expected)
+    assert not method.asks_clients and method.reply_schema(site.network.layout) == {}
+    with pytest.raises(FedfewError, match="E113"):
+        method.train_client({}, client_site(0), generator(0))
+
+
+def test_all_labels_is_supervised_training_at_every_client() -> None:
+    method, labeled, omega = AllLabels(SERVER, CLIENT, MEAN, augment="none"), random_labeled(12, 3), random_theta(1)
+    site = OracleSite(0, linear_network(), labeled, CLASSES)
+    payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
+
+    trained = method.train_with_labels(payload, site, generator(0))
+
+    expected, steps = train_supervised(linear_network(), omega, labeled, Supervised(CLIENT), 0.1, generator(0))
+    assert torch.equal(trained.reply["psi"], expected) and trained.metrics["steps"] == steps == 3
+    assert trained.votes is None, "nothing was guessed, so nothing is reported as a guess"
+
+
+def test_all_labels_starts_the_clients_from_the_servers_model_and_averages() -> None:
+    method, site, omega = AllLabels(SERVER, CLIENT, MEAN), server_site(), random_theta(1)
+    begun = replace(method.start(omega), sigma=random_theta(77))
+    state = method.before_clients(begun, site, generator(0))
+    sigma, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))
+    assert torch.equal(method.broadcast(state, 0)["omega"], sigma)
+    updates = [ClientUpdate(k, {"psi": random_theta(k)}, 5) for k in (3, 4)]
+    done = method.after_clients(replace(state, participation={3: 1, 4: 1}), updates, site, generator(1))
+    torch.testing.assert_close(done.omega, (random_theta(3) + random_theta(4)) / 2)
+
+
+class Alternate:
+    """Client 0 holds the even images, client 1 the odd ones."""
+
+    def of(self, client: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.arange(client, 10, 2)
+
+
+def sites(algorithm: Algorithm, labeled: LabeledSet) -> Sites:
+    none = LabeledSet(labeled.images[:0], labeled.labels[:0])
+    return Sites(algorithm, linear_network(), labeled.images, labeled.labels, Alternate(), CLASSES, True, 0, none, none)
+
+
+def test_labels_reach_all_labels_through_its_own_site_and_no_other_method() -> None:
+    labeled, omega = random_labeled(10, 3), random_theta(1)
+    changed = LabeledSet(labeled.images, (labeled.labels + 1) % CLASSES)
+    payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
+    told, blind = AllLabels(SERVER, CLIENT, MEAN), FedMix(SERVER, CLIENT, MEAN, lambda_anchor=0.0, threshold=0.4)
+
+    def replies(method: Algorithm) -> list[torch.Tensor]:
+        answers = [sites(method, data).train(0, 1, payload) for data in (labeled, changed)]
+        assert all(isinstance(answer, ClientUpdate) and answer.examples == 5 for answer in answers)
+        return [answer.reply["psi"] for answer in answers if isinstance(answer, ClientUpdate)]
+
+    one, other = replies(told)
+    assert not torch.equal(one, other), "other labels, another model"
+    one, other = replies(blind)
+    assert torch.equal(one, other), "labels make no difference to who cannot see them"
+    assert isinstance(told, Oracle) and not isinstance(blind, Oracle)
+    with pytest.raises(FedfewError, match="E113"):
+        told.train_client(payload, client_site(0), generator(0))
+
+
+def test_an_error_in_a_client_costs_its_update_only() -> None:
+    answer = sites(ServerOnly(SERVER, CLIENT, MEAN), random_labeled(10, 3)).train(0, 1, {})
+    assert isinstance(answer, Missing) and answer.code == "E408" and "E113" in answer.reason

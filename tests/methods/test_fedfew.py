@@ -1,0 +1,144 @@
+"""fedfew's own method: a client step derived by hand, what its class mix does to the loss, the mean over rounds."""
+
+from dataclasses import replace
+from math import log
+from typing import Any
+
+import pytest
+import torch
+from tests.methods.tiny import (
+    CLASSES,
+    MEAN,
+    client_site,
+    generator,
+    gradient_of,
+    linear_logits,
+    linear_network,
+    random_theta,
+    server_site,
+)
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.types import ClientUpdate
+from fedfew.methods.fedfew import FedFew
+from fedfew.training.augment import strong
+from fedfew.training.label_shift import log_ratio
+from fedfew.training.sgd import LocalSGD, Supervised, train_server
+
+ONE_STEP = LocalSGD(epochs=1, batch=100, lr=0.1)
+EVEN = torch.full((CLASSES,), 1 / CLASSES)
+
+
+def fedfew(**options: Any) -> FedFew:
+    settings: dict[str, Any] = {"threshold": 0.0, "warmup": 2} | options
+    return FedFew(Supervised(ONE_STEP), ONE_STEP, MEAN, **settings)
+
+
+def payload(theta: Tensor) -> dict[str, Tensor]:
+    return {"omega": theta, "prior": EVEN, "lr": torch.tensor(0.1, dtype=torch.float64)}
+
+
+def test_the_ratio_of_two_mixes() -> None:
+    shift = log_ratio(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor([0.25, 0.5, 0.25, 0.0]))
+    assert shift.tolist() == pytest.approx([log(2), -log(2), 0.0, 0.0])
+
+
+@pytest.mark.parametrize("correction", [0.0, 1.0, 0.5])
+def test_a_client_step_is_the_equation(correction: float) -> None:
+    method, site, theta = fedfew(steps=20, concentration=1.0, correction=correction), client_site(0), random_theta(1)
+    trained = method.train_client(payload(theta), site, generator(7))
+
+    rng, network = generator(7), linear_network()
+    network.load(theta)
+    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    labels = adjusted.argmax(1)
+    order = torch.randperm(len(site), generator=rng)
+    views = strong(site.images[order], rng, flips=site.flips)
+    free = theta.clone().requires_grad_()
+    logits = linear_logits(free, views) + correction * (mix / EVEN).log()
+    expected = theta - 0.1 * gradient_of(cross_entropy(logits, labels[order]), free)
+    torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
+    assert trained.votes is not None
+    assert torch.equal(trained.votes, labels)
+
+
+def test_soft_labels_are_the_adjusted_probabilities() -> None:
+    method, site, theta = fedfew(steps=20, soft=True), client_site(0), random_theta(1)
+    trained = method.train_client(payload(theta), site, generator(7))
+
+    rng, network = generator(7), linear_network()
+    network.load(theta)
+    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    order = torch.randperm(len(site), generator=rng)
+    views = strong(site.images[order], rng, flips=site.flips)
+    free = theta.clone().requires_grad_()
+    logits = linear_logits(free, views) + (mix / EVEN).log()
+    loss = -(adjusted[order] * logits.log_softmax(1)).sum(1).mean()
+    torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
+
+
+def test_a_temperature_of_zero_is_found_from_the_accuracy_in_validation() -> None:
+    method, site, theta = fedfew(temperature=0.0), client_site(0), random_theta(1)
+    site.network.load(theta)
+    state = replace(method.before_clients(method.start(theta), server_site(), generator(1)), validation=(0.9, 0.45))
+    assert float(method.broadcast(state, 0)["accuracy"]) == 0.45
+    adjusted, _ = method.label(site, payload(theta) | {"accuracy": torch.tensor(0.45)}, generator(2))
+    assert float(adjusted.amax(1).mean()) == pytest.approx(0.45, abs=1e-4)
+
+
+@pytest.mark.parametrize("validation", [(), (0.5, 0.0)])
+def test_without_validation_images_the_temperature_is_one(validation: tuple[float, ...]) -> None:
+    free, given = fedfew(temperature=0.0), fedfew(temperature=1.0)
+    theta, site = random_theta(1), client_site(0)
+    state = replace(free.before_clients(free.start(theta), server_site(), generator(1)), validation=validation)
+    message = free.broadcast(state, 0)
+    assert "accuracy" not in message
+    first, second = (m.train_client(message, site, generator(2)).reply["psi"] for m in (free, given))
+    assert torch.equal(first, second)
+
+
+def test_without_em_the_mix_is_the_servers_and_changes_nothing() -> None:
+    theta, site = random_theta(1), client_site(0)
+    with_, without = (
+        fedfew(correction=kappa).train_client(payload(theta), site, generator(7)).reply["psi"] for kappa in (1.0, 0.0)
+    )
+    torch.testing.assert_close(with_, without, rtol=1e-5, atol=1e-7)
+
+
+def test_a_client_of_one_class_moves_less_when_it_knows_its_mix() -> None:
+    theta, site = random_theta(1), client_site(0)
+    theta[-CLASSES:] = torch.tensor([4.0, 0.0, 0.0])  # every image is taken for class 0
+    moved = {}
+    for correction in (0.0, 1.0):
+        method = fedfew(steps=30, concentration=0.1, correction=correction)
+        trained = method.train_client(payload(theta), site, generator(7))
+        assert trained.votes is not None
+        assert set(trained.votes.tolist()) == {0}
+        moved[correction] = float((trained.reply["psi"] - theta).norm())
+    assert moved[1.0] < 0.5 * moved[0.0]
+
+
+def test_omega_is_the_mean_over_rounds_and_sigma_goes_on_by_itself() -> None:
+    method, site = fedfew(average=0.75), server_site()
+    state = method.before_clients(method.start(random_theta(2)), site, generator(1))
+    warm = state.sigma
+    assert not torch.equal(warm, state.omega)
+    psi = random_theta(3)
+    update = ClientUpdate(0, {"psi": psi}, 12, {"steps": 1.0})
+    first = method.after_clients(replace(state, participation={0: 1}), [update], site, generator(2))
+    sigma = train_server(method.server, psi, state, site, generator(2), 1.0)
+    torch.testing.assert_close(first.omega, 0.75 * warm + 0.25 * sigma)
+    second = method.before_clients(replace(first, round=1), site, generator(3))
+    assert torch.equal(second.sigma, sigma)  # the clients go on from σ, not from the mean
+    third = method.after_clients(second, [], site, generator(4))
+    torch.testing.assert_close(third.omega, 0.75 * first.omega + 0.25 * third.extra["sigma"])
+
+
+def test_without_a_mean_omega_is_sigma() -> None:
+    method, site = fedfew(), server_site()
+    state = method.before_clients(method.start(random_theta(2)), site, generator(1))
+    after = method.after_clients(state, [], site, generator(2))
+    assert "sigma" not in after.extra
+    second = replace(after, round=1, participation={0: 1})
+    assert torch.equal(method.before_clients(second, site, generator(3)).sigma, after.omega)

@@ -1,0 +1,220 @@
+"""FedMatch: the two parts of the sum are trained by whom they belong to, helpers vote and pull, and little travels."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.methods.tiny import (
+    CLASSES,
+    MEAN,
+    PIXELS,
+    client_site,
+    generator,
+    gradient_of,
+    linear_logits,
+    linear_network,
+    random_images,
+    random_theta,
+    server_site,
+)
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot
+
+from fedfew.core.types import ClientUpdate, Payload
+from fedfew.methods import fedmatch as module
+from fedfew.methods.fedmatch import FedMatch, fedmatch_lite
+from fedfew.training.randaugment import POOL, rand_augment
+from fedfew.training.sgd import LocalSGD, Supervised
+
+SIZE = CLASSES * (PIXELS + 1)
+
+
+def fedmatch(**settings: Any) -> FedMatch:
+    parts: dict[str, Any] = {
+        "server": Supervised(LocalSGD(lr=0.2)), "client": LocalSGD(lr=0.1), "aggregator": MEAN, "threshold": 0.4,
+    }  # fmt: skip
+    return FedMatch(**(parts | settings))
+
+
+def payload_of(sigma: Tensor, psi: Tensor, *helpers: Tensor, lr: float = 0.1) -> Payload:
+    named = {f"helper{i}": vector for i, vector in enumerate(helpers)}
+    return {"sigma": sigma, "psi": psi, "lr": torch.tensor(lr, dtype=torch.float64), **named}
+
+
+def dense(reply: dict[str, Tensor]) -> Tensor:
+    """The change of ψ that a sparse reply stands for."""
+    change = torch.zeros(SIZE)
+    change[reply["index"].long()] = reply["change"]
+    return change
+
+
+def test_the_model_is_the_sum_and_psi_starts_at_a_fifth() -> None:
+    omega = random_theta(1)
+    state = fedmatch().start(omega)
+    torch.testing.assert_close(state.extra["psi"], 0.2 * omega)
+    torch.testing.assert_close(state.sigma, omega)
+    torch.testing.assert_close(state.omega, 1.2 * omega)
+
+
+def test_the_server_trains_sigma_and_leaves_psi() -> None:
+    method, site = fedmatch(lambda_s=3.0), server_site()
+    state = method.start(random_theta(1))
+
+    trained = method.before_clients(state, site, generator(0))
+
+    sigma, psi = state.sigma.clone().requires_grad_(), state.extra["psi"]
+    loss = cross_entropy(linear_logits(sigma + psi, site.labeled.images), site.labeled.labels)
+    torch.testing.assert_close(
+        trained.sigma, (sigma - 0.2 * 3.0 * gradient_of(loss, sigma)).detach(), rtol=0, atol=1e-6
+    )
+    assert torch.equal(trained.extra["psi"], psi) and trained.sigma.ne(state.sigma).any()
+
+
+def test_a_client_trains_psi_on_the_confident_and_leaves_sigma() -> None:
+    site, sigma, psi, lr = client_site(0), random_theta(1), random_theta(2), 0.1
+    method = fedmatch(lambda_a=0.7, lambda_l1=0.013, lambda_l2=0.11, delta=0.0, threshold=0.5)
+    before = sigma.clone(), psi.clone()
+
+    trained = method.train_client(payload_of(sigma, psi), site, generator(5))
+
+    rng = generator(5)
+    images = site.images[torch.randperm(len(site), generator=rng)]
+    confidence, labels = linear_logits(sigma + psi, images).softmax(1).max(1)
+    keep = confidence >= 0.5
+    assert 0 < int(keep.sum()) < len(site)
+    variable = psi.clone().requires_grad_()
+    log_p = linear_logits(sigma + variable, module.strong(images[keep], rng)).log_softmax(1)
+    loss = -0.7 * log_p[torch.arange(int(keep.sum())), labels[keep]].mean()
+    loss = loss + 0.013 * variable.abs().sum() + 0.11 * ((sigma - variable) ** 2).sum()
+    torch.testing.assert_close(dense(trained.reply), -lr * gradient_of(loss, variable), rtol=0, atol=1e-6)
+    assert torch.equal(sigma, before[0]) and torch.equal(psi, before[1])
+    assert trained.metrics["coverage"] == pytest.approx(float(keep.float().mean()))
+
+
+def test_the_penalties_pull_psi_to_zero_and_to_sigma() -> None:
+    sigma, psi, lr = random_theta(1), random_theta(2), 0.1
+    method = fedmatch(threshold=1.0, lambda_l1=0.3, lambda_l2=0.05, delta=0.0)  # nobody is that confident
+
+    change = dense(method.train_client(payload_of(sigma, psi), client_site(0), generator(0)).reply)
+
+    torch.testing.assert_close(change, -lr * (0.3 * psi.sign() + 2 * 0.05 * (psi - sigma)), rtol=0, atol=1e-6)
+    only_l1 = replace(method, lambda_l2=0.0).train_client(payload_of(sigma, psi), client_site(0), generator(0))
+    torch.testing.assert_close(dense(only_l1.reply), -lr * 0.3 * psi.sign(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("mine", "other"), [(0, 2), (2, 0)])
+def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients(mine: int, other: int) -> None:
+    network, images = linear_network(), random_images(1, 3).expand(5, -1, -1, -1)
+    theta = torch.zeros(SIZE)
+    theta[-CLASSES + mine] = 2.0  # a bias: the client says the same, whatever it sees
+    network.load(theta)
+    helpers = one_hot(torch.tensor([[mine, 1, 1, 1, other], [mine, 1, other, mine, other]]), CLASSES).float()  # H×B×C
+
+    _, labels, keep = fedmatch(threshold=0.0).loss(network, images, helpers, generator(0))
+
+    # all agree; two helpers against the client; three ways, a tie; one helper against two; two against the client
+    assert labels.tolist() == [mine, 1, mine, mine, other]
+    assert keep.all()
+    _, labels, _ = fedmatch(threshold=0.0).loss(network, images, helpers[:1], generator(0))
+    assert labels.tolist() == [mine] * 5, "one against one is a tie"
+
+
+def test_inter_client_consistency_is_the_mean_kl_divergence_from_the_helpers() -> None:
+    theta, images = random_theta(1), random_images(6, 3)
+    network = linear_network()
+    network.load(theta)
+    own = linear_logits(theta, images).softmax(1)
+    tau = float(own.max(1).values.sort().values[1:3].mean())  # four of six
+    helpers = torch.stack([linear_logits(random_theta(s), images).softmax(1) for s in (7, 8)])
+
+    loss, _, keep = fedmatch(lambda_a=0.0, lambda_i=0.6, threshold=tau).loss(network, images, helpers, generator(0))
+    assert loss is not None and int(keep.sum()) == 4
+    loss.backward()
+
+    variable = theta.clone().requires_grad_()
+    p = linear_logits(variable, images).softmax(1)
+    divergences = [(h[i] * (h[i] / p[i]).log()).sum() for h in helpers for i in range(6) if keep[i]]
+    expected = 0.6 * sum(divergences, torch.zeros(())) / len(divergences)
+    assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    torch.testing.assert_close(network.gradient, gradient_of(expected, variable), rtol=1e-4, atol=1e-6)
+
+
+def test_helpers_speak_as_sigma_plus_their_psi() -> None:
+    """The round's training with helpers in the payload is that with their outputs worked out here."""
+    site, sigma, psi = client_site(0), random_theta(1), random_theta(2)
+    method = fedmatch(lambda_i=2.0, lambda_a=0.0, lambda_l1=0.0, lambda_l2=0.0, threshold=0.0, delta=0.0)
+    others = random_theta(8), random_theta(9)
+
+    change = dense(method.train_client(payload_of(sigma, psi, *others), site, generator(5)).reply)
+
+    variable = psi.clone().requires_grad_()
+    p = linear_logits(sigma + variable, site.images).softmax(1)
+    h = torch.stack([linear_logits(sigma + other, site.images).softmax(1) for other in others])
+    kl = (h * (h / p).log()).sum(2).mean()
+    torch.testing.assert_close(change, -0.1 * gradient_of(2.0 * kl, variable), rtol=0, atol=1e-6)
+
+
+def test_only_entries_that_changed_by_more_than_delta_travel() -> None:
+    site, sigma, psi = client_site(0), random_theta(1), random_theta(2)
+    site.images[:, :, :2] = 0  # these pixels' weights have no gradient where no shift or turn reaches them
+    method = fedmatch(lambda_l1=0.0, lambda_l2=0.0, lambda_a=1.0, delta=0.0)
+    payload = payload_of(sigma, psi, lr=0.01)
+
+    everything = method.train_client(payload, site, generator(5)).reply
+    full = dense(everything)
+    delta = float(full.abs().sort().values[SIZE // 2])
+    some = replace(method, delta=delta).train_client(payload, site, generator(5)).reply
+
+    expected = [i for i in range(SIZE) if abs(float(full[i])) > delta]
+    assert some["index"].dtype == torch.int32 and some["index"].tolist() == expected
+    assert 0 < len(expected) < SIZE // 2 + 1
+    assert torch.equal(some["change"], full[expected])
+    assert len(everything["index"]) == int((full != 0).sum()), "what did not change at all never travels"
+    assert FedMatch.delta == 1e-5
+
+
+def test_the_server_averages_what_the_clients_made_of_psi() -> None:
+    method, site = fedmatch(helpers=0), server_site()
+    state = method.before_clients(method.start(random_theta(1)), site, generator(0))
+    replies = [
+        {"index": torch.tensor([0, 3], dtype=torch.int32), "change": torch.tensor([0.5, 1.0])},
+        {"index": torch.tensor([3], dtype=torch.int32), "change": torch.tensor([-2.0])},
+    ]
+    updates = [ClientUpdate(k, reply, 5, {}) for k, reply in enumerate(replies)]
+
+    done = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
+
+    expected = state.extra["wire_psi"].clone()
+    expected[0] += 0.25  # (0.5 + 0) / 2
+    expected[3] -= 0.5  # (1 − 2) / 2
+    torch.testing.assert_close(done.extra["psi"], expected)
+    torch.testing.assert_close(done.omega, state.sigma + expected)
+    assert torch.equal(done.sigma, state.sigma)
+
+
+def test_strong_views_are_fedmatchs() -> None:
+    """Six operations out of the 13 that do something, each at a level below M, M drawn from 2 to 5 for each image."""
+    images, others = random_images(64, 1), tuple(name for name in POOL if name != "identity")
+    seen = module.strong(images, generator(0))
+    assert len(others) == 13
+    assert torch.equal(seen, rand_augment(images, generator(0), layers=6, magnitude=(2, 5), pool=others))
+    assert int((seen != images).flatten(1).any(1).sum()) > 48
+
+
+def test_published_settings() -> None:
+    method = FedMatch(Supervised(), LocalSGD(), MEAN)
+    assert (method.lambda_s, method.lambda_i, method.lambda_a) == (10, 1e-2, 1e-2)
+    assert (method.lambda_l2, method.lambda_l1, method.threshold) == (10, 1e-5, 0.75)
+    assert (method.helpers, method.interval, method.usual_aggregator) == (2, 10, "uniform")
+
+
+def test_lite_is_fedmatch_without_helpers() -> None:
+    lite = fedmatch_lite(Supervised(), LocalSGD(), MEAN, threshold=0.5)
+    assert (lite.helpers, lite.lambda_i, lite.threshold, lite.lambda_a) == (0, 0.0, 0.5, 1e-2)
+    site = server_site()
+    state = lite.before_clients(lite.start(random_theta(1)), site, generator(0))
+    updates = [ClientUpdate(0, lite.train_client(lite.broadcast(state, 0), client_site(0), generator(1)).reply, 12, {})]
+    done = lite.after_clients(replace(state, participation={0: 1}), updates, site, generator(2))
+    assert not any(name.startswith(("client/", "embedding/")) for name in done.extra), "no library is kept"
+    assert set(lite.broadcast(replace(done, round=10), 0)) == {"sigma", "psi", "lr"}

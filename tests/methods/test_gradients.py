@@ -1,0 +1,166 @@
+"""Every loss term moves the parameters it is meant to move, all of them, and no others; on a real convolutional net."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tests.methods.tiny import MEAN, generator
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedfew.aggregators.weighted import uniform
+from fedfew.core.network import Network, Pixels
+from fedfew.core.types import ClientSite, LabeledSet, OracleSite, Payload, ServerSite
+from fedfew.methods.all_labels import AllLabels
+from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.fedmatch import FedMatch
+from fedfew.methods.fedmix import FedMix
+from fedfew.methods.server_only import ServerOnly
+from fedfew.models.build import build_model
+from fedfew.objectives import PseudoLabel
+from fedfew.training.sgd import LocalSGD, Supervised
+
+CLASSES, PLAIN = 4, Supervised(LocalSGD(lr=0.1))
+LR = torch.tensor(0.1, dtype=torch.float64)
+
+
+def conv_network(norm: str = "group") -> Network:
+    module = build_model("cnn", 1, 12, CLASSES, {"width": 4, "norm": norm}, generator(0))
+    network = Network.of(module, Pixels.unit(1))
+    with torch.no_grad():  # norms at 1 and 0 and a small last layer hide some gradients, so a little noise on all
+        network.vector[: network.layout.trainable] += 0.05 * torch.randn(
+            network.layout.trainable, generator=generator(1)
+        )
+    return network
+
+
+def images(count: int = 8) -> Tensor:
+    return torch.randint(0, 256, (count, 1, 12, 12), dtype=torch.uint8, generator=generator(2))
+
+
+def labeled(count: int = 8) -> LabeledSet:
+    return LabeledSet(images(count), torch.arange(count) % CLASSES)
+
+
+def site(network: Network) -> ClientSite:
+    return ClientSite(0, network, images(), CLASSES)
+
+
+def assert_all_moved(network: Network, before: Tensor, after: Tensor) -> None:
+    """Every tensor of parameters has changed somewhere."""
+    old, new = network.layout.views(before), network.layout.views(after)
+    still = [name for name, _ in network.module.named_parameters() if torch.equal(old[name], new[name])]
+    assert not still, f"no gradient reached {', '.join(still)}"
+
+
+OFF = {"lambda_ce": 0.0, "lambda_consistency": 0.0, "lambda_anchor": 0.0, "threshold": 0.0}
+FEDMIX_TERMS: dict[str, dict[str, Any]] = {
+    "pseudo-label cross-entropy": {"lambda_ce": 1.0},
+    "consistency": {"lambda_consistency": 10.0},
+    "anchor": {"lambda_anchor": 0.1},
+}
+
+
+@pytest.mark.parametrize("term", FEDMIX_TERMS)
+def test_each_term_of_fedmix_moves_every_parameter(term: str) -> None:
+    network = conv_network()
+    omega = network.snapshot()
+    method = FedMix(PLAIN, LocalSGD(lr=0.1), MEAN, **(OFF | FEDMIX_TERMS[term]))
+    payload: Payload = {"omega": omega, "sigma": omega + 0.1, "lr": LR}
+    assert_all_moved(network, omega, method.train_client(payload, site(network), generator(3)).reply["psi"])
+
+
+def test_without_its_terms_fedmix_moves_nothing() -> None:
+    network = conv_network()
+    omega = network.snapshot()
+    payload: Payload = {"omega": omega, "sigma": omega + 0.1, "lr": LR}
+    method = FedMix(PLAIN, LocalSGD(lr=0.1), MEAN, **OFF)  # type: ignore[arg-type]
+    assert torch.equal(method.train_client(payload, site(network), generator(3)).reply["psi"], omega)
+
+
+FEDMATCH_OFF = {"lambda_i": 0.0, "lambda_a": 0.0, "lambda_l1": 0.0, "lambda_l2": 0.0, "threshold": 0.0, "delta": 0.0}
+
+
+@pytest.mark.parametrize("term", ["lambda_i", "lambda_a", "lambda_l1", "lambda_l2"])
+def test_each_term_of_fedmatch_moves_psi_and_leaves_sigma_and_helpers(term: str) -> None:
+    network = conv_network()
+    sigma = network.snapshot()
+    psi, helper = 0.2 * sigma, 0.5 * sigma.flip(0)
+    held = [t.clone() for t in (sigma, psi, helper)]
+    method = FedMatch(PLAIN, LocalSGD(lr=0.1), MEAN, **(FEDMATCH_OFF | {term: 0.5}))  # type: ignore[arg-type]
+    payload: Payload = {"sigma": sigma, "psi": psi, "helper0": helper, "lr": LR}
+
+    reply = method.train_client(payload, site(network), generator(3)).reply
+
+    change = torch.zeros_like(psi)
+    change[reply["index"].long()] = reply["change"]
+    assert_all_moved(network, psi, psi + change)
+    assert all(torch.equal(a, b) for a, b in zip((sigma, psi, helper), held, strict=True))
+
+
+def test_helpers_are_constants_for_the_divergence() -> None:
+    network = conv_network()
+    targets = one_hot(torch.arange(8) % CLASSES, CLASSES).float()[None].requires_grad_()
+    method = FedMatch(PLAIN, LocalSGD(), MEAN, **(FEDMATCH_OFF | {"lambda_i": 1.0}))  # type: ignore[arg-type]
+    loss, _, _ = method.loss(network, images(), targets.detach(), generator(0))
+    assert loss is not None
+    loss.backward()
+    assert network.gradient[: network.layout.trainable].any() and targets.grad is None
+
+
+SERVERS: dict[str, Callable[[], Any]] = {
+    "fedmix": lambda: FedMix(PLAIN, LocalSGD(), uniform),
+    "fedmatch": lambda: FedMatch(PLAIN, LocalSGD(), uniform),
+    "fedavg": lambda: FedAvg(PLAIN, LocalSGD(), uniform, PseudoLabel()),
+    "server-only": lambda: ServerOnly(PLAIN, LocalSGD(), uniform),
+    "all-labels": lambda: AllLabels(PLAIN, LocalSGD(), uniform),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_the_servers_cross_entropy_moves_sigma_and_nothing_else(name: str) -> None:
+    network, method = conv_network(), SERVERS[name]()
+    state = method.start(network.snapshot())
+    held = {key: t.clone() for key, t in state.extra.items()} | {"omega": state.omega.clone()}
+
+    trained = method.before_clients(state, ServerSite(network, labeled(), CLASSES), generator(0))
+
+    assert_all_moved(network, state.sigma, trained.sigma)
+    assert torch.equal(trained.omega, held["omega"])
+    if name == "fedmatch":
+        assert torch.equal(trained.extra["psi"], held["psi"])
+
+
+def test_pseudo_labels_and_the_proximal_term_move_every_parameter() -> None:
+    network = conv_network()
+    omega = network.snapshot()
+    payload: Payload = {"omega": omega, "lr": LR, "progress": torch.tensor(1.0)}
+    plain = FedAvg(PLAIN, LocalSGD(lr=0.1, batch=4), MEAN, PseudoLabel(threshold=0.0))
+    psi = plain.train_client(payload, site(network), generator(3)).reply["psi"]
+    assert_all_moved(network, omega, psi)
+    held = FedAvg(PLAIN, LocalSGD(lr=0.1, batch=4), MEAN, PseudoLabel(threshold=0.0), prox=1.0)
+    pulled = held.train_client(payload, site(network), generator(3)).reply["psi"]
+    assert_all_moved(network, psi, pulled)  # the second step is pulled back
+
+
+def test_true_labels_move_every_parameter_of_the_upper_bound() -> None:
+    network = conv_network()
+    omega = network.snapshot()
+    method = AllLabels(PLAIN, LocalSGD(lr=0.1), MEAN)
+    oracle = OracleSite(0, network, labeled(), CLASSES)
+    psi = method.train_with_labels({"omega": omega, "lr": LR}, oracle, generator(3)).reply["psi"]
+    assert_all_moved(network, omega, psi)
+
+
+def test_penalties_leave_running_statistics_to_the_data() -> None:
+    """With batch norm and nothing but the anchor, running statistics move by what passes through, never by the pull."""
+    network = conv_network("batch")
+    omega, n = network.snapshot(), network.layout.trainable
+    ends = []
+    for strength in (0.0, 0.1):
+        method = FedMix(PLAIN, LocalSGD(lr=1e-9), MEAN, **(OFF | {"lambda_anchor": strength}))  # type: ignore[arg-type]
+        payload: Payload = {"omega": omega, "sigma": omega + 100, "lr": torch.tensor(1e-9)}
+        ends.append(method.train_client(payload, site(network), generator(3)).reply["psi"][n:])
+    torch.testing.assert_close(*ends)
+    assert not torch.equal(ends[0], omega[n:])

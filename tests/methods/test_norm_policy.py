@@ -1,0 +1,139 @@
+"""FedBN and measured statistics: what stays with a client, what the server gets, and what it evaluates with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite
+from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.fedbn import fedbn
+from fedfew.methods.grouping import Grouping
+from fedfew.objectives.pseudo_labels import PseudoLabel
+from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.transforms.norm_policy import LocalNorm, NormPolicy, ServerStatistics, norm_entries, with_statistics
+
+SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
+SERVER = Supervised(SGD)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normed(norm: str = "batch") -> Network:
+    layer = {"batch": nn.BatchNorm2d(2), "group": nn.GroupNorm(1, 2), "none": nn.Identity()}[norm]
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), layer, nn.Flatten(), nn.Linear(72, 3))
+    return Network.of(module, Pixels.unit(1))
+
+
+def images(count: int, seed: int) -> Tensor:
+    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
+
+
+def client(network: Network, k: int = 0) -> ClientSite:
+    return ClientSite(k, network, images(8, 20 + k) // (k + 1), 3, flips=False)
+
+
+def server(network: Network) -> ServerSite:
+    return ServerSite(network, LabeledSet(images(6, 9), torch.arange(6) % 3), 3, flips=False)
+
+
+def fedavg() -> FedAvg:
+    return FedAvg(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0))
+
+
+def test_norm_entries_are_scale_shift_and_statistics() -> None:
+    network = normed()
+    mask = norm_entries(network)
+    views = network.layout.views(network.vector)
+    norm = {name for name in views if name.startswith("1.")}
+    assert norm == {"1.weight", "1.bias", "1.running_mean", "1.running_var"}
+    assert int(mask.sum()) == 4 * 2
+    assert torch.equal(mask, network.layout.select(network.vector, frozenset(norm)))
+    assert int(norm_entries(normed("group")).sum()) == 2 * 2
+    assert not norm_entries(normed("none")).any()
+
+
+def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
+    network = normed()
+    method = fedbn(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0))
+    mask, sites = norm_entries(network), [client(network, 0), client(network, 1)]
+    state = method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
+    payload = method.broadcast(state, 0)
+    first = [method.train_client(payload, site, seeded(1)) for site in sites]
+    plain = [fedavg().train_client(payload, client(network, k), seeded(1)).reply["psi"] for k in range(2)]
+    for trained, alone, site in zip(first, plain, sites, strict=True):
+        assert torch.equal(trained.reply["psi"][~mask], alone[~mask]), "the first round is FedAvg's"
+        assert torch.equal(trained.reply["psi"][mask], payload["omega"][mask]), "nothing of the client's norm travels"
+        assert torch.equal(site.memory["norm.omega"], alone[mask])
+    assert not torch.equal(sites[0].memory["norm.omega"], sites[1].memory["norm.omega"])
+
+    updates = [ClientUpdate(k, trained.reply, 8, trained.metrics) for k, trained in enumerate(first)]
+    after = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, server(network), seeded(2))
+    assert torch.allclose(after.omega[mask], state.sigma[mask], atol=1e-6), "the server evaluates with its own"
+    assert torch.allclose(after.omega[~mask], (plain[0] + plain[1])[~mask] / 2, atol=1e-6)
+
+    second = method.broadcast(method.before_clients(replace(after, round=1), server(network), seeded(3)), 0)
+    own = second["omega"].clone()
+    own[mask] = sites[0].memory["norm.omega"]
+    expected = fedavg().train_client(second | {"omega": own}, client(network, 0), seeded(5)).reply["psi"]
+    trained = method.train_client(second, sites[0], seeded(5))
+    assert torch.equal(trained.reply["psi"][~mask], expected[~mask])
+    assert torch.equal(sites[0].memory["norm.omega"], expected[mask])
+
+
+def test_a_net_without_normalisation_is_refused() -> None:
+    network = normed("none")
+    method = LocalNorm(fedavg())
+    with pytest.raises(FedfewError, match=r"E113 model.name: the model has no normalisation layers"):
+        method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
+
+
+def test_statistics_are_those_of_the_images_whatever_the_batches() -> None:
+    network = normed()
+    data = images(50, 4)
+    start = network.snapshot()
+    outputs = network.module[0](network.input(data))  # type: ignore[index]
+    whole = with_statistics(network, start, data)
+    views = network.layout.views(whole)
+    assert torch.allclose(views["1.running_mean"], outputs.mean((0, 2, 3)), atol=1e-5)
+    assert torch.allclose(views["1.running_var"], outputs.var((0, 2, 3)), atol=1e-5)
+    in_parts = network.layout.views(with_statistics(network, start, data, batch=15))  # 15, 15, 15 and 5 images
+    assert torch.allclose(in_parts["1.running_mean"], views["1.running_mean"], atol=1e-5)
+    assert torch.equal(whole[: network.layout.trainable], start[: network.layout.trainable])
+    assert network.module[1].momentum == 0.1  # type: ignore[index]
+
+
+def test_server_data_statistics_replace_the_clients() -> None:
+    network = normed()
+    site, method = server(network), ServerStatistics(fedavg())
+    state = replace(method.before_clients(method.start(network.snapshot()), site, seeded(0)), participation={0: 1})
+    strange = state.sigma.clone()
+    strange[network.layout.trainable :] = 1e6
+    after = method.after_clients(state, [ClientUpdate(0, {"psi": strange}, 8)], site, seeded(1))
+    assert torch.equal(after.omega, with_statistics(network, strange, site.labeled.images))
+    assert float(after.omega.abs().max()) < 1e4
+
+
+def test_server_data_statistics_reach_the_groups_models_too() -> None:
+    network = normed()
+    site, method = server(network), ServerStatistics(Grouping(SERVER, SGD, AGGREGATORS["uniform"], groups=2))
+    state = method.before_clients(method.start(network.snapshot()), site, seeded(0))
+    strange = state.sigma.clone()
+    strange[network.layout.trainable :] = 1e6
+    updates = [ClientUpdate(k, {"psi": strange + k}, 8, {"steps": 1.0}) for k in range(4)]
+    after = method.after_clients(replace(state, participation=dict.fromkeys(range(4), 1)), updates, site, seeded(1))
+    assert after.extra["groups"].shape == (2, network.layout.size)
+    assert float(after.extra["groups"].abs().max()) < 1e5
+
+
+def test_the_policy_wraps() -> None:
+    method = fedavg()
+    assert NormPolicy().around(method) is method
+    assert isinstance(NormPolicy("local").around(method), LocalNorm)
+    assert isinstance(NormPolicy("server-data").around(method), ServerStatistics)

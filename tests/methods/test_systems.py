@@ -1,0 +1,319 @@
+"""FedSiam, DS-FL and grouping: their equations with numbers worked out here, and the gradients of their terms."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
+from fedfew.methods.dsfl import DSFL, outputs, sharpened
+from fedfew.methods.fedsiam import FedSiam, fedsiam_pi, follow
+from fedfew.methods.grouping import Grouping, deal, gradient_diversity
+from fedfew.objectives import OBJECTIVES
+from fedfew.objectives.objective import soft_ramp
+from fedfew.objectives.pseudo_labels import PseudoLabel
+from fedfew.training.augment import weak
+from fedfew.training.sgd import LocalSGD, Supervised, train_server
+
+SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)
+SERVER = Supervised(SGD)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def net() -> Network:
+    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), Pixels.unit(1))
+
+
+def images(count: int, seed: int) -> Tensor:
+    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
+
+
+def client(network: Network, count: int = 8, k: int = 0) -> ClientSite:
+    return ClientSite(k, network, images(count, 20 + k), 3, flips=False)
+
+
+def server(network: Network, open_images: int = 0) -> ServerSite:
+    labeled = LabeledSet(images(6, 9), torch.arange(6) % 3)
+    return ServerSite(network, labeled, 3, flips=False, open=images(open_images, 10))
+
+
+def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Tensor:
+    return scale * torch.randn(network.layout.size, generator=seeded(seed))
+
+
+def answered(state: ServerState, count: int) -> ServerState:
+    return replace(state, participation=dict.fromkeys(range(count), 1))
+
+
+# FedSiam
+
+
+def siam(**options: Any) -> FedSiam:
+    return FedSiam(SERVER, SGD, AGGREGATORS["uniform"], **options)
+
+
+def test_fedsiam_compares_the_online_network_with_the_target() -> None:
+    network = net()
+    online, target = theta(network), theta(network, 0.2, 4)
+    network.load(online)
+    method, rng = siam(noise=0.0), seeded(7)
+    ours = method.loss(network, images(5, 1), target, seeded(7), False)
+    one, other = weak(images(5, 1), rng, False), None
+    torch.randn(one.shape, generator=rng)
+    other = weak(images(5, 1), rng, False)
+    p = network(other).softmax(1)
+    network.load(target)
+    q = network(one).softmax(1).detach()
+    assert ours.item() == pytest.approx(((p - q) ** 2).sum(1).mean().item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("uploads", ["both", "online"])
+def test_the_agreement_has_a_gradient_in_the_online_network_alone(uploads: Any) -> None:
+    network = net()
+    network.load(theta(network))
+    target = theta(network, 0.2, 4) if uploads == "both" else None
+    before = None if target is None else target.clone()
+    network.gradient.zero_()
+    siam(uploads=uploads).loss(network, images(5, 1), target, seeded(7), False).backward()
+    assert float(network.gradient.norm()) > 1e-4
+    assert target is None or (before is not None and torch.equal(target, before))
+
+
+def test_the_noise_has_the_deviation_it_says() -> None:
+    grey = torch.full((50, 1, 8, 8), 128, dtype=torch.uint8)
+    views = siam(noise=0.1).disturbed(grey, seeded(0), False)
+    assert float((views - 128).std()) == pytest.approx(25.5, rel=0.05)
+
+
+def test_the_target_follows_with_a_ramp() -> None:
+    network = net()
+    network.load(torch.full((network.layout.size,), 4.0))
+    target = torch.zeros(network.layout.size)
+    follow(target, network, 0.75)
+    assert torch.allclose(target, torch.full_like(target, 1.0))
+
+    omega, site = theta(network), client(network, 4)  # one batch: one step, after which the target follows once
+    payload = {"omega": omega, "target": omega + 1, "lr": torch.tensor(0.05), "progress": torch.tensor(0.1)}
+    trained = siam(decay=0.8).train_client(payload, site, seeded(2))
+    a = 0.8 * soft_ramp(0.1, 0.2)
+    expected = a * (omega + 1) + (1 - a) * trained.reply["psi"]
+    assert torch.allclose(trained.reply["target"], expected, atol=1e-6)
+    assert torch.equal(payload["target"], omega + 1), "what was sent is not changed"
+    assert trained.votes is None
+
+
+def test_fedsiam_pi_sends_half_and_has_no_target() -> None:
+    network = net()
+    method = fedsiam_pi(SERVER, SGD, AGGREGATORS["uniform"])
+    assert list(method.reply_schema(network.layout)) == ["psi"]
+    assert list(siam().reply_schema(network.layout)) == ["psi", "target"]
+    state = method.before_clients(method.start(theta(network)), server(network), seeded(0))
+    payload = method.broadcast(state, 0)
+    assert sorted(payload) == ["lr", "omega", "progress"]
+    trained = method.train_client(payload, client(network), seeded(1))
+    assert list(trained.reply) == ["psi"]
+    assert not torch.equal(trained.reply["psi"], payload["omega"])
+
+
+def test_both_networks_are_averaged_and_the_server_trains_the_online_one() -> None:
+    network = net()
+    site, method = server(network), siam()
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    assert torch.equal(state.extra["target"], state.sigma), "the first target is the first trained model"
+    replies = [{"psi": state.sigma + d, "target": state.sigma - d} for d in (1.0, 3.0)]
+    updates = [ClientUpdate(k, reply, 5, {"steps": 1.0}) for k, reply in enumerate(replies)]
+    after = method.after_clients(answered(state, 2), updates, site, seeded(1))
+    assert torch.allclose(after.omega, state.sigma + 2, atol=1e-5)
+    assert torch.allclose(after.extra["target"], state.sigma - 2, atol=1e-5)
+    following = method.before_clients(replace(after, round=1), site, seeded(2))
+    assert torch.equal(following.extra["target"], after.extra["target"])
+    assert torch.equal(following.sigma, train_server(SERVER, after.omega, replace(after, round=1), site, seeded(2)))
+
+
+# DS-FL
+
+
+def dsfl(**options: Any) -> DSFL:
+    objective = PseudoLabel(threshold=0.4)
+    return DSFL(SERVER, SGD, AGGREGATORS["uniform"], objective, **options)
+
+
+def test_entropy_reduction_by_hand() -> None:
+    q = torch.tensor([[0.5, 0.3, 0.2]])
+    exp = np.exp([5.0, 3.0, 2.0])
+    assert sharpened(q, 0.1)[0].tolist() == pytest.approx((exp / exp.sum()).tolist(), rel=1e-5)
+
+
+def test_clients_are_heard_on_the_open_images_and_the_server_distils() -> None:
+    network = net()
+    site, method = server(network, 12), dsfl(subset=7, distill_epochs=2)
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    asked = state.extra["open"]
+    assert asked.shape == (7, 1, 8, 8)
+    open_rows = {tuple(row.flatten().tolist()) for row in site.open}
+    assert all(tuple(row.flatten().tolist()) in open_rows for row in asked)
+
+    payload = method.broadcast(state, 0)
+    trained = method.train_client(payload, client(network), seeded(1))
+    assert list(trained.reply) == ["probabilities"]
+    assert trained.reply["probabilities"].shape == (7, 3)
+    assert torch.allclose(trained.reply["probabilities"], network.probabilities(asked))
+    network.load(payload["omega"])
+    assert not torch.allclose(trained.reply["probabilities"], network.probabilities(asked)), "the client trained first"
+
+    p = torch.rand(2, 7, 3, generator=seeded(4)).softmax(2)
+    updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(2)]
+    after = method.after_clients(answered(state, 2), updates, site, seeded(5))
+    rng = seeded(5)
+    targets = sharpened((p[0] + p[1]) / 2, 0.1)
+    middle = method.distill(state, asked, targets, site, rng)
+    assert torch.allclose(after.omega, train_server(SERVER, middle, state, site, rng), atol=1e-5)
+
+
+def test_distillation_is_the_cross_entropy_with_the_soft_target() -> None:
+    network = net()
+    site, method = server(network, 4), dsfl(subset=4, distill_epochs=1)
+    start = theta(network)
+    state = ServerState(0, start, start)
+    asked, targets = site.open, torch.tensor([[0.7, 0.2, 0.1]]).repeat(4, 1)
+    moved = method.distill(state, asked, targets, site, seeded(3))
+    rng = seeded(3)
+    order = torch.randperm(4, generator=rng)
+    network.load(start)
+    network.gradient.zero_()
+    cross_entropy(network(weak(asked[order], rng, False)), targets).backward()
+    assert torch.allclose(moved, start - 0.05 * network.gradient, atol=1e-6)
+    assert float(network.gradient.norm()) > 1e-3
+
+
+def test_a_client_that_shouts_is_not_heard_better() -> None:
+    network = net()
+    site, method = server(network, 3), dsfl(subset=3)
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    honest = torch.tensor([[0.2, 0.5, 0.3]]).repeat(3, 1)
+    loud, plain = torch.tensor([[1e6, 0.0, -5.0]]).repeat(3, 1), torch.tensor([[1.0, 0.0, 0.0]]).repeat(3, 1)
+    results = []
+    for reply in (loud, plain):
+        updates = [ClientUpdate(0, {"probabilities": honest}, 5), ClientUpdate(1, {"probabilities": reply}, 5)]
+        results.append(method.after_clients(answered(state, 2), updates, site, seeded(5)).omega)
+    assert torch.equal(*results)
+
+
+@pytest.mark.parametrize("name", ["median", "trimmed-mean", "krum", "fedavg", "fedfreq"])
+def test_aggregators_combine_probabilities_too(name: str) -> None:
+    network = net()
+    site = server(network, 3)
+    method = replace(dsfl(subset=3), aggregator=AGGREGATORS[name])
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    p = torch.rand(5, 3, 3, generator=seeded(4)).softmax(2)
+    updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(5)]
+    assert torch.isfinite(method.after_clients(answered(state, 5), updates, site, seeded(5)).omega).all()
+
+
+def test_the_reply_does_not_grow_with_the_model() -> None:
+    small, large = (
+        net().layout,
+        Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3)), Pixels.unit(1)),
+    )
+    assert dsfl(subset=9).reply_schema(small) == dsfl(subset=9).reply_schema(large.layout)
+    assert outputs(small) == 3
+
+
+def test_too_small_an_open_set_is_refused_with_the_remedy() -> None:
+    network = net()
+    with pytest.raises(FedfewError, match=r"E113 dataset.open: method.subset is 9, but the open set has 4 images"):
+        dsfl(subset=9).before_clients(dsfl().start(theta(network)), server(network, 4), seeded(0))
+
+
+def test_a_model_whose_classes_cannot_be_told_is_refused() -> None:
+    odd = Network.of(nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), Pixels.unit(1))
+    with pytest.raises(FedfewError, match=r"E113 model.name"):
+        dsfl(subset=2).before_clients(dsfl().start(odd.snapshot()), server(odd, 4), seeded(0))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_every_objective_serves_ds_fl(name: str) -> None:
+    network = net()
+    method = replace(dsfl(subset=3), objective=OBJECTIVES[name]())
+    state = method.before_clients(method.start(theta(network)), server(network, 3), seeded(0))
+    trained = method.train_client(method.broadcast(state, 0), client(network), seeded(1))
+    assert torch.allclose(trained.reply["probabilities"].sum(1), torch.ones(3))
+
+
+# Grouping
+
+
+def grouping(**options: Any) -> Grouping:
+    return Grouping(SERVER, SGD, AGGREGATORS["uniform"], **options)
+
+
+def test_gradient_diversity_by_hand() -> None:
+    same = [torch.tensor([1.0, 2.0])] * 4
+    assert gradient_diversity(same) == pytest.approx(1 / 4)
+    assert gradient_diversity([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 5.0])]) == pytest.approx(1)
+    a, b = np.array([3.0, 1.0]), np.array([-2.0, 1.0])
+    expected = (a @ a + b @ b) / ((a + b) @ (a + b))
+    assert gradient_diversity([torch.tensor(a), torch.tensor(b)]) == pytest.approx(expected)
+    assert gradient_diversity([torch.zeros(2)]) == 0
+
+
+def test_deal_gives_everyone_a_group() -> None:
+    groups = deal(7, 3, seeded(0))
+    assert sorted(len(g) for g in groups) == [2, 2, 3]
+    assert sorted(torch.cat(groups).tolist()) == list(range(7))
+    assert len(deal(2, 5, seeded(0))) == 2
+
+
+def test_a_groups_model_counts_the_server_as_one_more_client() -> None:
+    network = net()
+    site, method = server(network), grouping(groups=1)
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    updates = [ClientUpdate(k, {"psi": state.omega + d}, 5, {"steps": 1.0}) for k, d in enumerate((1.0, 2.0, 6.0))]
+    after = method.after_clients(answered(state, 3), updates, site, seeded(1))
+    expected = (state.sigma + 3 * state.omega + 9.0) / 4
+    assert torch.allclose(after.omega, expected, atol=1e-5)
+    assert after.weights == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25})
+    assert after.metrics["gradient_diversity"] == pytest.approx((1 + 4 + 36) / 81, rel=1e-4)
+
+
+def test_groups_part_ways_and_their_models_go_out_again() -> None:
+    network = net()
+    site, method = server(network), grouping(groups=2)
+    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    updates = [ClientUpdate(k, {"psi": state.omega + k}, 5, {"steps": 1.0}) for k in range(4)]
+    after = method.after_clients(answered(state, 4), updates, site, seeded(1))
+    models = after.extra["groups"]
+    assert models.shape[0] == 2
+    assert not torch.allclose(models[0], models[1])
+    members = deal(4, 2, seeded(1))
+    for model, group in zip(models, members, strict=True):
+        assert torch.allclose(
+            model, (state.sigma + sum(updates[i].reply["psi"] for i in group.tolist())) / 3, atol=1e-5
+        )
+    assert torch.allclose(after.omega, models.mean(0), atol=1e-6)
+    after = method.before_clients(replace(after, round=1), site, seeded(2))
+    sent = [method.broadcast(after, k)["omega"] for k in range(20)]
+    which = [int(torch.equal(vector, models[1])) for vector in sent]
+    assert all(torch.equal(vector, models[i]) for vector, i in zip(sent, which, strict=True))
+    assert 0 < sum(which) < 20
+    assert torch.equal(sent[3], method.broadcast(after, 3)["omega"]), "asked twice, the same model"
+
+
+def test_clients_of_grouping_train_with_fixmatch() -> None:
+    network = net()
+    method = grouping(threshold=0.4)
+    state = method.before_clients(method.start(theta(network)), server(network), seeded(0))
+    trained = method.train_client(method.broadcast(state, 0), client(network), seeded(1))
+    assert trained.metrics["steps"] == 2
+    assert trained.metrics["coverage"] > 0
+    assert not torch.equal(trained.reply["psi"], state.omega)

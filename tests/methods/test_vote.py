@@ -1,0 +1,46 @@
+"""The argmax vote (Eq. 8): the mean of A softmaxes decides, and counts from τ on."""
+
+import torch
+
+import fedfew
+from fedfew.training.vote import Ballot, vote
+
+# A = 2 views of B = 3 images in C = 3 classes; eighths, so that every mean is exact
+VIEWS = torch.tensor(
+    [
+        [[0.750, 0.125, 0.125], [0.125, 0.750, 0.125], [0.500, 0.250, 0.250]],
+        [[0.250, 0.625, 0.125], [0.125, 0.875, 0.000], [0.250, 0.125, 0.625]],
+    ]
+)
+# means:       .500  .375   .125     .125   .8125  .0625    .375   .1875  .4375
+
+
+def test_the_mean_of_the_views_decides() -> None:
+    labels, keep = vote(VIEWS, 0.6)
+    assert labels.tolist() == [0, 1, 2]  # view 2 alone would say 1, 1, 2 and view 1 alone 0, 1, 0
+    assert keep.tolist() == [False, True, False]
+    assert fedfew.vote is vote
+
+
+def test_the_threshold_is_inclusive_and_on_the_mean_not_the_sum() -> None:
+    assert vote(VIEWS, 0.5)[1].tolist() == [True, True, False]
+    assert vote(VIEWS, 0.5 + 2**-20)[1].tolist() == [False, True, False]
+    assert vote(VIEWS, 0.8125)[1].tolist() == [False, True, False]
+    assert vote(VIEWS, 0.0)[1].all() and not vote(VIEWS, 1.0)[1].any()
+
+
+def test_the_mask_may_look_at_the_first_view_alone() -> None:
+    labels, keep = vote(VIEWS, 0.75, mask_on="first")
+    assert labels.tolist() == [0, 1, 2]  # the label is the mean's all the same
+    assert keep.tolist() == [True, True, False]  # first views: .75, .75, .5
+
+
+def test_a_ballot_keeps_the_last_vote_on_each_image() -> None:
+    ballot = Ballot(4)
+    assert ballot.votes.tolist() == [-1] * 4 and ballot.coverage == 0.0
+    ballot.record(torch.tensor([3, 0]), torch.tensor([7, 8]), torch.tensor([True, False]))
+    assert ballot.votes.tolist() == [-1, -1, -1, 7]
+    ballot.record(torch.tensor([0, 3]), torch.tensor([2, 5]), torch.tensor([True, False]))
+    assert ballot.votes.tolist() == [2, -1, -1, -1]
+    assert ballot.coverage == 1 / 4
+    assert Ballot(0).coverage == 0.0

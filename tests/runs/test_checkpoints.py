@@ -1,0 +1,338 @@
+"""Checkpoints: a run that stops between any two file operations, or has a bit flipped, ends as if nothing had been."""
+
+import errno
+import random
+import resource
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, resume
+from tests.runtime.tiny_run import model_hash, records, tiny
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import open_sealed, sealed_json, write_atomically
+from fedfew.core.types import ServerState
+from fedfew.runs.checkpoints import Checkpoints
+from fedfew.runs.folder import RunFolder
+from fedfew.runs.journal import EMPTY, Journal, begin, go_on, sealed
+from fedfew.runs.run import Run
+from fedfew.runs.session import reopen, start
+
+
+def same(run: Run, undisturbed: Run) -> bool:
+    """Whether nobody could tell that something happened."""
+    whole = sorted(p.name for p in (run.path / "checkpoints").iterdir())
+    return (
+        model_hash(run) == model_hash(undisturbed)
+        and records(run) == records(undisturbed)
+        and (run.path / "checkpoints" / "rounds.jsonl").read_bytes() == (run.path / "rounds.jsonl").read_bytes()
+        and whole == sorted(p.name for p in (undisturbed.path / "checkpoints").iterdir())
+    )
+
+
+def quiet(fault: FedfewError) -> None:
+    raise AssertionError(f"nothing should be wrong: {fault}")
+
+
+def operations_of(folder: Path) -> int:
+    """How many file operations the rest of a run takes."""
+    session = reopen(copy_of(folder, "counted"), quiet)
+    with disk() as watched:
+        list(session.advance())
+    return watched.done
+
+
+def test_every_prefix_of_the_file_operations_can_be_gone_on_from(stopped: Path, undisturbed: Run) -> None:
+    total = operations_of(stopped)
+    assert total > 12  # a round's checkpoint, the model and the summary
+    for done in range(total):
+        folder = copy_of(stopped, "crashed")
+        session = reopen(folder, quiet)
+        with disk(stop_at=done), pytest.raises(Crash):
+            list(session.advance())
+        run, told = resume(folder)
+        assert told == [], f"after {done} operations"
+        assert same(run, undisturbed), f"after {done} operations"
+        assert list(run.path.rglob("*.tmp")) == []
+
+
+def test_every_prefix_when_clients_have_files_of_their_own(tmp_path: Path) -> None:
+    """FedMatch keeps a model of each client; a round writes only those that changed, twice."""
+    config = tiny(rounds=3, method__name="fedmatch", method__interval=1, clients=4, participation=0.5)
+    whole = start(config, tmp_path / "whole")
+    list(whole.advance())
+    session = start(config, tmp_path / "stopped")
+    rounds = session.advance()
+    next(rounds)
+    next(rounds)
+    rounds.close()
+    parts = sorted(p.name for p in (tmp_path / "stopped" / "checkpoints").glob("part-*"))
+    assert len(parts) >= 8
+    assert all(f"{name}.copy" in parts for name in parts if name.endswith(".safetensors"))
+    total = operations_of(tmp_path / "stopped")
+    assert total > 30
+    for done in range(0, total, 3):
+        folder = copy_of(tmp_path / "stopped", "crashed")
+        session = reopen(folder, quiet)
+        with disk(stop_at=done), pytest.raises(Crash):
+            list(session.advance())
+        run, told = resume(folder)
+        assert told == []
+        assert same(run, Run.open(tmp_path / "whole")), f"after {done} operations"
+
+
+def test_a_crash_while_the_folder_is_made_leaves_no_run(tmp_path: Path) -> None:
+    with disk() as watched:
+        start(tiny(), tmp_path / "counted")
+    for done in range(watched.done - 1):  # the last one makes the finished folder durable
+        with disk(stop_at=done), pytest.raises(Crash):
+            start(tiny(), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("torn", [1, 100])
+def test_a_line_torn_in_the_midst_is_dropped(stopped: Path, undisturbed: Run, torn: int) -> None:
+    folder = copy_of(stopped, "torn")
+    line = (undisturbed.path / "rounds.jsonl").read_bytes().splitlines()[2]
+    with (folder / "rounds.jsonl").open("ab") as file:
+        file.write(line[:torn])
+    assert len(Run.open(folder).rounds) == 2
+    run, told = resume(folder)
+    assert told == []
+    assert same(run, undisturbed)
+
+
+def test_single_bit_flips_are_told_and_healed(stopped: Path, undisturbed: Run) -> None:
+    """Positions spread over every file; ``tests/faults/bitflips.py`` does a thousand more."""
+    rng = random.Random(5)
+    finished = copy_of(undisturbed.path, "finished")
+    kept = {stopped: files_of(stopped), finished: files_of(finished)}
+    assert {p.name for p in kept[finished]} >= {
+        "run.toml", "environment.json", "partition.npz", "classes.json", "rounds.jsonl", "model.safetensors",
+        "summary.json", "round-000002.json", "round-000003.json", "state-000002.safetensors",
+        "state-000003.safetensors",
+    }  # fmt: skip
+    flips = 0
+    for origin, files in kept.items():
+        for path in files:
+            for number in range(10):
+                folder = copy_of(origin, "flipped")
+                bit = rng.randrange(8 * path.stat().st_size)
+                flip(folder / path.relative_to(origin), bit)
+                run, told = resume(folder)
+                where = f"bit {bit} of {path.relative_to(origin)}"
+                assert told, f"{where} was not noticed"
+                assert {fault.code for fault in told} <= {"E303", "E309", "E311"}, where
+                assert model_hash(run) == model_hash(undisturbed), where
+                assert records(run) == records(undisturbed), where
+                if number % 5 == 0:
+                    assert resume(folder)[1] == [], f"{where} was not healed"
+                flips += 1
+    assert flips >= 200
+
+
+def test_a_damaged_newest_checkpoint_falls_back_one_round(stopped: Path, undisturbed: Run) -> None:
+    folder = copy_of(stopped, "fallback")
+    flip(folder / "checkpoints" / "state-000002.safetensors", 40_000)
+    told: list[FedfewError] = []
+    session = reopen(folder, told.append)
+    assert session.state.round == 1
+    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E303", "round-000002.json")]
+    assert "state-000002.safetensors" in told[0].what
+    assert [record["round"] for record in session.advance()] == [2, 3]
+    assert same(Run.open(folder), undisturbed)
+
+
+def test_two_damaged_checkpoints_are_the_end(stopped: Path) -> None:
+    folder = copy_of(stopped, "lost")
+    for number in (1, 2):
+        flip(folder / "checkpoints" / f"state-{number:06d}.safetensors", 5_000)
+    before = {path: path.read_bytes() for path in files_of(folder)}
+    told: list[FedfewError] = []
+    with pytest.raises(FedfewError, match=r"E304.*none of 2 checkpoints is whole"):
+        reopen(folder, told.append)
+    assert [fault.code for fault in told] == ["E303", "E303"]
+    assert {path: path.read_bytes() for path in files_of(folder)} == before
+
+
+def test_a_client_s_tensor_is_restored_from_its_copy(tmp_path: Path) -> None:
+    """Both checkpoints may need the same one, so falling back would not help."""
+    config = tiny(rounds=3, method__name="fedmatch", method__interval=1, clients=4, participation=0.5)
+    rounds = start(config, tmp_path / "run").advance()
+    next(rounds)
+    next(rounds)
+    rounds.close()
+    whole, _ = resume(copy_of(tmp_path / "run", "whole"))
+    for part in sorted((tmp_path / "run" / "checkpoints").glob("part-*")):
+        folder = copy_of(tmp_path / "run", "damaged")
+        flip(folder / "checkpoints" / part.name, 8 * part.stat().st_size - 3)
+        run, told = resume(folder)
+        assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", part.name)]
+        assert model_hash(run) == model_hash(whole)
+        assert records(run) == records(whole)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+def test_a_disk_that_fails_is_named_and_the_last_checkpoint_is_whole(
+    code: int, stopped: Path, undisturbed: Run
+) -> None:
+    for done in range(0, operations_of(stopped) - 3, 4):
+        folder = copy_of(stopped, "full")
+        session = reopen(folder, quiet)
+        with disk(stop_at=done, fault=lambda: OSError(code, "the disk says no")):
+            try:
+                list(session.advance())
+            except FedfewError as fault:
+                assert (fault.code, fault.what) == ("E305", "the disk says no")
+                assert str(folder) in fault.place
+        run, told = resume(folder)
+        assert told == []
+        assert same(run, undisturbed)
+
+
+def test_a_file_that_may_not_grow_is_named(tmp_path: Path, undisturbed: Run) -> None:
+    """A real refusal by the system, as a full disk or a quota gives it."""
+    session = start(tiny(rounds=3), tmp_path / "run")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8_000, hard))  # the state has some 9,000 bytes
+    try:
+        with pytest.raises(FedfewError, match=r"E305.*state-000001.*File too large"):
+            list(session.advance())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list((tmp_path / "run").rglob("*.tmp")) == []
+    run, told = resume(tmp_path / "run")
+    assert told == []
+    assert same(run, undisturbed)
+
+
+def test_a_folder_that_vanishes_is_named(tmp_path: Path) -> None:
+    session = start(tiny(rounds=3), tmp_path / "run")
+    rounds = session.advance()
+    next(rounds)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(FedfewError, match="E305"):
+        next(rounds)
+    with pytest.raises(FedfewError, match=r"E302.*does not exist"):
+        reopen(tmp_path / "run", quiet)
+
+
+def test_a_disk_that_is_full_at_the_start_leaves_nothing(tmp_path: Path) -> None:
+    def full() -> OSError:
+        return OSError(errno.ENOSPC, "no space left")
+
+    with disk(stop_at=6, fault=full), pytest.raises(FedfewError, match=r"E305.*no space left"):
+        start(tiny(), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_two_checkpoints_are_kept_and_nothing_else(undisturbed: Run) -> None:
+    assert sorted(path.name for path in (undisturbed.path / "checkpoints").iterdir()) == [
+        "round-000002.json", "round-000003.json", "rounds.jsonl", "state-000002.safetensors",
+        "state-000003.safetensors",
+    ]  # fmt: skip
+
+
+def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    state = ServerState(
+        round=7,
+        omega=torch.randn(50),
+        sigma=torch.randn(50),
+        participation={11: 2, 3: 1},
+        validation=(0.25, 0.5),
+        extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
+        weights={11: 0.75, 3: 0.25, 100: 0.0},
+    )
+    memory = {3: {"mean": torch.randn(4), "a/b": torch.ones(2, dtype=torch.int64)}}
+    store = Checkpoints(tmp_path)
+    store.commit(7, store.write_state(state, memory), {"rounds": EMPTY, "note": "ü"})
+    found = Checkpoints(tmp_path).newest(lambda facts: facts["note"] == "ü", quiet)
+    back = found.state
+    assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.25, 0.5))
+    assert back.weights == state.weights
+    assert torch.equal(back.omega, state.omega)
+    assert torch.equal(back.sigma, state.sigma)
+    assert back.extra.keys() == state.extra.keys()
+    assert all(torch.equal(back.extra[name], tensor) for name, tensor in state.extra.items())
+    assert {k: list(kept) for k, kept in found.memory.items()} == {3: ["mean", "a/b"]}
+    assert torch.equal(found.memory[3]["a/b"], memory[3]["a/b"])
+
+
+def test_client_files_are_written_once_and_dropped_with_the_last_checkpoint_that_needs_them(tmp_path: Path) -> None:
+    def at(round: int, *clients: int) -> ServerState:
+        extra = {f"client/{k}": vectors[k] for k in clients}
+        return ServerState(round, torch.zeros(3), torch.zeros(3), extra=extra)
+
+    vectors = {k: torch.full((5,), float(k)) for k in range(4)}
+    store = Checkpoints(tmp_path)
+    counts = []
+    for state in (at(1, 0), at(2, 0, 1), at(3, 1), at(4, 2), at(5, 2)):
+        with disk() as watched:
+            store.commit(state.round, store.write_state(state, {}), {})
+        counts.append((watched.done, len(list(tmp_path.glob("part-*.safetensors")))))
+    assert [parts for _, parts in counts] == [1, 2, 2, 2, 1]
+    unchanged, changed = counts[2][0], counts[1][0]
+    assert changed > unchanged  # round 3 wrote no client file, round 2 wrote one
+
+
+def test_a_damaged_client_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    state = ServerState(1, torch.zeros(3), torch.zeros(3), extra={"client/0": torch.ones(5)})
+    store = Checkpoints(tmp_path)
+    store.commit(1, store.write_state(state, {}), {})
+    for part in tmp_path.glob("part-*"):
+        flip(part, 700)
+    again = Checkpoints(tmp_path)
+    again.commit(2, again.write_state(state.with_(round=2), {}), {})
+    assert torch.equal(again.newest(lambda _: True, quiet).state.extra["client/0"], torch.ones(5))
+
+
+@pytest.mark.parametrize("content", [{"weights": {6: 0.5, 10: 0.25, 7: 0.25}}, {"ü": [1e-05, None, True]}, {}])
+def test_sealed_json_opens_and_every_flipped_bit_shuts_it(content: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "sealed.json"
+    raw = sealed_json(content)
+    path.write_bytes(raw)
+    assert open_sealed(path) is not None
+    for bit in range(0, 8 * len(raw), 7):
+        flip(path, bit)
+        assert open_sealed(path) is None, bit
+        path.write_bytes(raw)
+    assert open_sealed(tmp_path / "nothing") is None
+
+
+def test_an_atomic_write_leaves_the_old_content_or_the_new(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    with disk() as watched:
+        write_atomically(path, b"old")
+    seen = set()
+    for done in range(watched.done):
+        with disk(stop_at=done), pytest.raises(Crash):
+            write_atomically(path, b"new")
+        seen.add(path.read_bytes())
+        path.write_bytes(b"old")
+    assert seen == {b"old", b"new"}
+
+
+def test_the_journal_seals_what_was_written_not_what_is_found(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    folder = RunFolder(tmp_path)
+    assert begin(folder) == EMPTY
+    journal = go_on(folder, EMPTY)
+    first = journal.append({"round": 1, "accuracy": 0.5})
+    flip(tmp_path / "rounds.jsonl", 77)
+    second = journal.append({"round": 2, "accuracy": None})
+    expected = b'{"round": 1, "accuracy": 0.5}\n{"round": 2, "accuracy": null}\n'
+    assert sealed(folder, second) == expected
+    assert sealed(folder, first) == expected[: first["bytes"]]
+    told: list[FedfewError] = []
+    assert isinstance(go_on(folder, first, told.append), Journal)
+    assert [fault.code for fault in told] == ["E309"]
+    assert (tmp_path / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
+    assert (tmp_path / "checkpoints" / "rounds.jsonl").read_bytes() == expected[: first["bytes"]]
+    for place in (tmp_path / "rounds.jsonl", tmp_path / "checkpoints" / "rounds.jsonl"):
+        flip(place, 3)
+    assert sealed(folder, first) is None
+    with pytest.raises(FedfewError, match="E309"):
+        go_on(folder, first)

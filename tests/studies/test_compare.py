@@ -1,0 +1,212 @@
+"""Comparisons: intervals by Student's t, pairs by seed, and a note or a refusal wherever a table could mislead."""
+
+import csv
+import io
+import math
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+from tests.studies.outcomes_by_hand import by_hand, flat
+
+from fedfew.core.errors import FedfewError
+from fedfew.studies.compare import Comparison, Interval, Row, compare
+from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
+
+T2 = 4.302653  # Student's t, 2 degrees of freedom, 97.5 %
+SERVER_ONLY: dict[str, Any] = {"method__name": "server-only"}
+
+
+def row(found: Comparison, **key: object) -> Row:
+    wanted = {name.replace("__", "."): value for name, value in key.items()}
+    rows = [r for r in found.rows if all(r.key.get(name) == value for name, value in wanted.items())]
+    assert len(rows) == 1, found.rows
+    return rows[0]
+
+
+def three_seeds(ours: tuple[float, ...] = (0.44, 0.50, 0.53)) -> Comparison:
+    runs = [flat(a, seed=s) for s, a in enumerate(ours)]
+    return compare([*runs, *(flat(a, seed=s, **SERVER_ONLY) for s, a in enumerate((0.40, 0.44, 0.48)))])
+
+
+def test_mean_and_interval_by_students_t() -> None:
+    found = row(three_seeds(), method__name="server-only").accuracy
+    assert found.mean == pytest.approx(0.44)
+    assert found.sd == pytest.approx(0.04)
+    half = T2 * 0.04 / math.sqrt(3)
+    assert found.low == pytest.approx(0.44 - half)
+    assert found.high == pytest.approx(0.44 + half)
+
+
+def test_traffic_of_a_round_stands_beside_the_accuracy() -> None:
+    found = three_seeds()
+    assert [(r.bytes_up, r.bytes_down) for r in found.rows] == [(2000.0, 2500.0)] * 2  # 1000, 2000, 3000 up
+    told = list(csv.DictReader(io.StringIO(to_csv(found).decode())))
+    assert {(r["bytes_up"], r["bytes_down"]) for r in told} == {("2000.0", "2500.0")}
+    assert as_json(found)["rows"][0]["bytes_up"] == 2000.0
+    assert to_latex(found).count("& 0.002 & 0.0025") == 2
+
+
+def test_the_difference_is_paired_by_seed() -> None:
+    found = row(three_seeds(), method__name="fedmix").difference
+    gains = [0.44 - 0.40, 0.50 - 0.44, 0.53 - 0.48]
+    assert found is not None
+    assert found.mean == pytest.approx(mean(gains))
+    half = T2 * stdev(gains) / math.sqrt(3)
+    assert found.low == pytest.approx(mean(gains) - half)
+    assert found.significant  # 5 ± 2.5 points, though the two intervals themselves overlap
+
+
+def test_what_could_be_chance_is_called_so() -> None:
+    found = row(three_seeds(ours=(0.44, 0.43, 0.52)), method__name="fedmix")
+    assert found.difference is not None
+    assert found.difference.significant is False
+    assert "not significant" in difference_text(found)
+    worse = row(three_seeds(ours=(0.30, 0.34, 0.38)), method__name="fedmix")
+    assert worse.difference is not None
+    assert worse.difference.significant
+    assert difference_text(worse).startswith("-10.0")
+
+
+def test_pairs_have_equal_seeds_of_training_and_split() -> None:
+    ours = [flat(0.5, seed=0), flat(0.6, seed=1)]
+    base = [flat(0.4, seed=1, **SERVER_ONLY), flat(0.1, seed=0, **SERVER_ONLY | {"dataset__seed": 7})]
+    found = row(compare([*ours, *base]), method__name="fedmix")
+    assert found.difference is not None
+    assert found.difference.mean == pytest.approx(0.2)
+    assert (found.difference.low, found.difference.n) == (None, 1)
+    assert any("seed 0" in note for note in compare([*ours, *base]).notes)
+
+
+def test_one_seed_has_no_interval_and_that_is_told() -> None:
+    found = compare([flat(0.5), flat(0.4, **SERVER_ONLY)])
+    assert any("fewer than two seeds" in note for note in found.notes)
+    ours = row(found, method__name="fedmix")
+    assert (ours.accuracy.low, ours.accuracy.high) == (None, None)
+    assert accuracy_text(ours.accuracy) == "50.0"
+    assert "one pair" in difference_text(ours)
+    assert as_json(found)["rows"][0]["significant"] is None
+
+
+def test_without_server_only_there_is_no_difference() -> None:
+    found = compare([flat(0.5, seed=0), flat(0.6, seed=1)])
+    assert found.rows[0].difference is None
+    assert any("No server-only run" in note for note in found.notes)
+    assert difference_text(found.rows[0]) == "no pair"
+
+
+def test_server_only_does_not_depend_on_partition_or_aggregator() -> None:
+    runs = [flat(0.5, seed=s, partition__mu=mu) for s in (0, 1) for mu in (0.1, 1.0)]
+    base = [flat(0.4, seed=s, partition__mu=mu, **SERVER_ONLY) for s in (0, 1) for mu in (0.1, 1.0)]
+    found = compare([*runs, *base])
+    assert found.by == ("method.name", "partition.mu")
+    assert row(found, method__name="server-only").accuracy.n == 2  # its two runs of a seed are the same experiment
+    assert row(found, partition__mu=0.1, method__name="fedmix").difference is not None
+    assert len(found.left_out) == 2
+    assert all("the same experiment" in why for why in found.left_out.values())
+
+
+def test_runs_with_the_same_seeds_are_no_repetitions() -> None:
+    levels = ((0, 0.1, 0.4), (0, 1.0, 0.5), (1, 0.1, 0.6), (1, 1.0, 0.7))
+    found = compare([flat(a, seed=s, partition__mu=mu) for s, mu, a in levels], ["method"])
+    accuracy = found.rows[0].accuracy
+    assert accuracy.mean == pytest.approx(0.55)
+    assert accuracy.n == 2
+    assert accuracy.sd == pytest.approx(stdev([0.45, 0.65]))
+    assert any("differ in partition.mu" in note for note in found.notes)
+
+
+def test_by_default_rows_are_what_differs() -> None:
+    runs = [flat(0.5), flat(0.5, aggregator__name="fedavg"), flat(0.5, server__lr=0.1), flat(0.6, rounds=4)]
+    assert compare(runs).by == ("method.name", "rounds", "aggregator.name", "server.lr")
+
+
+def test_settings_of_one_method_do_not_split_another() -> None:
+    ours = flat(0.5, method__threshold=0.5, aggregator__name="fedavg")
+    theirs = flat(0.5, method__name="fedmatch", method__threshold=0.75, aggregator__name="fedavg")
+    found = compare([ours, theirs])
+    assert found.by == ("method.name",)
+
+
+def test_short_names_and_unknown_keys() -> None:
+    assert compare([flat(0.5)], ["method", "partition", "availability"]).by == (
+        "method.name", "partition.kind", "availability.kind",
+    )  # fmt: skip
+    with pytest.raises(FedfewError, match=r"E104.*did you mean partition\.mu"):
+        compare([flat(0.5)], ["partition.nu"])
+
+
+def test_datasets_are_not_mixed() -> None:
+    runs = [flat(0.5), flat(0.5, dataset__name="mnist")]
+    with pytest.raises(FedfewError, match=r"E114.*mini-mnist, mnist"):
+        compare(runs, ["method"])
+    with pytest.raises(FedfewError, match=r"E114.*dataset\.test"):
+        compare([flat(0.5), flat(0.5, dataset__test=200)], ["method"])
+    assert len(compare(runs, ["dataset"]).rows) == 2
+
+
+def test_what_differs_by_itself_is_grouped_but_not_the_data() -> None:
+    with pytest.raises(FedfewError, match="E114"):
+        compare([flat(0.5, method__name="server-only"), flat(0.5, dataset__name="mnist")], ["method"])
+
+
+def test_unfinished_runs_are_named_and_left_out() -> None:
+    runs = [flat(0.5), by_hand([0.1, 0.2], finished=False, seed=1, name="half")]
+    found = compare(runs)
+    assert found.left_out == {"half": "not finished, at round 2 of 7"}
+    assert found.rows[0].accuracy.n == 1
+    # the tiny config's rounds differ with the curve, so the row is asked for by method
+    part = compare(runs, ["method"], partial=True)
+    assert part.rows[0].accuracy.mean == pytest.approx((0.5 + 0.15) / 2)
+    assert part.rows[0].partial
+    assert any("not finished, at round 2 of 7" in note for note in part.notes)
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(FedfewError, match=r"E310.*half"):
+        compare([by_hand([0.1], finished=False, name="half")])
+    with pytest.raises(FedfewError, match="E310"):
+        compare([])
+
+
+def test_a_run_counts_once_and_its_finished_copy_first() -> None:
+    again = by_hand([0.2, 0.2], finished=False, name="copy", rounds=3)
+    found = compare([again, flat(0.5, rounds=3)], partial=True)
+    assert found.rows[0].accuracy == Interval.of([0.5])
+    assert "the same experiment" in found.left_out["copy"]
+
+
+def test_another_server_recipe_is_told() -> None:
+    runs = [flat(0.5, server__lr=0.1), flat(0.4, server__lr=0.2, **SERVER_ONLY)]
+    found = compare(runs, ["method"])
+    assert any("another server recipe" in note for note in found.notes)
+    assert row(found, method__name="fedmix").difference is not None
+
+
+def test_other_labels_or_rounds_are_no_pair() -> None:
+    for key in ({"labels": 10}, {"rounds": 5}, {"model__width": 8}):
+        found = compare([flat(0.5), flat(0.4, **SERVER_ONLY | key)])
+        assert row(found, method__name="fedmix").difference is None
+        assert any("no server-only run like" in note for note in found.notes)
+
+
+def test_csv_holds_every_number() -> None:
+    found = three_seeds()
+    lines = list(csv.DictReader(io.StringIO(to_csv(found).decode())))
+    assert [line["method.name"] for line in lines] == ["fedmix", "server-only"]
+    assert float(lines[0]["difference"]) == pytest.approx(0.05)
+    assert lines[0]["significant"] == "yes"
+    assert lines[1]["significant"] == ""
+
+
+def test_latex_is_a_booktabs_table() -> None:
+    runs = [flat(0.5, seed=s, method__mask_on=how) for s in (0, 1) for how in ("mean", "first")]
+    text = to_latex(compare([*runs, flat(0.4, seed=0, **SERVER_ONLY), flat(0.5, seed=1, **SERVER_ONLY)]))
+    lines = text.splitlines()
+    assert lines[:2] == ["\\begin{tabular}{llrrlrr}", "\\toprule"]
+    assert lines[2].startswith("method.name & method.mask\\_on & seeds")
+    columns = {line.count(" & ") for line in lines if line.endswith("\\\\")}
+    assert columns == {6}
+    assert "\\bottomrule" in lines
+    assert "server-only & -- & 2 & 45.0 $\\pm$ 63.5 & -- & 0.002 & 0.0025 \\\\" in lines
+    assert "not significant" in text

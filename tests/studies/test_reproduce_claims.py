@@ -1,0 +1,237 @@
+"""Claims: verdicts follow from numbers and their errors, and what the runs cannot show is not claimed."""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import stdev
+
+import numpy as np
+import pytest
+from tests.studies.outcomes_by_hand import by_hand, flat
+
+from fedfew.studies.claims import CLAIMS, against_server_only, gain_cell, gain_sentence, partitions, verdicts
+from fedfew.studies.claims_measures import (
+    Measure,
+    Verdict,
+    difference,
+    early,
+    level,
+    near,
+    near_gain,
+    positive,
+    roughness,
+)
+from fedfew.studies.reproduce import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
+from fedfew.studies.reproduce_results import ArmResult, Results
+
+Key = tuple[str, str]
+SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 %
+
+
+def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[float] = (0.45, 0.45, 0.45)) -> Results:
+    """Every arm with one flat run a seed."""
+    return {
+        arm.key: ArmResult(
+            arm,
+            tuple(flat(a, seed=s, rounds=12) for s, a in enumerate(given.get(arm.key, otherwise))),
+            len(given.get(arm.key, otherwise)),
+        )
+        for arm in arms_of(name)
+    }
+
+
+def about(found: list[Verdict], words: str) -> Verdict:
+    matching = [v for v in found if words in v.claim]
+    assert len(matching) == 1, [v.claim for v in found]
+    return matching[0]
+
+
+def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None:
+    arm = figure("fig6a", {("", "μ = 1"): (0.44, 0.46, 0.51)})["", "μ = 1"]
+    m = level(arm)
+    assert m is not None
+    assert m.error == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
+    assert m.margin == pytest.approx(4.302653 * m.error)
+    single = level(figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"])
+    assert single is not None
+    assert single.error == pytest.approx(SE1)
+    assert single.margin == pytest.approx(2 * SE1)
+
+
+def test_a_difference_takes_the_seeds_both_have() -> None:
+    found = figure("fig6a", {("", "μ = 1"): (0.5, 0.6, 0.8), ("", "μ = 10"): (0.4, 0.4)})
+    m = difference(found["", "μ = 1"], found["", "μ = 10"])
+    assert m is not None
+    assert m.value == pytest.approx(0.15)
+    assert m.n == 2
+    assert m.error == pytest.approx(stdev([0.1, 0.2]) / math.sqrt(2))
+
+
+def test_near_counts_both_errors() -> None:
+    ours = Measure(0.475 - 0.02, 0.001, 4, 0.0005)  # alike seeds: the test images still give 1.1/√4 points
+    total = math.hypot(math.sqrt(0.455 * 0.545 / 2000) / 2, SE1)
+    assert 2 * total > 0.02
+    assert near(ours, 0.475)[0] == "yes"
+    far = Measure(0.475 + 2.1 * total, 0.001, 4, 0.0005)
+    agrees, words = near(far, 0.475)
+    assert agrees == "no"
+    assert words.startswith("Does not hold here: 2.6 points above")
+
+
+def test_a_gain_must_fit_and_be_more_than_nothing() -> None:
+    assert near_gain(Measure(0.03, 0.005, 4, 0.0025), 0.03, 0.475)[0] == "yes"
+    agrees, words = near_gain(Measure(0.01, 0.02, 4, 0.01), 0.03, 0.475)
+    assert agrees == "undecided"
+    assert "so would no gain" in words
+    agrees, words = near_gain(Measure(0.12, 0.01, 4, 0.005), 0.03, 0.475)
+    assert agrees == "no"
+    assert "larger" in words
+    assert "direction holds" in words
+    agrees, words = near_gain(Measure(-0.05, 0.01, 4, 0.005), 0.03, 0.475)
+    assert agrees == "no"
+    assert "the direction is the other" in words
+
+
+def test_beyond_the_interval_or_not() -> None:
+    assert positive(Measure(0.05, 0.01, 4, 0.005))[0] == "yes"  # 5 ± 1.6
+    assert positive(Measure(-0.05, 0.01, 4, 0.005))[0] == "no"
+    agrees, words = positive(Measure(0.01, 0.01, 4, 0.005))
+    assert agrees == "undecided"
+    assert "Not significant" in words
+    assert "-0.6 to +2.6" in words
+    assert positive(Measure(0.01, None, 1, math.inf))[0] == "undecided"
+
+
+def test_figure_4_as_the_paper_has_it() -> None:
+    given: dict[Key, Sequence[float]] = {}
+    for panel in (IID, NON_IID):
+        given |= {
+            (panel, "FedMix + FedFreq"): (0.470, 0.475, 0.480),
+            (panel, "FedMix + FedAvg"): (0.460, 0.465, 0.469),
+            (panel, "FedMatch + FedAvg"): (0.441, 0.445, 0.449),
+            (panel, "FedMatch + FedFreq"): (0.441, 0.445, 0.449),
+        }
+    found = verdicts("fig4", figure("fig4", given))
+    for words in ("47.5", "about 3 points", "each time", "FedFreq suits", "faster early"):
+        assert about(found, words).agrees == "yes", words
+    assert about(found, "47.5").got == "47.5 % ± 0.5 (3 seeds)"
+    assert about(found, "47.5").error == pytest.approx(0.005 / math.sqrt(3))
+    assert about(found, "steadier").agrees == "undecided"  # flat curves: 0 either way
+    assert {v.source for v in found} == {"Experiment Results, Fig. 4"}
+
+
+def test_figure_4_when_it_is_not_so() -> None:
+    worse = {(panel, "FedMix + FedAvg"): (0.40, 0.41, 0.42) for panel in (IID, NON_IID)}
+    found = verdicts("fig4", figure("fig4", worse | {(NON_IID, "FedMix + FedFreq"): (0.38, 0.39, 0.40)}))
+    assert about(found, "47.5").words.startswith("Does not hold here: 8.5 points below")
+    assert about(found, "about 3 points").agrees == "no"
+    everywhere = about(found, "each time")
+    assert everywhere.agrees == "no"
+    assert "IID, FedAvg" in everywhere.words
+    assert "Not significant for IID, FedFreq" in everywhere.words
+    assert about(found, "FedFreq suits").agrees == "no"
+
+
+def test_figure_5_best_weights_and_unrest() -> None:
+    best = {(NON_IID, mix_label(MIXES[1])): (0.47, 0.48, 0.49)}
+    found = figure("fig5", best)
+    calm, shaky = (NON_IID, mix_label(MIXES[0])), (NON_IID, mix_label(MIXES[-1]))
+    swings = [by_hand([0.4, 0.44 + s / 1000] * 6, seed=s, rounds=12) for s in range(3)]
+    found[shaky] = ArmResult(found[shaky].arm, tuple(swings), 3)
+    judged = verdicts("fig5", found)
+    assert about(judged, "best weights").agrees == "yes"
+    unstable = about(judged, "unstable")
+    assert unstable.agrees == "yes"
+    assert unstable.got.startswith("+4.1 points")  # from round to round 4.0, 4.1 and 4.2 points, against 0
+    assert about(judged, "close to each other").agrees == "undecided"
+    assert found[calm].mean == pytest.approx(0.45)
+    rival = figure("fig5", best | {(NON_IID, mix_label(MIXES[3])): (0.50, 0.51, 0.52)})
+    lost = about(verdicts("fig5", rival), "best weights")
+    assert lost.agrees == "no"
+    assert "α=0.3 β=0.5 γ=0.2 is better by 3.0 points" in lost.words
+
+
+@pytest.mark.parametrize(
+    ("lowest", "agrees"),
+    [((0.44, 0.45, 0.46), "yes"), ((0.40, 0.41, 0.42), "no"), ((0.38, 0.44, 0.47), "undecided")],
+)
+def test_figure_6a_spread_of_a_point(lowest: tuple[float, ...], agrees: str) -> None:
+    found = figure("fig6a", {("", "μ = 0.1"): lowest}, (0.445, 0.455, 0.465))
+    verdict = verdicts("fig6a", found)[0]
+    assert verdict.agrees == agrees
+    width = 0.455 - sum(lowest) / 3
+    assert verdict.got == f"spread {100 * width:.1f} points (3 seeds)"
+
+
+def test_figure_6b_levels_gain_and_fall() -> None:
+    labels = {
+        ("", "FedMix, 800 labels"): (0.465, 0.470, 0.475),
+        ("", "FedMatch, 800 labels"): (0.446, 0.449, 0.455),
+        ("", "FedMix, 700 labels"): (0.42, 0.43, 0.43),
+    }
+    found = verdicts("fig6b", figure("fig6b", labels))
+    assert [v.agrees for v in found] == ["yes", "yes", "yes"]
+    small = figure("fig6b", labels | {("", "FedMix, 700 labels"): (0.4605, 0.4650, 0.4701)})
+    fall = about(verdicts("fig6b", small), "700")
+    assert fall.agrees == "no"
+    assert "less than 1 point" in fall.words
+
+
+def test_extra_judges_fedfreq_against_both_rules() -> None:
+    found = verdicts("extra", figure("extra", {("", "FedMix + FedFreq"): (0.50, 0.51, 0.50)}))
+    assert [v.agrees for v in found] == ["yes", "yes"]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_without_runs_nothing_is_claimed(name: str) -> None:
+    empty = {arm.key: ArmResult(arm, (), 3) for arm in arms_of(name)}
+    assert {v.agrees for v in verdicts(name, empty)} == {"no runs yet"}
+    assert against_server_only(empty) == {}
+
+
+def test_numbers_of_unfinished_runs_are_marked() -> None:
+    found = figure("fig6b", {})
+    key = ("", "FedMix, 800 labels")
+    found[key] = ArmResult(found[key].arm, (by_hand([0.4] * 4, finished=False),), 3)
+    judged = verdicts("fig6b", found)
+    assert about(judged, "47 %").partial
+    assert about(judged, "2 points over").partial
+    assert not any(v.partial for v in verdicts("fig6b", figure("fig6b", {})))
+
+
+def test_every_method_is_held_against_server_only() -> None:
+    found = figure(
+        "fig6b", {("", "FedMix, 700 labels"): (0.50, 0.51, 0.52), ("", "FedMatch, 900 labels"): (0.3, 0.31, 0.3)}
+    )
+    gains = against_server_only(found)
+    assert set(gains) == {key for key in found if "server-only" not in key[1]}
+    better, worse = gains["", "FedMix, 700 labels"], gains["", "FedMatch, 900 labels"]
+    assert better.value == pytest.approx(0.06)
+    assert "beats server-only training by 6.0 points" in gain_sentence(("", "FedMix, 700 labels"), better)
+    assert "is worse than server-only" in gain_sentence(("", "FedMatch, 900 labels"), worse)
+    same = gains["", "FedMix, 800 labels"]
+    assert "does not differ significantly" in gain_sentence(("", "FedMix, 800 labels"), same)
+    assert gain_cell(better) == "+6.0 (SE 0.6), better"
+    assert gain_cell(worse).endswith("**worse**")
+    assert gain_cell(same).endswith("not significant")
+
+
+def test_roughness_and_the_early_rounds() -> None:
+    run = by_hand([0.1, 0.3, 0.2, 0.4, 0.4, 0.5], rounds=6)
+    assert roughness(run) == pytest.approx((0.0 + 0.1) / 2)  # 0.4, 0.4, 0.5
+    assert roughness(run, 0.0, 0.5) == pytest.approx((0.2 + 0.1) / 2)  # 0.1, 0.3, 0.2
+    assert early(run) == pytest.approx((0.1 + 0.3) / 2)
+    assert roughness(by_hand([0.1])) is None
+
+
+def test_partitions_are_held_to_the_papers_sizes_and_classes() -> None:
+    uneven = np.zeros((4, 10), np.int64)
+    uneven[0, 0] = 10  # of 550 on average, scaled: 20 images of one class
+    uneven[1:, :] = 36
+    even = np.full((4, 10), 27, np.int64)
+    found = partitions({0.1: uneven, 10.0: even})
+    assert [v.agrees for v in found] == ["yes", "yes", "yes"]
+    mean_size = (10 + 3 * 360) / 4
+    assert found[0].got == f"{550 * 360 / mean_size:.0f} and {550 * 10 / mean_size:.0f}, scaled to 550"
+    assert [v.agrees for v in partitions({0.1: even, 10.0: uneven})] == ["yes", "yes", "no"]
+    assert [v.agrees for v in partitions({0.1: even})] == ["no", "no", "yes"]
+    assert LEVELS[0] == 0.1

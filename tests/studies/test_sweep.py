@@ -1,0 +1,253 @@
+"""Sweeps: every cell once, in one folder, however often the command is given and however it was interrupted."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.processes import children, gone
+from tests.runtime.tiny_run import TINY, model_hash, tiny
+
+from fedfew.build.parts import cores
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import locked
+from fedfew.studies.outcomes import read_outcome
+from fedfew.studies.sweep import Cell, Event, advance, cells_of, grid, index, slug
+from fedfew.studies.sweep_jobs import advance_parallel, check_jobs
+from fedfew.studies.sweep_search import best_validation, search, space_of
+
+
+def unwanted(fault: FedfewError) -> None:
+    raise AssertionError(fault)
+
+
+def kinds(events: list[Event]) -> list[str]:
+    return [event.kind for event in events if event.kind != "round"]
+
+
+def test_a_grid_is_the_product_of_its_axes() -> None:
+    assert grid(["partition.mu=0.1,1", "seed=0,1"]) == [
+        {"partition.mu": 0.1, "seed": 0},
+        {"partition.mu": 0.1, "seed": 1},
+        {"partition.mu": 1, "seed": 0},
+        {"partition.mu": 1, "seed": 1},
+    ]
+    assert grid(["method.name=fedmix,server-only"]) == [{"method.name": "fedmix"}, {"method.name": "server-only"}]
+    assert grid(['method.name=["fedmix"]']) == [{"method.name": "fedmix"}]
+    assert grid(["server.nesterov=true,false"]) == [{"server.nesterov": True}, {"server.nesterov": False}]
+
+
+@pytest.mark.parametrize(
+    ("option", "code"),
+    [("seed", "E102"), ("=1,2", "E102"), ("seed=", "E102"), ("seed=[]", "E102"), ("seed=1,2,1", "E103")],
+)
+def test_a_grid_that_is_none_is_refused(option: str, code: str) -> None:
+    with pytest.raises(FedfewError, match=code):
+        grid([option])
+
+
+def test_one_key_varies_once() -> None:
+    with pytest.raises(FedfewError, match=r"E103.*twice"):
+        grid(["seed=0", "seed=1"])
+    with pytest.raises(FedfewError, match=r"E113.*--set"):
+        cells_of(TINY, {"seed": 3}, ["seed=0,1"])
+
+
+def test_every_config_is_checked_before_anything_runs() -> None:
+    with pytest.raises(FedfewError, match="E103"):
+        cells_of(TINY, {}, ["partition.mu=1,-1"])
+
+
+def test_names_can_be_read_and_do_not_clash() -> None:
+    assert slug({"method.name": "fedmix", "partition.mu": 0.1, "seed": 2}) == "fedmix-mu0.1-seed2"
+    assert slug({"dataset.path": "../a b/c"}) == "path.._a_b_c"
+    cells = cells_of(TINY, {}, ["server.lr=0.01,0.02", "client.lr=0.01,0.02"])
+    assert len({cell.folder for cell in cells}) == 4
+    assert cells[0].folder.startswith("lr0.01-lr0.01-")
+
+
+def test_finished_cells_are_kept_and_new_ones_added(tmp_path: Path) -> None:
+    first = cells_of(TINY, {"rounds": 1}, ["seed=0,1"])
+    events = list(advance(first, tmp_path, unwanted))
+    assert kinds(events) == ["started", "finished"] * 2
+    before = {path.name: (path / "rounds.jsonl").stat().st_mtime_ns for path in tmp_path.iterdir()}
+    more = cells_of(TINY, {"rounds": 1}, ["seed=1,2"])
+    assert kinds(list(advance(more, tmp_path, unwanted))) == ["skipped", "started", "finished"]
+    assert all((tmp_path / name / "rounds.jsonl").stat().st_mtime_ns == time for name, time in before.items())
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_an_interrupted_cell_is_gone_on_with(tmp_path: Path) -> None:
+    cells = cells_of(TINY, {"rounds": 3}, ["seed=0"])
+    rounds = advance(cells, tmp_path / "cut", unwanted)
+    assert [next(rounds).kind for _ in range(2)] == ["started", "round"]
+    rounds.close()
+    events = list(advance(cells, tmp_path / "cut", unwanted))
+    assert events[0].kind == "started"
+    assert events[0].done == 1
+    assert [e.record["round"] for e in events if e.kind == "round"] == [2, 3]
+    whole = list(advance(cells, tmp_path / "whole", unwanted))
+    assert model_hash(events[-1].path) == model_hash(whole[-1].path)
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path, jobs: int) -> None:
+    cells = cells_of(TINY, {"rounds": 3}, ["seed=0"])
+
+    def go(until: int) -> list[Event]:
+        if jobs:
+            return list(advance_parallel(cells, tmp_path / "cut", jobs, until=until))
+        return list(advance(cells, tmp_path / "cut", unwanted, until=until))
+
+    assert kinds(go(2)) == ["started", "paused"]
+    assert read_outcome(tmp_path / "cut" / cells[0].folder).rounds == 2
+    assert kinds(go(2)) == ["paused"]
+    rest = go(9)
+    assert kinds(rest) == ["started", "finished"]
+    whole = list(advance(cells, tmp_path / "whole", unwanted, until=3))
+    assert kinds(whole) == ["started", "finished"]
+    assert model_hash(rest[-1].path) == model_hash(whole[-1].path)
+
+
+def test_the_fleet_does_not_make_another_experiment(tmp_path: Path) -> None:
+    cell = Cell("a", tiny(rounds=1))
+    list(advance([cell], tmp_path, unwanted))
+    pooled = Cell("b", tiny(rounds=1, fleet__kind="pool"))
+    assert kinds(list(advance([pooled], tmp_path, unwanted))) == ["skipped"]
+
+
+def test_a_setting_added_since_does_not_repeat_a_run(tmp_path: Path) -> None:
+    cell = Cell("a", tiny(rounds=1))
+    path = list(advance([cell], tmp_path, unwanted))[-1].path
+    text = (path / "run.toml").read_text("utf-8")
+    assert "max_skipped = 10\n" in text  # the default: a run from before the setting existed would not have it
+    (path / "run.toml").write_text(text.replace("max_skipped = 10\n", ""), "utf-8")
+    path = path.rename(tmp_path / "under-another-name")
+    assert index(tmp_path) == {cell.identity: path}
+    assert kinds(list(advance([cell], tmp_path, unwanted))) == ["skipped"]
+
+
+def test_a_folder_of_an_unknown_version_is_passed_over(tmp_path: Path) -> None:
+    cell = Cell("a", tiny(rounds=1))
+    path = list(advance([cell], tmp_path, unwanted))[-1].path
+    path = path.rename(tmp_path / "old")
+    (path / "run.toml").write_text("forgotten_key = 1\n", "utf-8")
+    assert kinds(list(advance([cell], tmp_path, unwanted))) == ["started", "finished"]
+
+
+def test_what_another_process_works_on_is_passed_over(tmp_path: Path) -> None:
+    cells = cells_of(TINY, {"rounds": 2}, ["seed=0,1"])
+    begun = advance(cells[:1], tmp_path, unwanted)
+    next(begun)
+    next(begun)
+    begun.close()
+    with locked(tmp_path / cells[0].folder):
+        events = list(advance(cells, tmp_path, unwanted))
+    assert kinds(events) == ["busy", "started", "finished"]
+
+
+def test_a_run_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+    silent = {"rounds": 3, "max_skipped": 1}
+    cells = cells_of(TINY, silent, ["availability.dropout=1.0,0.0"])
+    events = list(advance(cells, tmp_path, unwanted))
+    assert kinds(events) == ["started", "failed", "started", "finished"]
+    fault = next(e.fault for e in events if e.kind == "failed")
+    assert fault is not None
+    assert fault.code == "E501"
+
+
+def test_a_config_that_cannot_start_stops_at_once(tmp_path: Path) -> None:
+    cells = cells_of(TINY, {"labels": 100_000}, ["seed=0,1"])
+    with pytest.raises(FedfewError, match="E109"):
+        list(advance(cells, tmp_path, unwanted))
+    assert not index(tmp_path)
+
+
+def test_jobs_fit_the_cores() -> None:
+    check_jobs(1)
+    for jobs in (0, cores() + 1):
+        with pytest.raises(FedfewError, match=r"E103.*cores"):
+            check_jobs(jobs)
+
+
+def test_processes_give_the_same_bits_and_end_with_their_parent(tmp_path: Path) -> None:
+    cells = cells_of(TINY, {"rounds": 15}, ["seed=0"])
+    events = advance_parallel(cells, tmp_path / "jobs", 1)
+    assert next(events).kind == "started"
+    assert next(events).kind == "round"
+    workers = children(os.getpid())
+    events.close()
+    assert gone(workers)
+    done = read_outcome(tmp_path / "jobs" / cells[0].folder).rounds
+    assert 1 <= done < 15
+    rest = list(advance_parallel(cells, tmp_path / "jobs", 1))
+    assert rest[0].done == done
+    assert rest[-1].kind == "finished"
+    alone = list(advance(cells, tmp_path / "alone", unwanted))
+    assert model_hash(rest[-1].path) == model_hash(alone[-1].path)
+    assert kinds(list(advance_parallel(cells, tmp_path / "jobs", 1))) == ["skipped"]
+
+
+def test_a_process_tells_its_fault(tmp_path: Path) -> None:
+    cells = cells_of(TINY, {"labels": 100_000}, ["seed=0"])
+    events = list(advance_parallel(cells, tmp_path, 1))
+    assert [(e.kind, e.fault.code if e.fault else "") for e in events] == [("failed", "E109")]
+
+
+def test_a_search_goes_by_validation_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    space = space_of(["method.threshold=0.2,0.3"], ["server.lr=0.01:0.1:log"])
+
+    def trials(count: int) -> Any:
+        return search(TINY, {"rounds": 2}, space, count, tmp_path, unwanted)
+
+    under_way = trials(2)
+    first = next(under_way)
+    assert next(under_way).kind == "round"
+    under_way.close()  # interrupted in its first trial
+    events = list(trials(2))
+    assert events[0].kind == "started"
+    assert (events[0].path, events[0].done) == (first.path, 1)
+    assert kinds(events) == ["started", "finished"] * 2
+    journal = [json.loads(line) for line in (tmp_path / "optuna.journal").read_text("utf-8").splitlines()]
+    told = [entry["values"] for entry in journal if entry.get("values")]
+    accuracies = [
+        max(json.loads(line)["validation"] for line in (e.path / "rounds.jsonl").read_text("utf-8").splitlines())
+        for e in events
+        if e.kind == "finished"
+    ]
+    assert told == [[value] for value in accuracies]
+    assert [best_validation(e.path) for e in events if e.kind == "finished"] == accuracies
+    assert kinds(list(trials(2))) == ["skipped"] * 2
+
+
+def test_a_search_over_other_values_needs_another_folder(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    list(search(TINY, {"rounds": 1}, space_of(["method.threshold=0.2,0.3"], []), 1, tmp_path, unwanted))
+    with pytest.raises(FedfewError, match=r"E113.*other values"):
+        list(search(TINY, {"rounds": 1}, space_of(["method.threshold=0.4,0.5"], []), 2, tmp_path, unwanted))
+
+
+def test_a_search_needs_validation_images(tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    with pytest.raises(FedfewError, match="E113"):
+        list(search(TINY, {"dataset.validation": 0}, {"seed": [0, 1]}, 1, tmp_path, unwanted))
+
+
+@pytest.mark.parametrize("option", ["server.lr", "server.lr=1", "server.lr=2:1", "server.lr=0:1:log", "server.lr=a:b"])
+def test_an_interval_that_is_none_is_refused(option: str) -> None:
+    with pytest.raises(FedfewError, match="E102"):
+        space_of([], [option])
+
+
+def test_a_search_over_nothing_is_refused() -> None:
+    with pytest.raises(FedfewError, match="E103"):
+        space_of([], [])
+
+
+def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(FedfewError, match=r"E112.*fedfew\[sweep\]"):
+        list(search(TINY, {}, {"seed": [0]}, 1, tmp_path, unwanted))
