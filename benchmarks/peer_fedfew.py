@@ -12,10 +12,11 @@ import torch
 from benchmarks.workloads import Opened
 from torch import Tensor
 
-from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.build.parts import Parts, assemble
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.runs.fleets import fleet_of
 from fedfew.runtime.exchange import ask
 from fedfew.runtime.rounds import count
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.aggregators.combine import weighted_mean
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
     Aggregate,
@@ -18,13 +18,13 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Contribution,
+    Method,
     Payload,
-    Schema,
     ServerSite,
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
@@ -63,7 +63,7 @@ class Sharpen:
 
 
 @dataclass(frozen=True)
-class Halfway:
+class Halfway(Method):
     """ω halfway between the server's model and the clients', whose clients pull their weights towards zero."""
 
     server: Supervised
@@ -71,11 +71,7 @@ class Halfway:
     aggregator: Aggregator
     share: Annotated[NonNegative, Doc("weight of the clients")] = 0.5
     unfit: ClassVar[Mapping[str, str]] = {"krum": "it is only a test"}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = f"{__name__}:by_root"
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=train_server(self.server, state.omega, state, site, rng))
@@ -95,9 +91,6 @@ class Halfway:
         psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
         omega = self.share * psi.vector + (1 - self.share) * state.sigma
         return replace(state, omega=omega, weights=psi.weights)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)
 
 
 def mostly_halfway(server: Supervised, client: LocalSGD, aggregator: Aggregator) -> Halfway:

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from fedfew.config.method import algorithm_of
+from fedfew.config.method import method_of, transforms_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors
+from fedfew.core.types import Transform
 from fedfew.methods import METHODS
 from fedfew.transforms.compression import Compressed
 from fedfew.transforms.norm_policy import LocalNorm, ServerStatistics
@@ -29,6 +30,11 @@ def refused(**changes: Any) -> str:
 
 def accepted(**changes: Any) -> Any:
     return load(BASE, {key.replace("__", "."): value for key, value in changes.items()})
+
+
+def transforms(**changes: Any) -> tuple[Transform, ...]:
+    document = accepted(**changes).document
+    return transforms_of(document, method_of(document))
 
 
 def test_krum_needs_enough_clients_a_round() -> None:
@@ -106,7 +112,7 @@ def test_every_method_with_a_vote_takes_the_prior() -> None:
     } <= set(with_vote)
 
 
-@pytest.mark.parametrize("method", ["ds-fl", "fedmatch", "all-labels", "server-only"])
+@pytest.mark.parametrize("method", ["ds-fl", "fedmatch", "all-labels"])
 def test_compression_needs_vectors(method: str) -> None:
     told = refused(method__name=method, compression__kind="ternary")
     assert "E113" in told
@@ -116,8 +122,7 @@ def test_compression_needs_vectors(method: str) -> None:
 @pytest.mark.parametrize("method", ["fedmix", "semifl", "fl2", "fedavg", "fedbn", "fedsiam-mt", "grouping"])
 @pytest.mark.parametrize("kind", ["float16", "int8", "top-k", "ternary"])
 def test_compression_goes_around_every_method_that_sends_vectors(method: str, kind: str) -> None:
-    algorithm = algorithm_of(accepted(method__name=method, compression__kind=kind).document)
-    assert isinstance(algorithm, Compressed)
+    assert isinstance(transforms(method__name=method, compression__kind=kind)[-1], Compressed)
 
 
 def test_fedbn_needs_normalisation() -> None:
@@ -125,21 +130,18 @@ def test_fedbn_needs_normalisation() -> None:
     assert "has no normalisation layers" in told
     assert 'model.norm = "batch"' in told
     assert "has no normalisation layers" in refused(norm__policy="local", model__norm="none")
-    assert isinstance(algorithm_of(accepted(method__name="fedbn", model__norm="batch").document), LocalNorm)
-    assert isinstance(algorithm_of(accepted(norm__policy="local").document), LocalNorm)
+    assert isinstance(transforms(method__name="fedbn", model__norm="batch")[0], LocalNorm)
+    assert isinstance(transforms(norm__policy="local")[0], LocalNorm)
 
 
 def test_statistics_need_batch_norm() -> None:
     assert "no batch norm" in refused(norm__policy="server-data")
-    made = algorithm_of(accepted(norm__policy="server-data", model__norm="batch", method__name="semifl").document)
-    assert isinstance(made, ServerStatistics)
-    both = accepted(norm__policy="server-data", model__norm="batch", method__name="semifl", compression__kind="int8")
-    wrapped = algorithm_of(both.document)
-    assert isinstance(wrapped, Compressed)
-    assert isinstance(wrapped.inner, ServerStatistics)
+    batch = {"norm__policy": "server-data", "model__norm": "batch", "method__name": "semifl"}
+    assert [type(t) for t in transforms(**batch)] == [ServerStatistics]
+    assert [type(t) for t in transforms(**batch, compression__kind="int8")] == [ServerStatistics, Compressed]
 
 
-@pytest.mark.parametrize("method", ["ds-fl", "fedmatch", "all-labels", "server-only"])
+@pytest.mark.parametrize("method", ["ds-fl", "fedmatch", "all-labels"])
 def test_a_policy_needs_clients_that_send_models(method: str) -> None:
     assert "needs clients that send models" in refused(method__name=method, norm__policy="local")
 

@@ -20,7 +20,7 @@ from fedfew.config.names import method_class
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.core.types import Algorithm, ClientSite, ClientUpdate, Oracle, OracleSite, ServerState
+from fedfew.core.types import ClientSite, ClientUpdate, Method, Oracle, OracleSite, ServerState
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.gate import Gate
@@ -162,7 +162,7 @@ def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: s
     assert dataclasses.is_dataclass(kind)
     with pytest.raises(dataclasses.FrozenInstanceError):
         algorithm.aggregator = None  # type: ignore[attr-defined]
-    assert isinstance(algorithm, Algorithm) and isinstance(algorithm.start(torch.zeros(3)), ServerState)
+    assert isinstance(algorithm, Method) and isinstance(algorithm.start(torch.zeros(3)), ServerState)
     settings = settings_of(METHODS[method])
     given = {"server", "client", "aggregator", "objective", "vote"}
     parameters = inspect.signature(METHODS[method]).parameters

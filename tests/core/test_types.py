@@ -33,7 +33,7 @@ def type_check(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def test_the_type_checker_stops_labels_at_the_door(tmp_path: Path) -> None:
     source = """
-from fedfew.core.types import Algorithm, ClientSite, OracleSite, Payload
+from fedfew.core.types import Method, ClientSite, OracleSite, Payload
 import torch
 
 def images(site: ClientSite) -> object:
@@ -45,7 +45,7 @@ def labels(site: ClientSite) -> object:
 def labeled(site: ClientSite) -> object:
     return site.labeled
 
-def smuggle(method: Algorithm, payload: Payload, site: OracleSite, rng: torch.Generator) -> object:
+def smuggle(method: Method, payload: Payload, site: OracleSite, rng: torch.Generator) -> object:
     return method.train_client(payload, site, rng)
 """
     found = type_check(source, tmp_path).stdout.splitlines()

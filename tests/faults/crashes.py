@@ -18,9 +18,10 @@ import torch
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import tiny
 
-from fedfew.build.parts import Parts, fleet_of
+from fedfew.build.parts import Parts
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import Fleet
+from fedfew.runs.fleets import fleet_of
 from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet
 

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import norm
 
 from fedfew.build.parts import Parts, network_of
-from fedfew.config.method import plain_algorithm
+from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
@@ -21,6 +21,7 @@ from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.flower.warm_site import WarmSite
 from fedfew.deploy.site import real_site, secret_of
 from fedfew.runs.epsilon import epsilon, privacy_of
+from fedfew.runtime.wire import Wire
 from fedfew.transforms.privacy import Private
 
 Tiny = Callable[..., Parts]
@@ -30,12 +31,12 @@ def trained(parts: Parts, clip: float, noise: float) -> tuple[torch.Tensor, torc
     """The change without privacy, the change with it, and all that leaves."""
     network = network_of(parts.config, parts.federation)
     omega = network.snapshot()
-    plain = plain_algorithm(parts.config.document)
+    plain = method_of(parts.config.document)
     state = plain.start(omega)
     payload = plain.broadcast(state, 0)
     site = ClientSite(0, network, parts.federation.images[:30], 10, False)
     clear = plain.train_client(payload, site, stream(0, "x")).reply["psi"] - omega
-    sent = Private(plain, clip, noise).train_client(payload, site, stream(0, "x"))
+    sent = Wire(plain, [Private(clip, noise)]).train_client(payload, site, stream(0, "x"))
     return clear, sent.reply["psi"] - omega, sent
 
 

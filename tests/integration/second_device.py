@@ -19,9 +19,10 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedfew.build.parts import assemble, fleet_of
+from fedfew.build.parts import assemble
 from fedfew.core import engine
 from fedfew.core.network import Network
+from fedfew.runs.fleets import fleet_of
 from fedfew.runs.session import one_thread
 from fedfew.runtime.site import InlineFleet
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network, Pixels
-from fedfew.core.types import Algorithm, ClientSite, ClientUpdate, LabeledSet, ServerSite
+from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, Method, ServerSite
 from fedfew.methods.fl2 import FL2, class_thresholds
 from fedfew.methods.semifl import SemiFL
 from fedfew.training.augment import strong, weak
@@ -113,7 +113,7 @@ def test_a_client_that_is_sure_of_nothing_sends_what_it_got_and_is_left_out(coun
         assert torch.isfinite(trained.reply["psi"]).all()
 
 
-def finish(method: Algorithm, network: Network, psis: list[tuple[Tensor, dict[str, float]]], rounds: int = 1) -> Any:
+def finish(method: Method, network: Network, psis: list[tuple[Tensor, dict[str, float]]], rounds: int = 1) -> Any:
     """Rounds in which the clients send the same change every time."""
     site = server(network)
     state = method.start(theta(network))

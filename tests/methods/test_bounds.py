@@ -17,7 +17,7 @@ from tests.methods.tiny import (
 )
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import Algorithm, ClientUpdate, LabeledSet, Missing, Oracle, OracleSite
+from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Oracle, OracleSite
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.server_only import ServerOnly
@@ -72,7 +72,7 @@ class Alternate:
         return np.arange(client, 10, 2)
 
 
-def sites(algorithm: Algorithm, labeled: LabeledSet) -> Sites:
+def sites(algorithm: Method, labeled: LabeledSet) -> Sites:
     none = LabeledSet(labeled.images[:0], labeled.labels[:0])
     return Sites(algorithm, linear_network(), labeled.images, labeled.labels, Alternate(), CLASSES, True, 0, none, none)
 
@@ -83,7 +83,7 @@ def test_labels_reach_all_labels_through_its_own_site_and_no_other_method() -> N
     payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
     told, blind = AllLabels(SERVER, CLIENT, MEAN), FedMix(SERVER, CLIENT, MEAN, lambda_anchor=0.0, threshold=0.4)
 
-    def replies(method: Algorithm) -> list[torch.Tensor]:
+    def replies(method: Method) -> list[torch.Tensor]:
         answers = [sites(method, data).train(0, 1, payload) for data in (labeled, changed)]
         assert all(isinstance(answer, ClientUpdate) and answer.examples == 5 for answer in answers)
         return [answer.reply["psi"] for answer in answers if isinstance(answer, ClientUpdate)]

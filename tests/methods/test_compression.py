@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, Missing, nbytes
+from fedfew.core.types import ClientSite, ClientUpdate, Method, Missing, nbytes
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedsiam import FedSiam
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.runtime.exchange import Clients, Encodes, checker
+from fedfew.runtime.exchange import Clients, checker
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.codecs import BLOCK, Codec, Half, Int8, Ternary, TopK
 from fedfew.transforms.compression import Compressed, Compression, vectors
@@ -119,6 +120,10 @@ def fedavg(**options: Any) -> FedAvg:
     return FedAvg(Supervised(SGD), SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0), **options)
 
 
+def compressed(method: Method, codec: Codec, *, feedback: bool = True) -> Wire:
+    return Wire(method, [Compressed(codec, feedback)])
+
+
 def site_of(network: Network) -> ClientSite:
     images = torch.randint(0, 256, (8, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
     return ClientSite(0, network, images, 3, flips=False)
@@ -134,7 +139,7 @@ def payload_of(network: Network, seed: int = 0) -> dict[str, Tensor]:
 def test_feedback_gives_back_what_encoding_lost(name: str, make: Any) -> None:
     network = make()
     site, sent, n = site_of(network), payload_of(network), network.layout.trainable
-    method = Compressed(fedavg(), CODECS[name])
+    method = compressed(fedavg(), CODECS[name])
     plain = fedavg().train_client(sent, site_of(network), torch.Generator().manual_seed(4)).reply["psi"] - sent["omega"]
     carried = torch.zeros(n)
     for _ in range(3):  # the same training three times: what is sent and what is kept add up to it each time
@@ -149,14 +154,14 @@ def test_feedback_gives_back_what_encoding_lost(name: str, make: Any) -> None:
 def test_without_feedback_nothing_is_kept() -> None:
     network = net()
     site = site_of(network)
-    Compressed(fedavg(), Ternary(), feedback=False).train_client(payload_of(network), site, torch.Generator())
+    compressed(fedavg(), Ternary(), feedback=False).train_client(payload_of(network), site, torch.Generator())
     assert site.memory == {}
 
 
 def test_a_diverged_client_does_not_remember_it_for_ever() -> None:
     network = net()
     site, sent = site_of(network), payload_of(network)
-    method = Compressed(replace(fedavg(), client=LocalSGD(epochs=3, batch=1, lr=1e30)), Int8())
+    method = compressed(replace(fedavg(), client=LocalSGD(epochs=3, batch=1, lr=1e30)), Int8())
     method.train_client(sent | {"lr": torch.tensor(1e38)}, site, torch.Generator().manual_seed(0))
     assert torch.isfinite(site.memory["residual.psi"]).all()
 
@@ -165,8 +170,7 @@ def test_a_diverged_client_does_not_remember_it_for_ever() -> None:
 def test_the_gate_sees_the_encoded_and_the_decoded(name: str) -> None:
     network = net()
     site, sent = site_of(network), payload_of(network)
-    method = Compressed(fedavg(), CODECS[name])
-    assert isinstance(method, Encodes)
+    method = compressed(fedavg(), CODECS[name])
     trained = method.train_client(sent, site, torch.Generator().manual_seed(4))
     update = ClientUpdate(0, trained.reply, 8, trained.metrics)
     open_gate, narrow = Clients(0, 1, 1), Clients(0, 1, 1, gate=Gate(max_norm=1e-6))
@@ -185,7 +189,7 @@ def test_the_gate_sees_the_encoded_and_the_decoded(name: str) -> None:
 def test_hostile_indices_and_scales_are_refused() -> None:
     network = net()
     sent, gate = payload_of(network), Clients(0, 1, 1)
-    method = Compressed(fedavg(), TopK(0.02))
+    method = compressed(fedavg(), TopK(0.02))
     k = TopK(0.02).count(network.layout.trainable)
     value = torch.ones(k)
     for index in (torch.zeros(k, dtype=torch.int32), torch.arange(k, dtype=torch.int32) + network.layout.size):
@@ -196,20 +200,20 @@ def test_hostile_indices_and_scales_are_refused() -> None:
     form = Int8().form(network.layout.trainable)
     reply = {f"psi.{part}": torch.zeros([d or 0 for d in e.shape], dtype=e.dtype) for part, e in form.items()}
     reply["psi.scale"] += float("nan")
-    fault = checker(gate, Compressed(fedavg(), Int8()), network.layout)(ClientUpdate(0, reply, 8), sent)
+    fault = checker(gate, compressed(fedavg(), Int8()), network.layout)(ClientUpdate(0, reply, 8), sent)
     assert isinstance(fault, Missing)
     assert fault.code == "E404"
 
 
 def test_every_vector_of_a_reply_is_encoded() -> None:
     siam = FedSiam(Supervised(SGD), SGD, AGGREGATORS["fedavg"])
-    schema = Compressed(siam, Half()).reply_schema(net().layout)
+    schema = compressed(siam, Half()).reply_schema(net().layout)
     assert sorted(schema) == ["psi.half", "target.half"]
 
 
 def test_which_methods_send_vectors() -> None:
-    assert vectors(fedavg()) == ["psi"]
-    assert vectors(FedMatch(Supervised(SGD), SGD, AGGREGATORS["uniform"])) == []
+    assert vectors(fedavg().reply_schema(net().layout)) == ["psi"]
+    assert vectors(FedMatch(Supervised(SGD), SGD, AGGREGATORS["uniform"]).reply_schema(net().layout)) == []
 
 
 def test_settings_choose_the_codec() -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedfew.aggregators.weighted import fedavg as by_images
 from fedfew.core.types import ClientSite, ClientUpdate, Payload
-from fedfew.methods.fedavg import FedAvg, fedprox
+from fedfew.methods.fedavg import FedAvg, FedProx
 from fedfew.objectives import OBJECTIVES, PseudoLabel, Step
 from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
@@ -109,7 +109,7 @@ def test_a_client_that_is_only_held_in_place_reports_no_steps() -> None:
 
 
 def test_fedprox_is_fedavg_with_a_proximal_term() -> None:
-    assert fedprox(SERVER, CLIENT, by_images, TowardsZero()) == fedavg(prox=0.01)
+    assert vars(FedProx(SERVER, CLIENT, by_images, TowardsZero())) == vars(fedavg(prox=0.01))
     assert fedavg().prox == 0.0
 
 

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedfew.core.types import ClientUpdate, Payload
 from fedfew.methods import fedmatch as module
-from fedfew.methods.fedmatch import FedMatch, fedmatch_lite
+from fedfew.methods.fedmatch import FedMatch, FedMatchLite
 from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised
 
@@ -210,7 +210,7 @@ def test_published_settings() -> None:
 
 
 def test_lite_is_fedmatch_without_helpers() -> None:
-    lite = fedmatch_lite(Supervised(), LocalSGD(), MEAN, threshold=0.5)
+    lite = FedMatchLite(Supervised(), LocalSGD(), MEAN, threshold=0.5)
     assert (lite.helpers, lite.lambda_i, lite.threshold, lite.lambda_a) == (0, 0.0, 0.5, 1e-2)
     site = server_site()
     state = lite.before_clients(lite.start(random_theta(1)), site, generator(0))

@@ -11,9 +11,10 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite
 from fedfew.methods.fedavg import FedAvg
-from fedfew.methods.fedbn import fedbn
+from fedfew.methods.fedbn import FedBN
 from fedfew.methods.grouping import Grouping
 from fedfew.objectives.pseudo_labels import PseudoLabel
+from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.norm_policy import LocalNorm, NormPolicy, ServerStatistics, norm_entries, with_statistics
 
@@ -61,11 +62,12 @@ def test_norm_entries_are_scale_shift_and_statistics() -> None:
 
 def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
     network = normed()
-    method = fedbn(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0))
+    method = FedBN(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0))
+    wire = Wire(method, method.transforms)
     mask, sites = norm_entries(network), [client(network, 0), client(network, 1)]
     state = method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
     payload = method.broadcast(state, 0)
-    first = [method.train_client(payload, site, seeded(1)) for site in sites]
+    first = [wire.train_client(payload, site, seeded(1)) for site in sites]
     plain = [fedavg().train_client(payload, client(network, k), seeded(1)).reply["psi"] for k in range(2)]
     for trained, alone, site in zip(first, plain, sites, strict=True):
         assert torch.equal(trained.reply["psi"][~mask], alone[~mask]), "the first round is FedAvg's"
@@ -82,16 +84,15 @@ def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
     own = second["omega"].clone()
     own[mask] = sites[0].memory["norm.omega"]
     expected = fedavg().train_client(second | {"omega": own}, client(network, 0), seeded(5)).reply["psi"]
-    trained = method.train_client(second, sites[0], seeded(5))
+    trained = wire.train_client(second, sites[0], seeded(5))
     assert torch.equal(trained.reply["psi"][~mask], expected[~mask])
     assert torch.equal(sites[0].memory["norm.omega"], expected[mask])
 
 
 def test_a_net_without_normalisation_is_refused() -> None:
     network = normed("none")
-    method = LocalNorm(fedavg())
     with pytest.raises(FedfewError, match=r"E113 model.name: the model has no normalisation layers"):
-        method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
+        Wire(fedavg(), [LocalNorm()]).check(server(network))
 
 
 def test_statistics_are_those_of_the_images_whatever_the_batches() -> None:
@@ -111,29 +112,30 @@ def test_statistics_are_those_of_the_images_whatever_the_batches() -> None:
 
 def test_server_data_statistics_replace_the_clients() -> None:
     network = normed()
-    site, method = server(network), ServerStatistics(fedavg())
+    site, method = server(network), fedavg()
     state = replace(method.before_clients(method.start(network.snapshot()), site, seeded(0)), participation={0: 1})
     strange = state.sigma.clone()
     strange[network.layout.trainable :] = 1e6
     after = method.after_clients(state, [ClientUpdate(0, {"psi": strange}, 8)], site, seeded(1))
+    after = Wire(method, [ServerStatistics()]).after_round(after, site)
     assert torch.equal(after.omega, with_statistics(network, strange, site.labeled.images))
     assert float(after.omega.abs().max()) < 1e4
 
 
 def test_server_data_statistics_reach_the_groups_models_too() -> None:
     network = normed()
-    site, method = server(network), ServerStatistics(Grouping(SERVER, SGD, AGGREGATORS["uniform"], groups=2))
+    site, method = server(network), Grouping(SERVER, SGD, AGGREGATORS["uniform"], groups=2)
     state = method.before_clients(method.start(network.snapshot()), site, seeded(0))
     strange = state.sigma.clone()
     strange[network.layout.trainable :] = 1e6
     updates = [ClientUpdate(k, {"psi": strange + k}, 8, {"steps": 1.0}) for k in range(4)]
     after = method.after_clients(replace(state, participation=dict.fromkeys(range(4), 1)), updates, site, seeded(1))
+    after = ServerStatistics().after_round(after, site)
     assert after.extra["groups"].shape == (2, network.layout.size)
     assert float(after.extra["groups"].abs().max()) < 1e5
 
 
-def test_the_policy_wraps() -> None:
-    method = fedavg()
-    assert NormPolicy().around(method) is method
-    assert isinstance(NormPolicy("local").around(method), LocalNorm)
-    assert isinstance(NormPolicy("server-data").around(method), ServerStatistics)
+def test_the_policy_names_the_transform() -> None:
+    assert NormPolicy().transform() is None
+    assert isinstance(NormPolicy("local").transform(), LocalNorm)
+    assert isinstance(NormPolicy("server-data").transform(), ServerStatistics)

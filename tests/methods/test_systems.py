@@ -14,7 +14,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
 from fedfew.methods.dsfl import DSFL, outputs, sharpened
-from fedfew.methods.fedsiam import FedSiam, fedsiam_pi, follow
+from fedfew.methods.fedsiam import FedSiam, FedSiamPi, follow
 from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
@@ -114,7 +114,7 @@ def test_the_target_follows_with_a_ramp() -> None:
 
 def test_fedsiam_pi_sends_half_and_has_no_target() -> None:
     network = net()
-    method = fedsiam_pi(SERVER, SGD, AGGREGATORS["uniform"])
+    method = FedSiamPi(SERVER, SGD, AGGREGATORS["uniform"])
     assert list(method.reply_schema(network.layout)) == ["psi"]
     assert list(siam().reply_schema(network.layout)) == ["psi", "target"]
     state = method.before_clients(method.start(theta(network)), server(network), seeded(0))

@@ -13,12 +13,13 @@ from tests.runtime.tiny_run import TINY, AlteredFleet, Answer, RememberingFleet,
 from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.build.parts import Parts, assemble, fleet_of
-from fedfew.config.method import algorithm_of
+from fedfew.build.parts import Parts, assemble
+from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
+from fedfew.runs.fleets import fleet_of
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
@@ -127,7 +128,7 @@ def at(position: int, change: Callable[[Answer], Answer]) -> Alter:
 
 def with_aggregator(name: str) -> Parts:
     document = load(TINY, {"participation": FIVE, "aggregator.name": name}).document
-    return replace(tiny_base(), algorithm=algorithm_of(document))
+    return replace(tiny_base(), algorithm=method_of(document))
 
 
 @cache

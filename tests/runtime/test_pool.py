@@ -18,9 +18,10 @@ from tests.runtime.test_gate import peak
 from tests.runtime.tiny_run import tiny_parts
 from torch import Tensor
 
-from fedfew.build.parts import Parts, fleet_of
+from fedfew.build.parts import Parts
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
+from fedfew.runs.fleets import fleet_of
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 
@@ -206,7 +207,7 @@ def rogue(mode: str, workers: int = 1, timeout: float = 0.0, **more: Any) -> Poo
     here = Scores(0.5, 1.0, None)
     hello = {"mode": mode} | more
     return PoolFleet(
-        workers, hello, data, [1] * 9, lambda omega: here, timeout, 1 << 20, module="tests.runtime.rogue_worker"
+        workers, hello, data, [1] * 9, lambda omega: here, "tests.runtime.rogue_worker", timeout, 1 << 20
     )  # fmt: skip
 
 

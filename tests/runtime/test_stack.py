@@ -12,11 +12,12 @@ from tests.runtime.every_method import CASES, SMALL
 from tests.runtime.tiny_run import play, tiny, tiny_parts
 from torch import Tensor, nn
 
-from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.build.parts import Parts, assemble
 from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientUpdate, Fleet
+from fedfew.runs.fleets import fleet_of
 from fedfew.runtime.site import InlineFleet
 from fedfew.runtime.stack import Stack
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.build.parts import Parts, assemble
 from fedfew.config.schema import Config, load
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.runs.fleets import fleet_of
 from fedfew.runs.run import Experiment, Run
 from fedfew.runs.session import one_thread
 from fedfew.runtime.record import RoundRecord

@@ -1,22 +1,23 @@
 """From a checked config to the parts of a run."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedfew.config.method import algorithm_of
+from fedfew.build import worker
+from fedfew.config.checks import SITES
+from fedfew.config.method import method_of, transforms_of
 from fedfew.config.names import find, is_own
 from fedfew.config.schema import Config, DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
-from fedfew.core.extras import require
 from fedfew.core.network import Network
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Algorithm, Fleet, LabeledSet, Oracle, ServerSite
+from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, ServerSite
 from fedfew.data import DATASETS, PARTITIONS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
@@ -28,6 +29,7 @@ from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
 from fedfew.runtime.stack import Stack
+from fedfew.runtime.wire import Wire
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +37,16 @@ class Parts:
     """What a run is made of."""
 
     config: Config
-    algorithm: Algorithm
+    algorithm: Method
     federation: Federation
     network: Network
     server: ServerSite
     clients: Clients
+
+    @property
+    def wire(self) -> Wire:
+        """The method's messages as they travel."""
+        return Wire(self.algorithm, self.clients.transforms)
 
 
 def dataset_of(config: Config) -> Dataset:
@@ -50,11 +57,12 @@ def dataset_of(config: Config) -> Dataset:
     return dataset
 
 
-def federation_of(config: Config) -> Federation:
-    """The data, split and shared out."""
+def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federation:
+    """The data, split and shared out; the images of remote sites are not here."""
     options, dataset = config.options("dataset"), dataset_of(config)
-    if is_network(config):
-        dataset = replace(dataset, sites=_elsewhere(config, dataset))
+    if remote_sites:
+        offsets = np.zeros(len(remote_sites) + 1, np.int64)
+        dataset = replace(dataset, sites=SiteImages(tuple(remote_sites), dataset.train.images[:0], offsets))
     kind = config["partition.kind"]
     return federate(
         dataset,
@@ -71,15 +79,6 @@ def is_network(config: Config) -> bool:
     return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
 
-def _elsewhere(config: Config, dataset: Dataset) -> SiteImages:
-    """The sites of a real network as the server sees them: names, and no images."""
-    require("flower", "fleet.kind = 'flower'")
-    from fedfew.deploy.plan import open_server
-
-    names = open_server(Path(config["fleet.network"])).sites
-    return SiteImages(names, dataset.train.images[:0], np.zeros(len(names) + 1, np.int64))
-
-
 def network_of(config: Config, federation: Federation) -> Network:
     """The model with its first weights ω_0, drawn from the seed."""
     name = config["model.name"]
@@ -90,13 +89,13 @@ def network_of(config: Config, federation: Federation) -> Network:
     return Network.of(module, federation.pixels, Engine(**config["engine"]), tuple(federation.images.shape[1:]))
 
 
-def assemble(config: Config) -> Parts:
-    """Everything but the fleet."""
-    federation, algorithm = federation_of(config), algorithm_of(config.document)
+def assemble(config: Config, remote_sites: Sequence[str] = ()) -> Parts:
+    """Everything but the fleet; ``remote_sites`` are the names of clients that are other machines."""
+    federation, method = federation_of(config, remote_sites), method_of(config.document)
     if federation.sites:
-        config = config.with_(_counted(federation))
-        if isinstance(algorithm, Oracle):
-            what = f"{config['method.name']} needs the labels of the clients' images; real sites have none"
+        config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
+        if isinstance(method, Oracle) and not bool((federation.truth >= 0).all()):
+            what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
             raise FedfewError("E113", "method.name", what)
     network = network_of(config, federation)
     clients = Clients(
@@ -106,11 +105,12 @@ def assemble(config: Config) -> Parts:
         availability=Availability(**config["availability"]),
         gate=Gate(**config["gate"]),
         sizes=None if is_network(config) else federation.partition.sizes,
+        transforms=transforms_of(config.document, method),
         min_updates=config["min_updates"],
     )
     labeled = resident(federation.server, network)
     server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open)
-    return Parts(config, algorithm, federation, network, server, clients)
+    return Parts(config, method, federation, network, server, clients)
 
 
 def _counted(federation: Federation) -> dict[str, int]:
@@ -124,8 +124,10 @@ def _counted(federation: Federation) -> dict[str, int]:
 
 def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
     """The clients of a simulation, as one process trains them."""
+    method = method_of(config.document)
     return Sites(
-        algorithm=algorithm_of(config.document),
+        algorithm=method,
+        transforms=transforms_of(config.document, method),
         network=network,
         images=federation.images.to(network.device),
         truth=federation.truth,
@@ -143,14 +145,9 @@ def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
     return LabeledSet(labeled.images.to(network.device), labeled.labels)
 
 
-def fleet_of(parts: Parts, folder: Path) -> Fleet:
-    """The fleet the config names. A pool's workers get the images through shared memory, not by loading them."""
+def local_fleet(parts: Parts) -> Fleet:
+    """The fleet of this machine that the config names; a pool's workers get the images through shared memory."""
     sites = sites_of(parts.config, parts.federation, parts.network)
-    if parts.config["fleet.kind"] == "flower":
-        require("flower", "fleet.kind = 'flower'")
-        from fedfew.deploy.fleet import flower_fleet
-
-        return flower_fleet(parts, sites.score, folder)
     together = min(parts.config["engine.stack"], parts.clients.cohort)
     if together > 1:
         stack = Stack(parts.network, together)
@@ -182,9 +179,10 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
         "std": federation.pixels.std,
     }
     workers = min(parts.config["fleet.workers"] or cores(), parts.clients.cohort)
-    limit = reply_limit(parts.algorithm.reply_schema(parts.network.layout))
+    limit = reply_limit(parts.wire.reply_schema(parts.network.layout))
     return PoolFleet(
-        workers, hello, data, federation.partition.sizes, sites.score, parts.config["fleet.timeout"], limit
+        workers, hello, data, federation.partition.sizes, sites.score, worker.__name__, parts.config["fleet.timeout"],
+        limit,
     )  # fmt: skip
 
 

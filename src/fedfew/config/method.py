@@ -8,27 +8,28 @@ from typing import Any
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.names import find
 from fedfew.core.settings import settings_of
-from fedfew.core.types import Algorithm
+from fedfew.core.types import Method, Transform
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import LocalSGD, Supervised
-from fedfew.transforms.compression import Compressed, Compression
+from fedfew.transforms.compression import Compression
 from fedfew.transforms.norm_policy import NormPolicy
 from fedfew.transforms.privacy import Privacy
 
 
-def algorithm_of(document: Mapping[str, Any]) -> Algorithm:
-    """The method of a resolved config, with its norm policy, privacy and compression around it."""
-    algorithm = NormPolicy(**document["norm"]).around(plain_algorithm(document))
-    algorithm = Privacy(**document["privacy"]).around(algorithm)
-    compression = Compression(**document["compression"])
-    codec = compression.codec()
-    return algorithm if codec is None else Compressed(algorithm, codec, compression.feedback)
+def transforms_of(document: Mapping[str, Any], method: Method) -> tuple[Transform, ...]:
+    """What is done to the messages of a resolved config, innermost first: the method's own, norms, privacy, codec."""
+    asked = (
+        NormPolicy(**document["norm"]).transform(),
+        Privacy(**document["privacy"]).transform(),
+        Compression(**document["compression"]).transform(),
+    )
+    return (*method.transforms, *(transform for transform in asked if transform is not None))
 
 
-def plain_algorithm(document: Mapping[str, Any]) -> Algorithm:
-    """The method by itself; raises where its settings contradict each other."""
+def method_of(document: Mapping[str, Any]) -> Method:
+    """The method of a resolved config; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
     factory = find("method", method.pop("name"), METHODS)
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
@@ -44,5 +45,5 @@ def plain_algorithm(document: Mapping[str, Any]) -> Algorithm:
     if "objective" in wanted:
         objective = dict(document["objective"])
         parts["objective"] = find("objective", objective.pop("name"), OBJECTIVES)(**objective)
-    made: Algorithm = factory(**parts, **method)
+    made: Method = factory(**parts, **method)
     return made

@@ -9,19 +9,17 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
+from fedfew.core.types import Method
 
 PARTS = ("server", "client", "aggregator")
 """What every method is given besides its settings."""
 OPTIONAL_PARTS = ("objective", "vote")
 """What a method is given if it has a parameter of that name."""
 MEMBERS = {
-    "method": (
-        "start", "before_clients", "broadcast", "train_client", "after_clients", "reply_schema",
-        "unfit", "asks_clients", "usual_aggregator",
-    ),
+    "method": ("before_clients", "broadcast", "train_client", "after_clients"),
     "objective": ("begin", "labels"),
-}  # fmt: skip
-"""What a method's and an objective's class must have."""
+}
+"""What a method's and an objective's class must define."""
 POSITIONAL = {
     "partition": ("labels", "clients", "rng"),
     "model": ("channels", "size", "classes"),
@@ -97,7 +95,11 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
         return "is a function that does not say what it returns; write -> and the class"
     except Exception as error:  # annotations are the user's code as well
         return f"cannot be looked into: {type(error).__name__}: {error}"
-    if missing := [name for name in MEMBERS.get(section, ()) if not hasattr(kind, name)]:
+    if section == "method" and not (inspect.isclass(kind) and issubclass(kind, Method)):
+        return "is not a subclass of Method (from fedfew.core.types import Method)"
+    if missing := [
+        name for name in MEMBERS.get(section, ()) if getattr(kind, name, None) is getattr(Method, name, None)
+    ]:
         return f"has no {', '.join(missing)}"
     return _miscalled(section, parameters)
 

@@ -14,13 +14,13 @@ from annotated_types import Gt, Le
 from pydantic import TypeAdapter, ValidationError
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.checks import misfits, settle, unused_objective
-from fedfew.config.method import plain_algorithm
+from fedfew.config.checks import SITES, misfits, unused_objective
+from fedfew.config.method import method_of
 from fedfew.config.names import find, is_own, method_class, own_settings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
-from fedfew.data import BRING_SITES, DATASETS, PARTITIONS
+from fedfew.data import DATASETS, PARTITIONS
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
@@ -89,8 +89,6 @@ class FleetSettings:
     wait: Annotated[NonNegative, Doc("flower: seconds to wait for min_clients before the run stops")] = 300.0
 
 
-SITES = "sites"
-"""The partition of a dataset that brings its own sites: nothing is drawn."""
 FLEETS = ("inline", "pool", "flower")
 
 # section → key that names what the section is about, the registry of names, the default
@@ -255,7 +253,7 @@ def check(table: Table, place: str = "config") -> Config:
     known_top = [*settings_of(General), *SECTIONS]
     general = {key: value for key, value in table.items() if key not in SECTIONS}
     document = _section("", general, "", place, faults, known_top)
-    if isinstance(dataset := table.get("dataset"), dict) and dataset.get("name") in BRING_SITES:
+    if isinstance(dataset := table.get("dataset"), dict) and brings_sites(dataset.get("name")):
         table = _with_sites(table, place, faults)
     for section in SECTIONS:
         given = table.get(section, {})
@@ -268,6 +266,11 @@ def check(table: Table, place: str = "config") -> Config:
     if faults:
         raise ConfigErrors(faults)
     return Config(document)
+
+
+def brings_sites(name: Any) -> bool:
+    """Whether a dataset says beforehand that its clients are given by the data; others are found out as they load."""
+    return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
 
 
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
@@ -361,9 +364,12 @@ def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
         fits = ", ".join(name for name in AGGREGATORS if name not in method.unfit)
         what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {method.unfit[chosen]}"
         return [FedfewError("E107", place, what, f"These fit: {fits}")]
-    settle(document)
     try:
-        faults = list(misfits(document, plain_algorithm(document)))
+        made = method_of(document)
+        for path, value in made.settle(document).items():
+            section, _, key = path.partition(".")
+            document[section][key] = value
+        faults = list(misfits(document, made))
     except FedfewError as fault:
         faults = [fault]
     return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]

@@ -1,4 +1,4 @@
-"""The vector layout: all parameters and float buffers of a network as views into one flat float32 tensor.
+"""The vector layout: what trains and travels of a network, as views into one flat float32 tensor.
 
 With this, the paper's line is one line of code (``alpha * psi + beta * sigma + gamma * omega``), SGD is two in-place
 operations, and gate, norms, hashes and wire deal with one tensor each.
@@ -19,7 +19,11 @@ Vector = Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named tensor lives in a Vector: the parameters first (``trainable`` entries), then the buffers."""
+    """Where each named tensor lives in a Vector: the parameters first (``trainable`` entries), then the buffers.
+
+    Frozen parameters (``requires_grad = False``) and the buffers that belong to them have no place in it: they stay
+    what they are, cost no traffic and count in no norm.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -32,9 +36,14 @@ class Layout:
 
     @staticmethod
     def of(module: nn.Module) -> "Layout":
-        """The layout of a module: parameters in their order, then the buffers of floating point."""
-        parameters = dict(module.named_parameters())
-        buffers = {name: b for name, b in module.named_buffers() if b.is_floating_point()}
+        """The layout of a module: trainable parameters in their order, then the buffers of floating point."""
+        parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        still = frozen_modules(module)
+        buffers = {
+            name: b
+            for name, b in module.named_buffers()
+            if b.is_floating_point() and name.rpartition(".")[0] not in still
+        }
         tensors = parameters | buffers
         offsets = [0]
         for tensor in tensors.values():
@@ -75,6 +84,17 @@ class Layout:
             if name in wanted:
                 mask[start:stop] = True
         return mask
+
+
+def frozen_modules(module: nn.Module) -> frozenset[str]:
+    """The paths of the modules that are frozen: the nearest module around with parameters has none that trains."""
+    still: set[str] = set()
+    for path, part in module.named_modules():
+        own = list(part.parameters())
+        above = path.rpartition(".")[0] in still if path else False
+        if above or (own and not any(p.requires_grad for p in own)):
+            still.add(path)
+    return frozenset(still)
 
 
 def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:

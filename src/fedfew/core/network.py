@@ -1,6 +1,6 @@
 """A network whose parameters and gradients are one vector each, so that training works on vectors in place."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedfew.core.engine import Engine, compiled, precision
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector, frozen_modules
 
 ON_CPU = Engine(device="cpu")
 
@@ -54,13 +55,17 @@ class Network:
         place = engine.place()
         module.to(place)
         layout = Layout.of(module)
+        if not layout.trainable:
+            raise FedfewError("E115", "model", "has no parameter that can be trained (requires_grad)")
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         vector = layout.pack({name: tensors[name].detach() for name in layout.names}).to(place)
         gradient = torch.zeros_like(vector)
         views, slopes = layout.views(vector), layout.views(gradient)
         for name, parameter in module.named_parameters():
-            parameter.data = views[name]
-            parameter.grad = slopes[name]
+            if name in views:
+                parameter.data = views[name]
+                parameter.grad = slopes[name]
+        _train(module, True)
         for name, buffer in module.named_buffers():
             if name in views:
                 buffer.data = views[name]
@@ -77,11 +82,26 @@ class Network:
     def set_training(self, training: bool) -> None:
         """Training or evaluation mode; walking through the module, which takes long for a small one, only if needed."""
         if self.module.training != training:
-            self.module.train(training)
+            _train(self.module, training)
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """Parameters and float buffers that do not train, by name."""
+        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        return {n: t.detach() for n, t in tensors.items() if t.is_floating_point() and n not in self.layout.names}
 
     def load(self, vector: Vector) -> None:
         """Continue from these weights."""
         self.vector.copy_(vector)
+
+    def load_all(self, tensors: Mapping[str, Tensor]) -> None:
+        """Every tensor by name, the frozen ones too; E307 where names or shapes are not the model's."""
+        frozen = self.frozen
+        self.load(self.layout.pack({name: t for name, t in tensors.items() if name not in frozen}))
+        for name, tensor in frozen.items():
+            if name not in tensors or tensors[name].shape != tensor.shape:
+                raise FedfewError("E307", name, "is missing or has another shape than the model's")
+            tensor.copy_(tensors[name])
 
     def snapshot(self) -> Vector:
         """A copy of the weights as they are now."""
@@ -116,3 +136,14 @@ class Network:
             parts = [self(part).softmax(1).cpu() for part in images.split(batch)]
         self.set_training(was_training)
         return torch.cat(parts) if parts else torch.empty(0)
+
+
+def _train(module: nn.Module, training: bool) -> None:
+    """Put a module into a mode, by its own ``train``; what is frozen is never in training mode, so its statistics stay.
+
+    A fresh module is put into a mode once at the beginning, so that a ``train`` of its own is not passed over.
+    """
+    module.train(training)
+    if training:
+        for path in frozen_modules(module) - {""}:
+            module.get_submodule(path).training = False

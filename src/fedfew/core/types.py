@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
 from fedfew.core.spill import Stored, StoredReply
@@ -208,35 +209,88 @@ class Aggregator(Protocol):
     def __call__(self, contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate: ...
 
 
-@runtime_checkable
-class Algorithm(Protocol):
-    """A method: the paper's steps plus the wire. A frozen dataclass with pure methods; its fields are its settings."""
+class Method:
+    """A method: the paper's steps plus the wire. A frozen dataclass with pure methods; its fields are its settings.
 
-    unfit: ClassVar[Mapping[str, str]]
+    Four steps are a method's own; the rest has a default that suits methods whose clients reply with a model.
+    """
+
+    unfit: ClassVar[Mapping[str, str]] = {}
     """Aggregators that make no sense with this method, each with the reason."""
-    asks_clients: ClassVar[bool]
+    asks_clients: ClassVar[bool] = True
     """False for a method that never asks a client."""
-    usual_aggregator: ClassVar[str]
+    usual_aggregator: ClassVar[str] = "fedavg"
     """The aggregator it was published with, used where the config names none."""
+    transforms: ClassVar[tuple["Transform", ...]] = ()
+    """What the method itself does to its messages, such as FedBN's normalisation layers that stay at the client."""
 
-    def start(self, omega: Vector) -> ServerState: ...
+    def start(self, omega: Vector) -> ServerState:
+        """The state before the first round: σ_0 = ω_0."""
+        return ServerState(0, omega, omega)
 
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState: ...
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        raise NotImplementedError
 
-    def broadcast(self, state: ServerState, client: int) -> Payload: ...
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        raise NotImplementedError
 
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained: ...
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        raise NotImplementedError
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState: ...
+    ) -> ServerState:
+        raise NotImplementedError
 
-    def reply_schema(self, layout: Layout) -> Schema: ...
+    def reply_schema(self, layout: Layout) -> Schema:
+        """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
+        return {"psi": Expected((layout.size,), near="omega")}
+
+    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Values for dotted keys of the config that were left open and follow from this method's settings."""
+        return {}
+
+    def misfits(self, document: Mapping[str, Any]) -> Iterable[FedfewError]:
+        """What of a resolved config this method cannot go with, each with the key and the reason."""
+        return ()
+
+
+class Transform:
+    """Something done to the messages of any method: at the client before and after training, and at the server.
+
+    Every hook has a default that changes nothing. ``schema`` is always what the method (or the transform inside this
+    one) sends; ``payload`` is what the server sent, untouched.
+    """
+
+    def travels(self, schema: Schema, layout: Layout) -> Schema:
+        """What a reply looks like on the wire."""
+        return schema
+
+    def incoming(self, payload: Payload, schema: Schema, site: ClientSite) -> Payload:
+        """At the client: what the method gets to see of a payload."""
+        return payload
+
+    def outgoing(
+        self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
+    ) -> Trained:
+        """At the client: what leaves instead of the method's reply."""
+        return trained
+
+    def decode(self, update: ClientUpdate, payload: Payload, schema: Schema, layout: Layout) -> ClientUpdate:
+        """At the server: the update as it was before ``outgoing``, from one that has passed the gate."""
+        return update
+
+    def check(self, site: ServerSite) -> None:
+        """Raises where the model does not fit, before the first round."""
+
+    def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
+        """At the server, after the method's own turn."""
+        return state
 
 
 @runtime_checkable
 class Oracle(Protocol):
-    """An algorithm that is told the clients' labels: the upper bound, possible in simulation only."""
+    """A method that is given the clients' labels: a bound, possible in simulation only."""
 
     def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained: ...
 

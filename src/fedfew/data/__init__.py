@@ -1,13 +1,12 @@
 """Datasets, where they come from, how they are split between server and clients, and how clients share them."""
 
 from fedfew.data.dataset import Dataset, SiteImages
-from fedfew.data.datasets import BRING_SITES, DATASETS, Entry, inventory
+from fedfew.data.datasets import DATASETS, Entry, inventory
 from fedfew.data.federation import Federation, federate
 from fedfew.data.partitions import PARTITIONS, Partition, heterogeneity, make_partition, partition
 from fedfew.data.sources import fetch
 
 __all__ = [
-    "BRING_SITES",
     "DATASETS",
     "PARTITIONS",
     "Dataset",

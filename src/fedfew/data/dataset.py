@@ -16,6 +16,8 @@ class SiteImages:
     names: tuple[str, ...]
     images: Tensor
     offsets: Indices
+    truth: Tensor | None = None
+    """Their classes (int64), where a simulation knows them: for reports and bounds, never for training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,5 +31,7 @@ class Dataset:
     flips: bool = True
     sites: SiteImages | None = None
     """The clients' own images; None where the clients of a simulation are dealt images of ``train``."""
+    users: Indices | None = None
+    """Whose image each one of ``train`` is, as whole numbers: for partitions that keep a user's images together."""
     problems: tuple[Problem, ...] = ()
     """Images that were skipped or used in part, for ``fedfew check``."""

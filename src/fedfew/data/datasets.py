@@ -83,8 +83,6 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
     "parquet": parquet,
     "huggingface": huggingface,
 }
-BRING_SITES = frozenset({"folder"})
-"""Datasets whose clients are given by the data, so that no partition is drawn."""
 
 
 def inventory() -> list[Entry]:

@@ -34,7 +34,7 @@ class Federation:
     """The unlabeled images of all clients, uint8 N×C×H×W."""
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
-    −1 throughout where the clients are real sites: nobody knows."""
+    −1 throughout where nobody knows, as with real sites."""
     partition: Partition | VirtualPartition
     classes: tuple[str, ...]
     flips: bool
@@ -115,7 +115,7 @@ def federate(
         images=clients_share.images,
         truth=clients_share.labels,
         open=_take(pool, public).images,
-        partition=make_partition(truth[given], clients, kind, seed, options),
+        partition=make_partition(truth[given], clients, kind, seed, options, users=_users(dataset, split, given)),
         classes=dataset.classes,
         flips=dataset.flips,
         pixels=_measured(server.images, clients_share.images) if normalize == "standard" else _unit(pool.images),
@@ -152,7 +152,7 @@ def _of_sites(
         validation=held_out,
         test=_take(dataset.test, np.sort(left)),
         images=sites.images,
-        truth=torch.full((len(sites.images),), -1),
+        truth=torch.full((len(sites.images),), -1) if sites.truth is None else sites.truth,
         partition=Partition(np.arange(len(sites.images)), sites.offsets),
         classes=dataset.classes,
         flips=dataset.flips,
@@ -170,9 +170,19 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
             raise FedfewError("E103", key if key == "labels" else f"dataset.{key}", f"{count} is below 0")
     if counts["labels"] < 1:
         raise FedfewError("E103", "labels", "the server needs at least 1 label")
+    if dataset.users is not None and len(dataset.users) != len(dataset.train):
+        what = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
+        raise FedfewError("E204", f"dataset {dataset.name}", what)
+    if dataset.sites is not None and (fault := _site_fault(dataset.sites, len(dataset.classes))):
+        raise FedfewError("E204", f"dataset {dataset.name}", f"its sites are unusable: {fault}")
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         if fault := _fault(part, len(dataset.classes)):
             raise FedfewError("E204", f"dataset {dataset.name}", f"its {name} set is unusable: {fault}")
+
+
+def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
+    """Whose images the clients' are; nobody knows where the official test set was merged in."""
+    return None if dataset.users is None or split == "paper" else np.asarray(dataset.users)[given]
 
 
 def _fault(part: LabeledSet, classes: int) -> str:
@@ -183,6 +193,12 @@ def _fault(part: LabeledSet, classes: int) -> str:
     if len(part) and (int(part.labels.min()) < 0 or int(part.labels.max()) >= classes):
         return f"labels go from {int(part.labels.min())} to {int(part.labels.max())}, but there are {classes} classes"
     return ""
+
+
+def _site_fault(sites: SiteImages, classes: int) -> str:
+    if len(sites.offsets) != len(sites.names) + 1:
+        return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
+    return "" if sites.truth is None else _fault(LabeledSet(sites.images, sites.truth), classes)
 
 
 def _afford(images: int, **counts: int) -> None:

@@ -1,6 +1,7 @@
 """Ways to deal the unlabeled images to the clients: every image exactly once, with stated class and size skew."""
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import signature
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from fedfew.data.virtual import VirtualPartition
 __all__ = [
     "PARTITIONS",
     "Partition",
+    "by_user",
     "dirichlet",
     "dirichlet_by_class",
     "heterogeneity",
@@ -136,12 +138,25 @@ def virtual(
     return VirtualPartition(clients, int(rng.integers(2**62)), per_client, mu, labels)
 
 
+def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: Indices | None = None) -> Partition:
+    """A user's images stay together at one client; where there are more users than clients, users share one by lot."""
+    if users is None:
+        what = "the dataset does not say whose image each one is"
+        raise FedfewError("E113", "partition.kind", what, "Use another partition, or give the dataset `users`")
+    _, owner = np.unique(users, return_inverse=True)
+    people = int(owner.max(initial=-1)) + 1
+    if clients > people:
+        raise FedfewError("E108", "clients", f"{clients:,} clients, but the images come from {people:,} users")
+    return from_owners(rng.permutation(np.arange(people) % clients)[owner], clients)
+
+
 PARTITIONS: dict[str, Callable[..., Partition | VirtualPartition]] = {
     "iid": iid,
     "dirichlet": dirichlet,
     "dirichlet-by-class": dirichlet_by_class,
     "shards": shards,
     "virtual": virtual,
+    "users": by_user,
 }
 
 
@@ -150,12 +165,20 @@ Deal = Callable[..., Partition | VirtualPartition | Sequence[ArrayLike]]
 
 
 def make_partition(
-    labels: ArrayLike, clients: int, kind: str | Deal, seed: int, options: Mapping[str, Any] | None = None
+    labels: ArrayLike,
+    clients: int,
+    kind: str | Deal,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    users: Indices | None = None,
 ) -> Partition | VirtualPartition:
-    """The partition that a config names; equal arguments give equal partitions."""
+    """The partition that a config names; equal arguments give equal partitions.
+
+    ``users`` says whose image each one is; a function that has a parameter of that name is given it.
+    """
     if not isinstance(kind, str):
-        classes = _classes(labels)
-        own = kind(classes, clients, numpy_stream(seed, "partition"), **(options or {}))
+        classes, given = _classes(labels), dict(options or {}) | _asked(kind, users)
+        own = kind(classes, clients, numpy_stream(seed, "partition"), **given)
         return own if isinstance(own, Partition | VirtualPartition) else from_lists(own, len(classes), clients)
     if kind not in PARTITIONS:
         raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")
@@ -164,7 +187,11 @@ def make_partition(
     for name in given:
         if name not in known:
             raise FedfewError("E104", f"partition.{name}", f"{kind} does not know it; it has {', '.join(known)}")
-    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **given)
+    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **given, **_asked(deal, users))
+
+
+def _asked(deal: Deal, users: Indices | None) -> dict[str, Any]:
+    return {"users": users} if "users" in signature(deal).parameters else {}
 
 
 def _classes(labels: ArrayLike) -> Indices:

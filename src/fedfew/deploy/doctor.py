@@ -139,7 +139,7 @@ def _server_step(plan: ServerPlan) -> str:
     config = load(
         str(source), {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute()), "server.epochs": 1}
     )
-    parts = assemble(config)
+    parts = assemble(config, plan.sites)
     state = parts.algorithm.start(parts.network.snapshot())
     state = parts.algorithm.before_clients(state, parts.server, stream(config["seed"], "doctor"))
     if not bool(torch.isfinite(state.sigma).all()):

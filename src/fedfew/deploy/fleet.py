@@ -102,5 +102,5 @@ def _terms(parts: Parts) -> Terms:
 
 def _limit(parts: Parts) -> int:
     """Most bytes a site's answer may have: what the schema allows, for all its clients, and a little for the rest."""
-    schema = parts.algorithm.reply_schema(parts.network.layout)
+    schema = parts.wire.reply_schema(parts.network.layout)
     return (1 << 20) + reply_limit(schema) * parts.clients.cohort

@@ -118,6 +118,7 @@ def _safetensors(network: Network, about: dict[str, Any], path: Path) -> Predict
     from safetensors.torch import save
 
     tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
+    tensors |= {name: tensor.contiguous() for name, tensor in network.frozen.items()}
     path.write_bytes(save(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)}))
     return read_model(path)[0].probabilities
 

@@ -10,26 +10,25 @@ from typing import Annotated, ClassVar, Literal
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
     Aggregator,
     ClientSite,
     ClientUpdate,
+    Method,
     OracleSite,
     Payload,
-    Schema,
     ServerSite,
     ServerState,
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.methods.updates import contributions, scalar
 from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
 
 
 @dataclass(frozen=True)
-class AllLabels:
+class AllLabels(Method):
     """Clients train on their true labels. Only a simulation can do this, and only to show what is left to gain."""
 
     server: Supervised
@@ -38,11 +37,6 @@ class AllLabels:
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "fedavg"
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """The server trains on its labels first, and the clients start from its model."""
@@ -69,6 +63,3 @@ class AllLabels:
         parts = contributions(state, updates, work=self.client.work)
         psi = self.aggregator(parts, state.sigma, state.sigma)
         return replace(state, omega=psi.vector, weights=psi.weights)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)

@@ -3,30 +3,34 @@
 ψ = aggregate of the clients that labelled anything;   v ← m v + (ω_t − ψ);   ω_{t+1} = (ω_t − v) trained on D_s
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, ServerSite, ServerState
+from fedfew.core.settings import Doc, Natural, NonNegative
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
+from fedfew.methods.fedavg import NO_WAY_TO_TRUST
 from fedfew.methods.updates import active, contributions, scalar, with_momentum
 from fedfew.training.augment import weak
-from fedfew.training.label_shift import Voting
+from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
 
 @dataclass(frozen=True)
-class Alternate:
-    """How server and clients take turns; a method holds one and says what its clients do."""
+class Alternate(Method):
+    """How server and clients take turns; SemiFL and (FL)² say what their clients do."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    lambda_s: float
-    server_momentum: float
-    vote: Voting
-    warmup: int
+    server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
+    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    vote: Voting = PLAIN_VOTE
+    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
@@ -35,7 +39,7 @@ class Alternate:
             sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
 
-    def broadcast(self, state: ServerState) -> Payload:
+    def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ here is ω_t as the server has trained it."""
         lr = scalar(self.client.rate(state.round, state.validation))
         return {"omega": state.sigma, "lr": lr} | self.vote.message(state)

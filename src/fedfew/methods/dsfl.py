@@ -13,9 +13,9 @@ unlabeled data at the server; the images asked about travel with the round. What
 |open images| · classes numbers, whatever the size of the model.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +30,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Contribution,
     Expected,
+    Method,
     Payload,
     Schema,
     ServerSite,
@@ -43,6 +44,8 @@ from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 
+OPEN_ROUNDS = 3
+"""Rounds' worth of open images where the config names no number."""
 NO_MODELS = "the clients send probabilities, not models, so there are no steps and no direction to compare"
 
 
@@ -57,7 +60,7 @@ def outputs(layout: Layout) -> int:
 
 
 @dataclass(frozen=True)
-class DSFL:
+class DSFL(Method):
     """Probabilities on a shared open set instead of weights."""
 
     server: Supervised
@@ -71,11 +74,23 @@ class DSFL:
     warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fednova": NO_MODELS, "fltrust": NO_MODELS}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "uniform"
 
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
+    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """Without a number of its own, dataset.open holds the images of a few rounds."""
+        missing = not document["dataset"]["open"] and document["partition"]["kind"] != "sites"
+        return {"dataset.open": OPEN_ROUNDS * self.subset} if missing else {}
+
+    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
+        """Open images must be there: a dataset that brings its own sites has none."""
+        if document["partition"]["kind"] == "sites":
+            what = "ds-fl needs public images, and a dataset of sites has none to spare"
+            yield FedfewError("E113", "method.name", what, "Use a method that sends models")
+        elif document["dataset"]["open"] < self.subset:
+            what = (
+                f"method.subset = {self.subset} open images a round, but dataset.open = {document['dataset']['open']}"
+            )
+            yield FedfewError("E113", "method.subset", what, "Raise dataset.open or lower method.subset")
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Draws the round's open images; before the first round the server trains alone."""

@@ -17,10 +17,18 @@ from typing import Annotated, ClassVar, Literal
 
 import torch
 
-from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, Natural, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
-from fedfew.methods.updates import contributions, model_reply, scalar, with_momentum
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Method,
+    Payload,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.updates import contributions, scalar, with_momentum
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
@@ -32,7 +40,7 @@ NO_WAY_TO_TRUST = (
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Method):
     """Server training, client training on ``objective``, aggregation; with ``prox`` > 0 it is FedProx."""
 
     server: Supervised
@@ -51,11 +59,6 @@ class FedAvg:
     warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "fedavg"
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma, extra = state.omega, state.extra | self.vote.learn(site)
@@ -89,21 +92,9 @@ class FedAvg:
             omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
         return replace(state, omega=omega, extra=extra, weights=psi.weights)
 
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)
 
-
-def fedprox(
-    server: Supervised,
-    client: LocalSGD,
-    aggregator: Aggregator,
-    objective: Objective,
-    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; tried in the paper: .001 .01 .1 1")] = 0.01,
-    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
-    order: Annotated[Literal["before", "after"], Doc("as for fedavg")] = "before",
-    server_momentum: Annotated[NonNegative, Doc("as for fedavg")] = 0.0,
-    warmup: Annotated[Natural, Doc("as for fedavg")] = 0,
-    vote: Voting = PLAIN_VOTE,
-) -> FedAvg:
+@dataclass(frozen=True)
+class FedProx(FedAvg):
     """FedProx (Li et al. 2020): FedAvg whose clients are held near the model they started from."""
-    return FedAvg(server, client, aggregator, objective, prox, lambda_s, order, server_momentum, warmup, vote)
+
+    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; tried in the paper: .001 .01 .1 1")] = 0.01

@@ -16,26 +16,35 @@ what a client with two classes would otherwise learn first, that there are no ot
 adjustment); a mean over rounds makes up for what differs from cohort to cohort.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Method,
+    Payload,
+    ServerSite,
+    ServerState,
+    Trained,
+)
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import active, contributions, model_reply, scalar
+from fedfew.methods.updates import active, contributions, scalar
 from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 
 
 @dataclass(frozen=True)
-class FedFew:
+class FedFew(Method):
     """Labels once a round, by the client's own class mix if wanted; the server trains last."""
 
     server: Supervised
@@ -55,11 +64,17 @@ class FedFew:
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "fedfreq"
 
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
+    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
+        """A temperature of 0 is found on validation images; the client's class mix has its own settings here."""
+        drawn = document["partition"]["kind"] != "sites"
+        if drawn and not self.temperature and not document["dataset"]["validation"]:
+            what = "a temperature of 0 is found from the accuracy on validation images, and dataset.validation is 0"
+            yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
+        if document["vote"]["prior"] != "server":
+            what = "method fedfew has this estimate already, under method.steps"
+            yield FedfewError("E113", "vote.prior", what, "Set method.steps instead")
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
@@ -124,6 +139,3 @@ class FedFew:
         before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
         omega = self.average * before + (1 - self.average) * sigma
         return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)

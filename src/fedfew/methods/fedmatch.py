@@ -29,6 +29,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Contribution,
     Expected,
+    Method,
     Payload,
     Schema,
     ServerSite,
@@ -52,7 +53,7 @@ def strong(images: Tensor, rng: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class FedMatch:
+class FedMatch(Method):
     """FedMatch with its published settings."""
 
     server: Supervised
@@ -76,7 +77,6 @@ class FedMatch:
         "would be the old value and the clients' work would be lost",
         "trimmed-mean": "as for the median: the old value of the many would win over the work of the few",
     }
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
@@ -215,18 +215,9 @@ class Patched:
         return psi[start:stop]
 
 
-def fedmatch_lite(
-    server: Supervised,
-    client: LocalSGD,
-    aggregator: Aggregator,
-    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 10.0,
-    lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2,
-    lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0,
-    lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5,
-    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.75,
-    vote: Voting = PLAIN_VOTE,
-) -> FedMatch:
+@dataclass(frozen=True)
+class FedMatchLite(FedMatch):
     """FedMatch without helpers, the paper's "naive ω = ψ + σ"."""
-    return FedMatch(
-        server, client, aggregator, lambda_s, 0.0, lambda_a, lambda_l2, lambda_l1, threshold, helpers=0, vote=vote
-    )  # fmt: skip
+
+    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the agreement with helpers, if there are any")] = 0.0
+    helpers: Annotated[Natural, Doc("H: models of similar clients sent along; none here")] = 0

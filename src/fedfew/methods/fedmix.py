@@ -8,7 +8,7 @@ Algorithm and System Design. 2021. Algorithm 1:
     ω_{t+1}   = α Σ_k w_k ψ^k_{t+1} + β σ_{t+1} + γ ω_t                                    w_k by FedFreq
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, ClassVar, Literal
@@ -18,12 +18,20 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Method,
+    Payload,
+    ServerSite,
+    ServerState,
+    Trained,
+)
 from fedfew.methods.mixing import check_mix, mix
-from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.methods.updates import contributions, scalar
 from fedfew.training.augment import views
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
@@ -31,7 +39,7 @@ from fedfew.training.vote import Ballot, vote
 
 
 @dataclass(frozen=True)
-class FedMix:
+class FedMix(Method):
     """FedMix with its settings; the defaults are the paper's, and 1 or 0.01 where the paper is silent."""
 
     server: Supervised
@@ -57,16 +65,10 @@ class FedMix:
         Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
     ] = "confident"
     vote: Voting = PLAIN_VOTE
-    unfit: ClassVar[Mapping[str, str]] = {}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "fedfreq"
 
     def __post_init__(self) -> None:
         check_mix(self.alpha, self.beta, self.gamma)
-
-    def start(self, omega: Vector) -> ServerState:
-        """Round 0: σ_0 = ω_0."""
-        return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """σ ← ω_t, trained on D_s."""
@@ -133,7 +135,3 @@ class FedMix:
         """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""
         lr = self.client.rate(state.round, state.validation)
         return partial(self.client.work, lr=lr, prox=2 * self.lambda_anchor)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        """{"psi"}"""
-        return model_reply(layout)

@@ -28,6 +28,7 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Expected,
+    Method,
     Payload,
     Schema,
     ServerSite,
@@ -35,7 +36,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
 from fedfew.training.augment import weak
@@ -43,7 +44,7 @@ from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 
 
 @dataclass(frozen=True)
-class FedSiam:
+class FedSiam(Method):
     """Agreement between an online network and its target; ``uploads`` "both" is -MT, "online" is -Π."""
 
     server: Supervised
@@ -56,8 +57,6 @@ class FedSiam:
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     uploads: Literal["both", "online"] = "both"
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "fedavg"
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega, extra={"target": omega} if self.uploads == "both" else {})
@@ -127,7 +126,7 @@ class FedSiam:
 
     def reply_schema(self, layout: Layout) -> Schema:
         target = {"target": Expected((layout.size,), near="target")}
-        return model_reply(layout) | (target if self.uploads == "both" else {})
+        return super().reply_schema(layout) | (target if self.uploads == "both" else {})
 
 
 def follow(target: Vector, network: Network, decay: float) -> None:
@@ -135,16 +134,8 @@ def follow(target: Vector, network: Network, decay: float) -> None:
     target.mul_(decay).add_(network.vector.detach(), alpha=1 - decay)
 
 
-def fedsiam_pi(
-    server: Supervised,
-    client: LocalSGD,
-    aggregator: Aggregator,
-    weight: Annotated[NonNegative, Doc("β: weight of the agreement at the end of the ramp")] = 10.0,
-    ramp: Annotated[Fraction, Doc("share of the run over which β grows")] = 0.2,
-    noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1,
-    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0,
-) -> FedSiam:
+@dataclass(frozen=True)
+class FedSiamPi(FedSiam):
     """FedSiam-Π: one network that agrees with itself under noise; half the traffic of FedSiam-MT."""
-    return FedSiam(
-        server, client, aggregator, weight, ramp, noise=noise, lambda_s=lambda_s, uploads="online"
-    )  # fmt: skip
+
+    uploads: Literal["both", "online"] = "online"

@@ -8,7 +8,6 @@ S. Lee, T.-L. V. Le, J. Shin, S.-J. Lee: (FL)²: Overcoming Few Labels in Federa
     server:    as SemiFL (alternate training, server momentum), weights w_k ∝ 1 − τ_k
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -16,16 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate, label_once
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import model_reply
 from fedfew.training.augment import strong
-from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, Supervised, descend
+from fedfew.training.sgd import descend
 from fedfew.training.sharpness import uphill
 
 
@@ -37,44 +32,13 @@ def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
 
 
 @dataclass(frozen=True)
-class FL2:
+class FL2(Alternate):
     """(FL)² with its published settings."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     certain: Annotated[Fraction, Doc("probability from which an image serves the sharpness term")] = 0.95
     rho: Annotated[NonNegative, Doc("ρ: how far uphill the disturbed model is; 0 leaves the term out")] = 0.1
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
-    server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
-    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
-    vote: Voting = PLAIN_VOTE
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "status"
-
-    @property
-    def turns(self) -> Alternate:
-        """The skeleton it shares with SemiFL."""
-        return Alternate(
-            self.server,
-            self.client,
-            self.aggregator,
-            self.lambda_s,
-            self.server_momentum,
-            self.vote,
-            self.warmup,
-        )
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        return self.turns.before_clients(state, site, rng)
-
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return self.turns.broadcast(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
@@ -114,11 +78,3 @@ class FL2:
         network.backward(self.lambda_sharp * divergence)
         with torch.no_grad():
             network.vector[:n].copy_(here)
-
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        return self.turns.after_clients(state, updates, site, rng)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)

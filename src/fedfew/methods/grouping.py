@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.streams import stream
 from fedfew.core.types import (
@@ -26,13 +26,13 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Contribution,
+    Method,
     Payload,
-    Schema,
     ServerSite,
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import contributions, model_reply, scalar
+from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
@@ -52,7 +52,7 @@ def gradient_diversity(changes: Iterable[Vector]) -> float:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class Grouping(Method):
     """FixMatch clients, a server in parallel, averages within random groups."""
 
     server: Supervised
@@ -64,7 +64,6 @@ class Grouping:
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": OTHER_STARTS, "fednova": OTHER_STARTS}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
@@ -120,9 +119,6 @@ class Grouping:
         clients = len(members) / (len(members) + 1)
         model = clients * psi.vector + (1 - clients) * state.sigma
         return model, {client: clients * weight for client, weight in psi.weights.items()}
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)
 
 
 def deal(count: int, groups: int, rng: torch.Generator) -> list[Tensor]:

@@ -12,7 +12,6 @@ Published with batch norm whose statistics are gathered from every client each r
 the server's images (``norm.policy = "server-data"``), so that no client's statistics travel.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -20,57 +19,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.layout import Layout, Vector
-from fedfew.core.settings import Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
+from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate, label_once
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import model_reply
 from fedfew.training.augment import strong, weak
-from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.mixup import beta_draw, blend
-from fedfew.training.sgd import LocalSGD, Supervised, descend
+from fedfew.training.sgd import descend
 
 
 @dataclass(frozen=True)
-class SemiFL:
+class SemiFL(Alternate):
     """SemiFL with its published settings."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
     beta: Annotated[Positive, Doc("a of Beta(a, a), from which λ is drawn")] = 0.75
     lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: fixed labels alone")] = 1.0
-    server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
-    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
-    vote: Voting = PLAIN_VOTE
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
     usual_aggregator: ClassVar[str] = "uniform"
-
-    @property
-    def turns(self) -> Alternate:
-        """The skeleton it shares with (FL)²."""
-        return Alternate(
-            self.server,
-            self.client,
-            self.aggregator,
-            self.lambda_s,
-            self.server_momentum,
-            self.vote,
-            self.warmup,
-        )
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        return self.turns.before_clients(state, site, rng)
-
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return self.turns.broadcast(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
@@ -99,11 +63,3 @@ class SemiFL:
         logits, lam = network(mixed), float(share)
         other = cross_entropy(logits, labels[mix].to(network.device))
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)
-
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        return self.turns.after_clients(state, updates, site, rng)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return model_reply(layout)

@@ -3,33 +3,39 @@
 ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Method,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
 
 @dataclass(frozen=True)
-class ServerOnly:
+class ServerOnly(Method):
     """The bound every other method must beat; runs the same number of server steps a round as they do."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    unfit: ClassVar[Mapping[str, str]] = {}
     asks_clients: ClassVar[bool] = False
     usual_aggregator: ClassVar[str] = "uniform"
-
-    def start(self, omega: Vector) -> ServerState:
-        return ServerState(0, omega, omega)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)

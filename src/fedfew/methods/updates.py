@@ -5,18 +5,13 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Layout, Vector
-from fedfew.core.types import ClientUpdate, Contribution, Expected, Schema, ServerState
+from fedfew.core.layout import Vector
+from fedfew.core.types import ClientUpdate, Contribution, ServerState
 
 
 def scalar(value: float) -> Tensor:
     """A number as it travels in a payload, e.g. the round's step size."""
     return torch.tensor(value, dtype=torch.float64)
-
-
-def model_reply(layout: Layout) -> Schema:
-    """The reply {"psi"}: one vector near the ω that was sent."""
-    return {"psi": Expected((layout.size,), near="omega")}
 
 
 def contributions(

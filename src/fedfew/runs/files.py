@@ -64,6 +64,7 @@ def label_counts(federation: Federation) -> list[int]:
 def model_file(parts: Parts, state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
+    tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     federation = parts.federation
     parts.network.load(state.omega)
     about = {

@@ -31,7 +31,7 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
         make = find("model", name, MODELS) if is_own(name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
-        network.load(network.layout.pack(tensors))
+        network.load_all(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FedfewError("E309", str(path), f"the weights do not fit what is said about them ({error})") from None
     network.module.eval()
@@ -57,7 +57,7 @@ def first_weights(start: str, network: Network, classes: Sequence[str]) -> Vecto
         what = f"the model in {file} was trained on pixels normalised in another way"
         raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
     try:
-        return network.layout.pack(weights)
+        return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})
     except FedfewError as error:
         what = f"the weights in {file} do not fit the model: {error.place} {error.what}"
         raise FedfewError("E113", "start", what, "Give the model the settings it was trained with") from None

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedfew.build.parts import Parts, assemble, fleet_of
+from fedfew.build.parts import Parts
 from fedfew.config.schema import Config, check
 from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
@@ -20,6 +20,7 @@ from fedfew.deploy.site_memory import left_at_sites
 from fedfew.runs.checkpoints import Checkpoints, Memory
 from fedfew.runs.environment import environment
 from fedfew.runs.files import as_json, final_files, static_files
+from fedfew.runs.fleets import assemble, fleet_of
 from fedfew.runs.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.spill import Shelf
-from fedfew.core.types import Algorithm, ClientUpdate, Fleet, Missing, Payload, Schema, ServerSite, ServerState, nbytes
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.wire import Wire
 
 
 @runtime_checkable
@@ -20,15 +22,6 @@ class CountsBytes(Protocol):
     """A method that sends less than its payload holds, because clients have part of it already."""
 
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
-
-
-@runtime_checkable
-class Encodes(Protocol):
-    """A method whose replies travel encoded; they are checked as they came, decoded, and checked as what they mean."""
-
-    def decode(self, update: ClientUpdate, payload: Payload, layout: Layout) -> ClientUpdate: ...
-
-    def decoded_schema(self, layout: Layout) -> Schema: ...
 
 
 @runtime_checkable
@@ -44,6 +37,10 @@ UNUSED = ("E413", "E414")
 """Answers that came too late or twice: told in the record, but they say nothing about the round they came in."""
 
 
+OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417")
+"""Faults that do not depend on a client's images or its machine: what all clients share in the first round."""
+
+
 @dataclass(frozen=True)
 class Clients:
     """The population a run draws from, and what is let through of its answers."""
@@ -55,6 +52,8 @@ class Clients:
     gate: Gate = field(default_factory=Gate)
     sizes: Sequence[int] | NDArray[np.int64] | None = None
     """Images of each client where the server knows them; a claim of more is refused."""
+    transforms: Sequence[Transform] = ()
+    """What is done to the messages on their way, innermost first."""
     min_updates: int = 1
     """With fewer usable updates the round is skipped."""
 
@@ -74,7 +73,7 @@ class Answers:
     """Bytes that really travelled, where the fleet is a network."""
 
 
-def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
+def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
     if not algorithm.asks_clients:
         return Answers([], [], [], {}, 0, 0)
@@ -83,7 +82,7 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
-    check = checker(clients, algorithm, site.network.layout)
+    check = checker(clients, Wire(algorithm, clients.transforms), site.network.layout)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -117,25 +116,34 @@ def ask(clients: Clients, algorithm: Algorithm, site: ServerSite, fleet: Fleet, 
     return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
 
 
-def checker(
-    clients: Clients, algorithm: Algorithm, layout: Layout
-) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
-    """What makes of an answer the update as the method knows it, or the reason it may not pass."""
-    schema, encodes = algorithm.reply_schema(layout), algorithm if isinstance(algorithm, Encodes) else None
-    meant = encodes.decoded_schema(layout) if encodes else {}
+def checker(clients: Clients, wire: Wire, layout: Layout) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
+    """What makes of an answer the update as the method knows it, or the reason it may not pass.
+
+    An answer is checked as it came and, where a transform has encoded it, once more as what it means.
+    """
+    *_, travels = schemas = wire.schemas(layout)
 
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
-        fault = clients.gate.check(update, payload, schema, size)
-        if fault is not None or encodes is None:
+        fault = clients.gate.check(update, payload, travels, size)
+        if fault is not None or travels == schemas[0]:
             return fault or update
-        decoded = encodes.decode(update, payload, layout)
-        return clients.gate.check(decoded, payload, meant, size) or decoded
+        decoded = wire.decode(update, payload, layout)
+        return clients.gate.check(decoded, payload, schemas[0], size) or decoded
 
     return check
 
 
-def _bytes_down(algorithm: Algorithm, state: ServerState, payloads: Mapping[int, Payload]) -> int:
+def refuse_common_fault(answers: Answers) -> None:
+    """E512 if every client of a round failed in the same way: then it is not the clients, it is the configuration."""
+    kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
+    if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
+        first, count = answers.missing[0], len(answers.missing)
+        what = f"all {count} clients failed in the same way: {first.code} {first.reason}"
+        raise FedfewError("E512", "first round", what[:400])
+
+
+def _bytes_down(algorithm: Method, state: ServerState, payloads: Mapping[int, Payload]) -> int:
     if isinstance(algorithm, CountsBytes):
         return sum(algorithm.bytes_down(state, k, payload) for k, payload in payloads.items())
     return sum(map(nbytes, payloads.values()))

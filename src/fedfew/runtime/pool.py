@@ -83,9 +83,9 @@ class PoolFleet:
         data: Mapping[str, Tensor],
         sizes: Sequence[int] | NDArray[np.int64],
         score_here: Callable[[Vector], Scores],
+        module: str,
         timeout: float = 0.0,
         limit: int = 1 << 40,
-        module: str = "fedfew.build.worker",
     ) -> None:
         self._sizes, self._timeout, self._limit, self._module = sizes, timeout, limit, module
         self._score_here = score_here

@@ -5,15 +5,16 @@ from dataclasses import replace
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
-from fedfew.core.types import Algorithm, ClientUpdate, Fleet, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Fleet, Method, ServerSite, ServerState
 from fedfew.runtime.clock import Clock
-from fedfew.runtime.exchange import Clients, ask
+from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
 from fedfew.runtime.record import RoundRecord, describe
+from fedfew.runtime.wire import Wire
 
 
 def run_rounds(
     clients: Clients,
-    algorithm: Algorithm,
+    algorithm: Method,
     site: ServerSite,
     fleet: Fleet,
     state: ServerState,
@@ -21,7 +22,8 @@ def run_rounds(
     max_skipped: int = 10,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
     """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored."""
-    clock, skipped = Clock(), 0
+    clock, skipped, wire = Clock(), 0, Wire(algorithm, clients.transforms)
+    wire.check(site)
 
     def train_server(now: ServerState) -> ServerState:
         with clock("server"):
@@ -36,7 +38,10 @@ def run_rounds(
             if answers.updates or not algorithm.asks_clients:
                 counted = replace(trained, participation=count(trained, answers.updates), weights={}, metrics={})
                 state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
+                state = wire.after_round(state, site)
             else:
+                if trained.unheard:
+                    refuse_common_fault(answers)
                 state = replace(state, weights={}, metrics={})  # nobody answered: ω stays
         state = replace(state, round=t + 1)
         seconds = clock.take("server", "clients", "aggregate")

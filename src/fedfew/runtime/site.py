@@ -1,6 +1,6 @@
 """A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
@@ -15,18 +15,20 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.streams import stream
 from fedfew.core.types import (
-    Algorithm,
     ClientSite,
     ClientUpdate,
     LabeledSet,
+    Method,
     Missing,
     Oracle,
     OracleSite,
     Payload,
     Scores,
     Trained,
+    Transform,
 )
 from fedfew.runtime.stack import Stack
+from fedfew.runtime.wire import Wire
 
 
 class Shares(Protocol):
@@ -39,7 +41,7 @@ class Shares(Protocol):
 class Sites:
     """All that a process needs to train any client of a simulation, and to score a model."""
 
-    algorithm: Algorithm
+    algorithm: Method
     network: Network
     images: Tensor
     truth: Tensor
@@ -50,7 +52,13 @@ class Sites:
     seed: int
     test: LabeledSet
     validation: LabeledSet
+    transforms: Sequence[Transform] = ()
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    @cached_property
+    def wire(self) -> Wire:
+        """The method's messages as they travel."""
+        return Wire(self.algorithm, self.transforms)
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
         """One client's round. Whatever goes wrong in it costs this client's update, not the run."""
@@ -71,7 +79,7 @@ class Sites:
             site = OracleSite(client, self.network, labeled, self.classes, self.flips)
             return self._oracle.train_with_labels(payload, site, rng)
         memory = dict(self.memory.get(client, {}))
-        trained = self.algorithm.train_client(
+        trained = self.wire.train_client(
             payload, ClientSite(client, self.network, images, self.classes, self.flips, memory), rng
         )
         self.memory.pop(client, None)  # a client whose training fails keeps what it had

@@ -32,7 +32,7 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
     answer = sites.train(job["round"], client, payloads.read(job["tensors"]["payload"], copy=False))
     if not isinstance(answer, ClientUpdate):
         return _missing(client, answer.code, answer.reason)
-    limit = reply_limit(sites.algorithm.reply_schema(sites.network.layout))
+    limit = reply_limit(sites.wire.reply_schema(sites.network.layout))
     try:
         size = nbytes(answer.reply)
         if size > limit:

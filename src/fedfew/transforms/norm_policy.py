@@ -10,28 +10,17 @@ ICLR 2021 (kept by each client).
 A client's evaluation at home would use its own normalisation; the server evaluates with its own.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc
-from fedfew.core.types import (
-    Algorithm,
-    ClientSite,
-    ClientUpdate,
-    Payload,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-)
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.core.types import ClientSite, Payload, Schema, ServerSite, ServerState, Trained, Transform
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
@@ -45,11 +34,9 @@ class NormPolicy:
         Doc("scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images"),
     ] = "average"
 
-    def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method with this policy."""
-        if self.policy == "local":
-            return LocalNorm(algorithm)
-        return ServerStatistics(algorithm) if self.policy == "server-data" else algorithm
+    def transform(self) -> Transform | None:
+        """What is done to messages; None where normalisation layers are averaged like weights."""
+        return {"local": LocalNorm(), "server-data": ServerStatistics()}.get(self.policy)
 
 
 def norm_entries(network: Network) -> Tensor:
@@ -63,93 +50,49 @@ def norm_entries(network: Network) -> Tensor:
     return network.layout.select(network.vector, names)
 
 
-@dataclass(frozen=True, eq=False)
-class LocalNorm:
-    """A method whose clients keep their normalisation layers to themselves."""
+class LocalNorm(Transform):
+    """Clients keep their normalisation layers to themselves."""
 
-    inner: Algorithm
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "fedavg"
-
-    def start(self, omega: Vector) -> ServerState:
-        return self.inner.start(omega)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+    def check(self, site: ServerSite) -> None:
         if not norm_entries(site.network).any():
             what = "the model has no normalisation layers, so there is nothing that clients could keep"
             raise FedfewError("E113", "model.name", what, 'Use norm.policy = "average"')
-        return self.inner.before_clients(state, site, rng)
 
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return self.inner.broadcast(state, client)
-
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """Trains from what was sent with the client's own normalisation in it; keeps that, and sends the rest."""
-        mask = norm_entries(site.network).cpu()
-        own = dict(payload)
-        schema = self.inner.reply_schema(site.network.layout)
+    def incoming(self, payload: Payload, schema: Schema, site: ClientSite) -> Payload:
+        """What was sent, with the client's own normalisation in it."""
+        mask, own = norm_entries(site.network).cpu(), dict(payload)
         for near in {expected.near for expected in schema.values() if expected.near}:
             kept = site.memory.get(f"norm.{near}")
             if kept is not None and kept.shape == payload[near][mask].shape:
                 own[near] = payload[near].clone()
                 own[near][mask] = kept
-        trained = self.inner.train_client(own, site, rng)
-        reply = dict(trained.reply)
+        return own
+
+    def outgoing(
+        self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
+    ) -> Trained:
+        """Keeps the client's normalisation, and sends the received one back."""
+        mask, reply = norm_entries(site.network).cpu(), dict(trained.reply)
         for name, expected in schema.items():
             if expected.near:
                 site.memory[f"norm.{expected.near}"] = reply[name][mask]
                 reply[name] = torch.where(mask, payload[expected.near], reply[name])
         return replace(trained, reply=reply)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        return self.inner.after_clients(state, updates, site, rng)
 
-    def reply_schema(self, layout: Layout) -> Schema:
-        return self.inner.reply_schema(layout)
+class ServerStatistics(Transform):
+    """After each round batch-norm statistics are those of the server's images."""
 
-
-@dataclass(frozen=True, eq=False)
-class ServerStatistics:
-    """A method after whose rounds batch-norm statistics are those of the server's images."""
-
-    inner: Algorithm
-    unfit: ClassVar[Mapping[str, str]] = {}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "fedavg"
-
-    def start(self, omega: Vector) -> ServerState:
-        return self.inner.start(omega)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        return self.inner.before_clients(state, site, rng)
-
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return self.inner.broadcast(state, client)
-
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        return self.inner.train_client(payload, site, rng)
-
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
         """Statistics measured anew in ω, and in every other model the method carries on (targets, groups)."""
-        state = self.inner.after_clients(state, updates, site, rng)
         size, images = site.network.layout.size, site.labeled.images
         models = {name: t for name, t in state.extra.items() if t.is_floating_point() and t.shape[-1:] == (size,)}
         measured = {
-            name: torch.stack([with_statistics(site.network, row, images) for row in models[name].view(-1, size)]).view(
-                models[name].shape
-            )
-            for name in models
+            name: torch.stack([with_statistics(site.network, row, images) for row in rows.view(-1, size)]).view_as(rows)
+            for name, rows in models.items()
         }
         omega = with_statistics(site.network, state.omega, images)
         return replace(state, omega=omega, extra=state.extra | measured)
-
-    def reply_schema(self, layout: Layout) -> Schema:
-        return self.inner.reply_schema(layout)
 
 
 def with_statistics(network: Network, vector: Vector, images: Tensor, batch: int = 500) -> Vector:

@@ -9,25 +9,14 @@ Two data sets of a client move ``sent`` by at most 2C before the noise, whatever
 mechanism of multiplier z/2 for the whole data of the client. Nothing else leaves: no counts, no metrics.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
 
-from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import (
-    Algorithm,
-    ClientSite,
-    ClientUpdate,
-    Payload,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-)
+from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
 
 
 @dataclass(frozen=True)
@@ -38,35 +27,22 @@ class Privacy:
     noise: Annotated[NonNegative, Doc("z: noise of deviation z·C on every entry of the change")] = 0.0
     delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
 
-    def around(self, algorithm: Algorithm) -> Algorithm:
-        """The method with this done to its clients' vectors."""
-        return Private(algorithm, self.clip, self.noise) if self.clip else algorithm
+    def transform(self) -> Transform | None:
+        """What is done to every reply; None if privacy is off."""
+        return Private(self.clip, self.noise) if self.clip else None
 
 
-@dataclass(frozen=True, eq=False)
-class Private:
-    """A method whose clients' vectors leave clipped and with noise; the method itself notices nothing."""
+@dataclass(frozen=True)
+class Private(Transform):
+    """The clients' vectors leave clipped and with noise; counts and metrics do not leave."""
 
-    inner: Algorithm
     clip: float
     noise: float
-    unfit: ClassVar[Mapping[str, str]] = {}
-    asks_clients: ClassVar[bool] = True
-    usual_aggregator: ClassVar[str] = "uniform"
 
-    def start(self, omega: Vector) -> ServerState:
-        return self.inner.start(omega)
-
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        return self.inner.before_clients(state, site, rng)
-
-    def broadcast(self, state: ServerState, client: int) -> Payload:
-        return self.inner.broadcast(state, client)
-
-    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+    def outgoing(
+        self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
+    ) -> Trained:
         """Clips all vectors of the reply together, then adds the noise."""
-        trained = self.inner.train_client(payload, site, rng)
-        schema = self.inner.reply_schema(site.network.layout)
         sent = {name: payload[schema[name].near] for name in sorted(schema)}
         changes = {name: trained.reply[name] - sent[name] for name in sent}
         norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
@@ -78,16 +54,7 @@ class Private:
         }
         return Trained(reply, examples=min(len(site), 1))
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        return self.inner.after_clients(state, updates, site, rng)
 
-    def reply_schema(self, layout: Layout) -> Schema:
-        return self.inner.reply_schema(layout)
-
-
-def unprotected(algorithm: Algorithm) -> list[str]:
-    """Which of its replies are no vectors near one that was sent, so that clipping and noise have no meaning there."""
-    toy = Layout(("weight",), ((1, 1),), (0, 1), 1)
-    return [name for name, expected in algorithm.reply_schema(toy).items() if not expected.near]
+def unprotected(schema: Schema) -> list[str]:
+    """Which tensors of a reply are no vectors near one that was sent, so that clipping and noise have no meaning."""
+    return [name for name, expected in schema.items() if not expected.near]

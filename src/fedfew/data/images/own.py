@@ -50,6 +50,9 @@ def folder(
     )
 
 
+folder.brings_sites = True  # type: ignore[attr-defined]  # a config need not be given a partition
+
+
 def _labeled(contents: Contents, part: str, classes: Sequence[str]) -> LabeledSet:
     rows = contents.rows(part)
     number = {name: c for c, name in enumerate(classes)}

@@ -1,0 +1,29 @@
+"""Where a run's clients train: in this process, on a pool of processes, or at sites that Flower connects."""
+
+from pathlib import Path
+
+from fedfew.build import parts as build
+from fedfew.build.parts import Parts, is_network, local_fleet, sites_of
+from fedfew.config.schema import Config
+from fedfew.core.extras import require
+from fedfew.core.types import Fleet
+
+
+def assemble(config: Config) -> Parts:
+    """The parts of a run; the names of remote sites come from the folder of their network."""
+    if not is_network(config):
+        return build.assemble(config)
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.deploy.plan import open_server
+
+    return build.assemble(config, open_server(Path(config["fleet.network"])).sites)
+
+
+def fleet_of(parts: Parts, folder: Path) -> Fleet:
+    """The fleet that the config names."""
+    if parts.config["fleet.kind"] != "flower":
+        return local_fleet(parts)
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.deploy.fleet import flower_fleet
+
+    return flower_fleet(parts, sites_of(parts.config, parts.federation, parts.network).score, folder)

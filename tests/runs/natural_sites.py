@@ -1,0 +1,36 @@
+"""A dataset of one's own that brings its sites, and methods of one's own with awkward habits."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+import torch
+
+from fedfew.core.settings import Count, Doc
+from fedfew.core.types import ClientSite, Payload, Trained
+from fedfew.data import DATASETS, Dataset, SiteImages
+from fedfew.methods.fedmix import FedMix
+
+
+def three_sites() -> Dataset:
+    """Three sites of thirty digits each, whose classes a simulation knows."""
+    digits = DATASETS["mini-mnist"]()
+    sites = SiteImages(
+        ("north", "south", "west"), digits.train.images[-90:], np.array([0, 30, 60, 90]), digits.train.labels[-90:]
+    )
+    return replace(digits, name="three-sites", sites=sites)
+
+
+@dataclass(frozen=True)
+class AlwaysFails(FedMix):
+    """Its clients cannot train."""
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        raise ValueError("no such thing")
+
+
+@dataclass(frozen=True)
+class WithSubset(FedMix):
+    """Has a setting that DS-FL has too, with another meaning."""
+
+    subset: Annotated[Count, Doc("something else")] = 100
