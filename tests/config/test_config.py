@@ -17,6 +17,7 @@ from tests.runtime.tiny_run import TINY
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config.files import presets
 from fedfew.config.schema import (
     NAMED,
     SECTIONS,
@@ -24,7 +25,6 @@ from fedfew.config.schema import (
     check,
     load,
     parse_set,
-    presets,
     settings_for,
 )
 from fedfew.core import toml

@@ -11,7 +11,8 @@ import torch
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import assemble, sites_of
-from fedfew.config.schema import Config, load, presets
+from fedfew.config.files import presets
+from fedfew.config.schema import Config, load
 from fedfew.core.settings import settings_of
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES

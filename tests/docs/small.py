@@ -29,11 +29,12 @@ def smaller(table: Table) -> Table:
 
 def shrink(monkeypatch: Any) -> None:
     """From here on, presets and config files are read small; a run folder's run.toml is what it is."""
-    plain: Callable[[str | Path], tuple[Table, str]] = configs.read
+    plain: Callable[[str | Path | Table], tuple[Table, str]] = configs.read
 
-    def read(source: str | Path) -> tuple[Table, str]:
+    def read(source: str | Path | Table) -> tuple[Table, str]:
         table, place = plain(source)
-        return (table, place) if Path(place).name == "run.toml" else (smaller(table), place)
+        as_it_is = isinstance(source, dict) or Path(place).name == "run.toml"
+        return (table, place) if as_it_is else (smaller(table), place)
 
     monkeypatch.setattr(configs, "read", read)
     monkeypatch.setattr(reproduce, "read", read)

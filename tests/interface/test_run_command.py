@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from tests.runtime.processes import gone
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config.schema import load
 from fedfew.core.errors import CODES
 from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
@@ -232,6 +234,8 @@ def test_presets(capsys: Capture) -> None:
     found = fedfew(capsys, "presets", "--json").json["presets"]
     assert "quick" in found
     assert found["quick"].startswith("FedMix on the embedded digits")
+    whole = fedfew(capsys, "presets", "median")
+    assert tomllib.loads(whole.out) == load("median").document == fedfew(capsys, "presets", "median", "--json").json
 
 
 def test_help_does_not_wait_for_torch() -> None:

@@ -6,7 +6,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.checks import SITES, misfits, unused_objective
+from fedfew.config.files import parse, presets
 from fedfew.config.method import method_of
 from fedfew.config.names import find, is_own, method_class, own_settings
 from fedfew.core.engine import Engine
@@ -164,58 +164,52 @@ class Config:
         return {name: value for name, value in self.document[section].items() if name != key}
 
 
-def presets() -> dict[str, str]:
-    """The presets' names and what each is for (the first comment line of its file)."""
-    folder = resources.files("fedfew.config") / "presets"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
+def read(source: str | Path | Table) -> tuple[Table, str]:
+    """The table of a preset, a TOML file or a dict, merged with its base, and the name to call it by in errors."""
+    return _merged(source, ())
 
 
-def read(source: str | Path) -> tuple[Table, str]:
-    """The table in a preset or a TOML file, and the name to call it by in errors."""
-    known = presets()
-    if str(source) in known:
-        text, place = (resources.files("fedfew.config") / "presets" / f"{source}.toml").read_text("utf-8"), str(source)
-    else:
-        place = str(source)
-        try:
-            text = Path(source).read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            close = difflib.get_close_matches(place, known, 1)
-            hint = f"Did you mean {close[0]}? " if close else ""
-            fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
-            what = f"is neither a preset nor a readable TOML file{fault}"
-            raise FedfewError("E101", place, what, f"{hint}Presets: {', '.join(known)}") from None
-    try:
-        return tomllib.loads(text), place
-    except tomllib.TOMLDecodeError as error:
-        raise FedfewError("E102", place, str(error)) from None
-    except RecursionError:
-        raise FedfewError("E102", place, "lists are nested too deeply") from None
+def _merged(source: str | Path | Table, above: tuple[str, ...]) -> tuple[Table, str]:
+    table, place, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
+    base = table.pop("base", None)
+    if base is None:
+        return _absolute_paths(table, folder), place
+    if not isinstance(base, str):
+        what = f"base = {base!r} is not a name"
+        raise FedfewError("E103", place, what, "Give a preset's name or a TOML file in quotes")
+    chain = (*above, str(Path(place).resolve()) if Path(place).is_file() else place)
+    below = base if base in presets() else str(folder / Path(base).expanduser())
+    if below in chain or str(Path(below).resolve()) in chain:
+        raise FedfewError("E118", place, f"base = {base!r} leads back to itself")
+    return _absolute_paths(apply_overrides(_merged(below, chain)[0], flat(table)), folder), place
 
 
 def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
     """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
-    table, place = (source, "config") if isinstance(source, dict) else read(source)
-    given = apply_overrides(table, overrides or {})
-    here = Path(place).parent if Path(place).is_file() else Path()
-    bases = {key: Path() if key in (overrides or {}) else here for key in ("dataset.path", "start")}
-    config = check(_absolute_paths(given, bases), place)
+    table, place = read(source)
+    config = check(_absolute_paths(apply_overrides(table, overrides or {}), Path()), place)
     if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config.document)):
         raise ConfigErrors([fault])
     return config
 
 
-def _absolute_paths(table: Table, bases: Mapping[str, Path]) -> Table:
+def _absolute_paths(table: Table, folder: Path) -> Table:
     """Paths in a config file are meant from its folder, others from here; run.toml must find them from anywhere."""
     if isinstance(start := table.get("start"), str) and start:
-        table = table | {"start": str((bases["start"] / Path(start).expanduser()).absolute())}
-    dataset, base = table.get("dataset"), bases["dataset.path"]
-    if isinstance(dataset, dict):
-        match dataset:
-            case {"name": str(name), "path": str(path)} if name in DATASETS and path:
-                return table | {"dataset": {**dataset, "path": str((base / Path(path).expanduser()).absolute())}}
+        table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
+    match table.get("dataset"):
+        case {"name": str(name), "path": str(path)} if name in DATASETS and path:
+            place = str((folder / Path(path).expanduser()).absolute())
+            return table | {"dataset": {**table["dataset"], "path": place}}
     return table
+
+
+def flat(table: Table) -> dict[str, Any]:
+    """A table as dotted keys, the way overrides are given."""
+    found: dict[str, Any] = {}
+    for section, value in table.items():
+        found |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
+    return found
 
 
 def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:

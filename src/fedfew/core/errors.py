@@ -99,6 +99,11 @@ CODES: dict[str, Explanation] = {
         "engine.compile is on, and torch.compile failed: there is no compiler, or the model cannot be one graph.",
         "Install a C++ compiler (Triton for cuda), or set engine.compile = false: results are equal up to rounding.",
     ),
+    "E118": Explanation(
+        "base leads back to itself",
+        "A config names a base that, directly or through other bases, is the config itself.",
+        "Name another base, or remove the line `base = …` from one of the files.",
+    ),
     "E201": Explanation(
         "dataset not here",
         "The dataset has not been fetched to this machine.",

@@ -56,6 +56,21 @@ CONFIG = f"""# Config keys
 A config is a TOML file. Every key has a default, so a config says only what differs. `run.toml` in a run folder has all
 of them. On the command line: `--set partition.mu=0.1`. A key that is not on this page is refused.
 
+A config may name a `base`: a preset, or a TOML file (a path from the config's own folder). It then says only what
+differs:
+
+```toml
+base = "fixmatch"
+rounds = 30
+
+[aggregator]
+name = "median"
+```
+
+This means the same as the base with `--set rounds=30 --set aggregator.name=median`. A base may have a base.
+`fedfew presets NAME` prints a preset or a file whole. Naming another method, model, … keeps only the settings that both
+have.
+
 The sections `dataset`, `partition`, `model`, `method`, `objective`, `aggregator` and `fleet` name something: `name = …`
 or, for partition and fleet, `kind = …`. The other keys of the section are the settings of what is named. Instead of a
 name from this page, all but the fleet take `package.module:Name` of your own, see [Extending](extending.md).

@@ -58,14 +58,27 @@ def ls(
     out.print(table if rows else f"no runs below {folder}")
 
 
-def presets(json: Json = False) -> None:
-    """List the presets."""
-    from fedfew.config.schema import presets as known
+def presets(
+    name: Annotated[str, typer.Argument(metavar="[PRESET|CONFIG.toml]", help="Show this one whole, as TOML.")] = "",
+    json: Json = False,
+) -> None:
+    """List the presets; or show one whole, with its base and every default filled in."""
+    from fedfew.config.files import presets as known
     from fedfew.interface.console import out, print_json
 
+    if name:
+        from fedfew.config.schema import load
+        from fedfew.core import toml
+
+        document = load(name).document
+        if json:
+            print_json(document)
+        else:
+            typer.echo(toml.dumps(document), nl=False)
+        return
     found = known()
     if json:
         print_json({"presets": found})
         return
-    for name, about in found.items():
-        out.print(f"[bold]{name:22}[/] {about}", soft_wrap=True)
+    for preset, about in found.items():
+        out.print(f"[bold]{preset:22}[/] {about}", soft_wrap=True)

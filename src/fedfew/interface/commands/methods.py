@@ -50,8 +50,8 @@ def methods(
 def _one(name: str, registries: dict[str, Any], json: bool) -> None:
     import difflib
 
+    from fedfew.config.files import presets
     from fedfew.config.names import imported, is_own, method_class
-    from fedfew.config.schema import presets
     from fedfew.core.errors import FedfewError
     from fedfew.core.settings import settings_of
     from fedfew.interface.console import out, print_json
@@ -92,7 +92,8 @@ TELLING = ("paper-tuned", "semifl", "fl2")
 
 def _preset_with(kind: str, name: str) -> str | None:
     """The first preset that uses it, where none has its name."""
-    from fedfew.config.schema import load, presets
+    from fedfew.config.files import presets
+    from fedfew.config.schema import load
 
     key = {"algorithms": "method.name", "aggregators": "aggregator.name", "objectives": "objective.name"}.get(kind)
     known = sorted(presets(), key=lambda preset: preset not in TELLING)
