@@ -53,7 +53,7 @@ def dataset_of(config: Config) -> Dataset:
 def federation_of(config: Config) -> Federation:
     """The data, split and shared out."""
     options, dataset = config.options("dataset"), dataset_of(config)
-    if is_network(config):
+    if has_remote_sites(config):
         dataset = replace(dataset, sites=_elsewhere(config, dataset))
     kind = config["partition.kind"]
     return federate(
@@ -66,7 +66,7 @@ def federation_of(config: Config) -> Federation:
     )
 
 
-def is_network(config: Config) -> bool:
+def has_remote_sites(config: Config) -> bool:
     """Whether the clients are other machines, so that their images are not here."""
     return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
@@ -105,7 +105,7 @@ def assemble(config: Config) -> Parts:
         cohort=cohort_size(config["participation"], config["clients"]),
         availability=Availability(**config["availability"]),
         gate=Gate(**config["gate"]),
-        sizes=None if is_network(config) else federation.partition.sizes,
+        sizes=None if has_remote_sites(config) else federation.partition.sizes,
         min_updates=config["min_updates"],
     )
     labeled = resident(federation.server, network)
