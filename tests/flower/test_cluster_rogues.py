@@ -52,7 +52,7 @@ def node(folder: Path, network: Cluster, *options: str, seconds: float = 60.0) -
     supervisor = Supervisor(folder)
     command = ["flower-supernode", "--superlink", f"127.0.0.1:{network.plan.port}", "--host", "127.0.0.1"]
     process = supervisor.add(
-        "node", [*command, "--port", str(free_ports(1)[0]), *options], flower_environment(folder), again=False
+        "node", [*command, "--port", str(free_ports(1)[0]), *options], flower_environment(folder), restart=False
     )
     try:
         deadline = monotonic() + seconds
