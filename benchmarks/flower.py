@@ -27,11 +27,11 @@ import torch
 
 from fedfew.core.types import ClientUpdate, Payload
 from fedfew.deploy.client import SiteProcesses
-from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.flower.frames import LIMIT
 from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
 from fedfew.deploy.plan import make_network, open_bundle
-from fedfew.deploy.processes import Crew, flower_environment, free_ports
+from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 from fedfew.deploy.site_images import read_npz
 from fedfew.deploy.superlink import SuperLink
 from fedfew.runs.environment import environment
@@ -74,29 +74,31 @@ def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerF
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{paths}" if paths else str(HERE)
     os.environ["FEDFEW_BENCHMARK_DATA"] = str(data)
     with contextlib.ExitStack() as stack:
-        crew = Crew(folder / "logs")
-        stack.callback(crew.close)
-        link = SuperLink(plan, crew, APPS[kind])
-        stack.callback(link.line.close)
+        supervisor = Supervisor(folder / "logs")
+        stack.callback(supervisor.close)
+        link = SuperLink(plan, supervisor, APPS[kind])
+        stack.callback(link.connection.close)
         link.start()
         for name in names:
-            processes = SiteProcesses(open_bundle(folder / "net" / "bundles" / f"{name}.tar", folder / name), crew)
+            processes = SiteProcesses(
+                open_bundle(folder / "net" / "bundles" / f"{name}.tar", folder / name), supervisor
+            )
             stack.callback(processes.close)
             if kind == "fedfew":
-                start_echo(crew, processes, data)
+                start_echo(supervisor, processes, data)
             processes.start_node()
         fleet = FlowerFleet(
-            link.line, Roll(names, sites, link.keys()), {"run": "bench", "config": {}, "about": {}},
-            Terms(timeout=600.0, wait=300.0), lambda omega: None,  # type: ignore[arg-type, return-value]
+            link.connection, Membership(names, sites, link.keys()), {"run": "bench", "config": {}, "about": {}},
+            Timeouts(timeout=600.0, wait=300.0), lambda omega: None,  # type: ignore[arg-type, return-value]
         )  # fmt: skip
         fleet.online()
         yield fleet
 
 
-def start_echo(crew: Crew, processes: SiteProcesses, data: Path) -> None:
+def start_echo(supervisor: Supervisor, processes: SiteProcesses, data: Path) -> None:
     """Start the warm process beside a node."""
     command = [sys.executable, __file__, "site", str(processes.socket), str(processes.plan.folder), str(data)]
-    crew.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
+    supervisor.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
 
 
 def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:

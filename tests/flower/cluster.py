@@ -34,7 +34,7 @@ def eventually(true: Callable[[], Any], seconds: float = 120.0, pause: float = 0
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below one, the keepers' sessions included."""
+    """All processes below one, the guards' sessions included."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -50,12 +50,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def named(pid: int, word: str) -> list[int]:
-    """Descendants whose command line has a word, keepers left out."""
+    """Descendants whose command line has a word, process guards left out."""
     found = []
     for one in descendants(pid):
         with contextlib.suppress(OSError):
             line = Path(f"/proc/{one}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if word in line and "fedfew.deploy.keeper" not in line:
+            if word in line and "fedfew.deploy.process_guard" not in line:
                 found.append(one)
     return found
 

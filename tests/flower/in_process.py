@@ -15,17 +15,17 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedfew.build.parts import Parts, sites_of
-from fedfew.deploy.fleet import greeting
+from fedfew.deploy.fleet import run_description
 from fedfew.deploy.flower.client_app import SITE, client_app
-from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.flower.connection import ServerAppConnection
+from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.flower.frames import LIMIT, connect
 from fedfew.deploy.flower.frames import Parts as RawParts
-from fedfew.deploy.flower.line import ServerAppLine
-from fedfew.deploy.flower.server_app import LINE, relay
+from fedfew.deploy.flower.server_app import SERVERAPP, relay
 from fedfew.deploy.flower.warm_site import WarmSite, serve
 from fedfew.deploy.site import trial_site
 
-PATIENT = Terms(timeout=30.0, wait=2.0)
+PATIENT = Timeouts(timeout=30.0, wait=2.0)
 Answer = Callable[[Mapping[str, Any], RawParts], tuple[dict[str, Any], RawParts]]
 
 
@@ -114,7 +114,7 @@ class Loop:
 def loop(
     parts: Parts,
     sites: int = 2,
-    terms: Terms = PATIENT,
+    timeouts: Timeouts = PATIENT,
     answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
     keys: bool = True,
     limit: int = LIMIT,
@@ -139,18 +139,18 @@ def loop(
         grid = LoopGrid(sockets)
         found: list[Loop] = []
 
-        def call() -> None:
+        def start_run() -> None:
             found[0].calls.append(1)
-            os.environ[LINE] = str(line.path)
-            end = connect(LINE)
+            os.environ[SERVERAPP] = str(connection.path)
+            end = connect(SERVERAPP)
             found[0].ends.append(end)
             threading.Thread(target=relay, args=(grid, end), daemon=True).start()
 
-        line = ServerAppLine(call, patience=10.0)
+        connection = ServerAppConnection(start_run, patience=10.0)
         names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
-        roll = Roll([f"site{i}" for i in range(sites)], parts.config["clients"], names)
+        members = Membership([f"site{i}" for i in range(sites)], parts.config["clients"], names)
         score = sites_of(parts.config, parts.federation, parts.network).score
-        fleet = FlowerFleet(line, roll, greeting(parts, "run"), terms, score, limit)
+        fleet = FlowerFleet(connection, members, run_description(parts, "run"), timeouts, score, limit)
         found.append(Loop(fleet, grid, folder, warm))
         stack.callback(fleet.close)
         yield found[0]

@@ -17,7 +17,7 @@ from fedfew.build.parts import Parts, network_of, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.deploy.flower.answers import read_answers
-from fedfew.deploy.flower.fleet import Terms
+from fedfew.deploy.flower.fleet import Timeouts
 from fedfew.deploy.flower.records import from_content, to_content
 from fedfew.deploy.flower.warm_site import Memory, WarmSite
 from fedfew.runtime.record import RoundRecord
@@ -212,7 +212,7 @@ def test_a_failing_site_is_told_from_a_silent_one_and_the_round_skipped_without_
 
 def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, terms=Terms(timeout=2.0, wait=2.0)) as network:
+    with loop(parts, timeouts=Timeouts(timeout=2.0, wait=2.0)) as network:
         grid = network.grid
 
         def spoil(node: int, reply: Message) -> Message | None:
@@ -264,7 +264,7 @@ def test_a_crashed_client_app_is_asked_once_more(tiny: Tiny) -> None:
 
 def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, terms=Terms(timeout=20.0, wait=1.0, min_clients=2)) as network:
+    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0, min_clients=2)) as network:
         network.grid.away.add(101)
         state, records = rounds_of(parts, network.fleet, 1)
         assert records[0]["cohort"] == [0, 2, 4] and set(state.participation) == {0, 2, 4}
@@ -276,7 +276,7 @@ def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
 
 def test_the_start_waits_for_all_and_later_rounds_for_one(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, terms=Terms(timeout=20.0, wait=1.0)) as network:
+    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0)) as network:
         network.grid.away.add(101)
         with pytest.raises(FedfewError, match="3 of 6 clients were online"):
             network.fleet.online()
@@ -379,7 +379,7 @@ def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny)
         assert rejected(records) == {1: ["E417"] * 3}
         assert "0.0.1" in records[0]["rejected"][0]["reason"]
         sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
-        head |= network.fleet._greeting
+        head |= network.fleet._description
         assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417"
 
 

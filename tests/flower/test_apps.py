@@ -18,9 +18,9 @@ from fedfew.deploy.flower.frames import FrameError, receive, send
 from fedfew.deploy.flower.tensors import DTYPES, pack, unpack
 
 
-@pytest.mark.parametrize("app", ["flower_client_app", "flower_server_app"])
+@pytest.mark.parametrize("app", ["client_app", "server_app"])
 def test_an_app_imports_neither_torch_nor_data(app: str) -> None:
-    look = f"import sys, fedfew.runtime.{app}; print([m for m in ('torch', 'scipy', 'PIL') if m in sys.modules])"
+    look = f"import sys, fedfew.deploy.flower.{app}; print([m for m in ('torch', 'scipy', 'PIL') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
 

@@ -16,7 +16,7 @@ from tests.flower.cluster import FEDFEW, Cluster, cluster, eventually
 
 from fedfew.deploy.certificates import site_key
 from fedfew.deploy.plan import make_network, open_bundle
-from fedfew.deploy.processes import Crew, flower_environment, free_ports
+from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -49,20 +49,20 @@ def answer(network: Cluster, method: str, path: str, body: bytes = b"", ca: Path
 
 def node(folder: Path, network: Cluster, *options: str, seconds: float = 60.0) -> tuple[bool, str]:
     """Whether Flower's SuperNode gets in with these options, and what it said."""
-    crew = Crew(folder)
+    supervisor = Supervisor(folder)
     command = ["flower-supernode", "--superlink", f"127.0.0.1:{network.plan.port}", "--host", "127.0.0.1"]
-    kept = crew.add(
-        "node", [*command, "--port", str(free_ports(1)[0]), *options], flower_environment(folder), again=False
+    process = supervisor.add(
+        "node", [*command, "--port", str(free_ports(1)[0]), *options], flower_environment(folder), restart=False
     )
     try:
         deadline = monotonic() + seconds
-        while monotonic() < deadline and kept.running:
-            if "SuperNode ID:" in kept.last_words(50):
-                return True, kept.last_words(50)
+        while monotonic() < deadline and process.running:
+            if "SuperNode ID:" in process.log_tail(50):
+                return True, process.log_tail(50)
             sleep(0.2)
-        return False, kept.last_words(50)
+        return False, process.log_tail(50)
     finally:
-        crew.close()
+        supervisor.close()
 
 
 def keys(folder: Path) -> Path:

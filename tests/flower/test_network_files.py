@@ -1,4 +1,4 @@
-"""Certificates, bundles, folders, the front and the keeper: everything of a network that needs no Flower process."""
+"""Certificates, bundles, folders, the front and the supervisor: what of a network needs no Flower process."""
 
 import asyncio
 import io
@@ -24,9 +24,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy import certificates, processes
 from fedfew.deploy.flower.front import front
 from fedfew.deploy.plan import make_network, open_bundle, open_server
-from fedfew.deploy.processes import Crew, Kept, check_port, flower_environment, free_ports
+from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
 from fedfew.deploy.site_images import count_images, load_images, read_npz
-from fedfew.interface.deploy.attendance import Watch
+from fedfew.interface.deploy.site_status import NodeLog
 
 
 def code_of(action: Callable[[], object]) -> str:
@@ -222,24 +222,26 @@ def pids(path: Path) -> list[int]:
 
 
 def test_a_killed_process_is_started_again_and_closing_ends_the_whole_family(tmp_path: Path) -> None:
-    crew = Crew(tmp_path)
-    kept = crew.add("family", [sys.executable, "-c", FAMILY, str(tmp_path / "pids")], flower_environment(tmp_path))
+    supervisor = Supervisor(tmp_path)
+    process = supervisor.add(
+        "family", [sys.executable, "-c", FAMILY, str(tmp_path / "pids")], flower_environment(tmp_path)
+    )
     assert eventually(lambda: len(pids(tmp_path / "pids")) == 2)
     first = pids(tmp_path / "pids")
     os.kill(first[0], signal.SIGKILL)
     assert eventually(lambda: pids(tmp_path / "pids") != first and len(pids(tmp_path / "pids")) == 2)
-    assert kept.starts == 2 and not any(map(alive, first))
+    assert process.starts == 2 and not any(map(alive, first))
     second = pids(tmp_path / "pids")
-    crew.close()
+    supervisor.close()
     assert not any(map(alive, second))
 
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from fedfew.deploy.processes import Crew, flower_environment
+from fedfew.deploy.processes import Supervisor, flower_environment
 place = Path(sys.argv[1])
-Crew(place).add("family", [sys.executable, "-c", sys.argv[2], str(place / "pids")], flower_environment(place))
+Supervisor(place).add("family", [sys.executable, "-c", sys.argv[2], str(place / "pids")], flower_environment(place))
 time.sleep(600)
 """
 
@@ -259,26 +261,26 @@ TALKER = "import time\nfor n in range(10**6):\n    print(f'line {n:09d}', flush=
 
 def test_a_long_log_is_put_aside_while_the_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "LOG_CAP", 3_000)
-    crew = Crew(tmp_path)
-    kept = crew.add("talker", [sys.executable, "-c", TALKER], flower_environment(tmp_path))
+    supervisor = Supervisor(tmp_path)
+    process = supervisor.add("talker", [sys.executable, "-c", TALKER], flower_environment(tmp_path))
     aside = tmp_path / "talker.log.1"
     try:
         assert eventually(aside.exists)
         first = aside.read_text().split()[1]
         assert eventually(lambda: aside.exists() and aside.read_text().split()[1:2] not in ([], [first]))
-        assert eventually(lambda: kept.log.stat().st_size > 0)
-        assert kept.log.read_bytes()[:5] == b"line "  # emptied, not left with a hole
-        assert kept.running and kept.starts == 1
+        assert eventually(lambda: process.log.stat().st_size > 0)
+        assert process.log.read_bytes()[:5] == b"line "  # emptied, not left with a hole
+        assert process.running and process.starts == 1
     finally:
-        crew.close()
+        supervisor.close()
     assert {path.name for path in tmp_path.glob("talker*")} == {"talker.log", "talker.log.1"}
 
 
 def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> None:
     log = tmp_path / "node-a.log"
     log.write_text("SuperNode ID: 1\n")  # of a start before this one
-    node = Kept("node-a", [sys.executable, "-c", "input()"], flower_environment(tmp_path), log)
-    watch = Watch(node, log.stat().st_size)
+    node = ManagedProcess("node-a", [sys.executable, "-c", "input()"], flower_environment(tmp_path), log)
+    watch = NodeLog(node, log.stat().st_size)
 
     def said(text: str) -> str:
         with log.open("a") as file:

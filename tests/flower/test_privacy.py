@@ -16,7 +16,7 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Payload
-from fedfew.deploy.fleet import greeting
+from fedfew.deploy.fleet import run_description
 from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.flower.warm_site import WarmSite
 from fedfew.deploy.site import real_site, secret_of
@@ -102,7 +102,7 @@ def message(parts: Parts, omega: torch.Tensor, round: int = 0, client: int = 1) 
     payload: Payload = parts.algorithm.broadcast(parts.algorithm.start(omega), client)
     index, content = pack({"x": payload})
     head = {"kind": "train", "round": round, "jobs": [{"client": client, "tensors": index["x"]}]}
-    return head | greeting(parts, "run"), content
+    return head | run_description(parts, "run"), content
 
 
 @pytest.fixture

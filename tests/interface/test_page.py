@@ -23,7 +23,7 @@ from tests.interface.page_server import serving
 from tests.interface.small_runs import record, written_run
 
 from fedfew.core.storage import append_durably, locked
-from fedfew.interface.page.access import Door, is_loopback, own_names
+from fedfew.interface.page.access import AccessMiddleware, is_loopback, own_names
 from fedfew.interface.page.app import make_app
 from fedfew.interface.page.library import Library, key_of
 
@@ -210,7 +210,7 @@ def test_only_loopback_does_without_a_token(host: str, only_here: bool) -> None:
 
 
 async def ask(
-    app: Door,
+    app: AccessMiddleware,
     path: str,
     query: bytes = b"",
     method: str = "GET",

@@ -211,7 +211,7 @@ def rogue(mode: str, workers: int = 1, timeout: float = 0.0, **more: Any) -> Poo
     )  # fmt: skip
 
 
-def test_workers_that_die_at_once_end_the_run_with_their_last_words() -> None:
+def test_workers_that_die_at_once_end_the_run_with_the_end_of_their_log() -> None:
     before = open_files()
     with closing(rogue("dies at once", workers=2)) as pool:
         pids = pool.processes
@@ -222,7 +222,7 @@ def test_workers_that_die_at_once_end_the_run_with_their_last_words() -> None:
     assert open_files() == before
 
 
-def test_workers_that_die_at_work_end_the_run_with_their_last_words() -> None:
+def test_workers_that_die_at_work_end_the_run_with_the_end_of_their_log() -> None:
     with (
         closing(rogue("dies at work")) as pool,
         pytest.raises(FedfewError, match=r"E502.*4 workers.*status 1.*killed in the midst"),

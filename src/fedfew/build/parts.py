@@ -74,7 +74,7 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
     )
 
 
-def is_network(config: Config) -> bool:
+def has_remote_sites(config: Config) -> bool:
     """Whether the clients are other machines, so that their images are not here."""
     return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
@@ -104,7 +104,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = ()) -> Parts:
         cohort=cohort_size(config["participation"], config["clients"]),
         availability=Availability(**config["availability"]),
         gate=Gate(**config["gate"]),
-        sizes=None if is_network(config) else federation.partition.sizes,
+        sizes=None if has_remote_sites(config) else federation.partition.sizes,
         transforms=transforms_of(config.document, method),
         min_updates=config["min_updates"],
     )

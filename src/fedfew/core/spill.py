@@ -1,6 +1,6 @@
-"""A shelf for replies: up to a limit they stay in memory, the rest goes to a nameless file and is read when looked at.
+"""Spills a round's replies to disk: up to a limit they stay in memory, the rest goes to a nameless file.
 
-So the server's memory does not grow with the number of clients of a round.
+A spilled reply is read when it is looked at, so the server's memory does not grow with the clients of a round.
 """
 
 import os
@@ -19,10 +19,10 @@ IN_MEMORY = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
-    """A tensor on the shelf; each reading gives a new one, which the reader may let go of at once."""
+class SpilledTensor:
+    """A tensor in the spill file; each reading gives a new one, which the reader may let go of at once."""
 
-    shelf: "Shelf"
+    spill: "ReplySpill"
     offset: int
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -30,15 +30,15 @@ class Stored:
     def read(self, start: int = 0, stop: int | None = None) -> Tensor:
         """The tensor, or of a vector the entries from ``start`` to ``stop``."""
         if (start, stop) == (0, None):
-            return self.shelf.load(self.offset, self.shape, self.dtype)
+            return self.spill.load(self.offset, self.shape, self.dtype)
         first, last, _ = slice(start, stop).indices(self.shape[0])
-        return self.shelf.load(self.offset + first * self.dtype.itemsize, (max(last - first, 0),), self.dtype)
+        return self.spill.load(self.offset + first * self.dtype.itemsize, (max(last - first, 0),), self.dtype)
 
 
-class StoredReply(Mapping[str, Tensor]):
-    """A reply on the shelf, read entry by entry."""
+class SpilledReply(Mapping[str, Tensor]):
+    """A reply in the spill file, read entry by entry."""
 
-    def __init__(self, places: Mapping[str, Stored]) -> None:
+    def __init__(self, places: Mapping[str, SpilledTensor]) -> None:
         self.places = dict(places)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -51,7 +51,7 @@ class StoredReply(Mapping[str, Tensor]):
         return len(self.places)
 
 
-class Shelf:
+class ReplySpill:
     """Takes the replies of one round; what it has on disk is gone with the last reply that is still referred to."""
 
     def __init__(self, limit: int = IN_MEMORY) -> None:
@@ -70,10 +70,10 @@ class Shelf:
         if size <= self._room:
             self._room -= size
             return reply
-        return StoredReply({name: self._store(tensor) for name, tensor in reply.items()})
+        return SpilledReply({name: self._store(tensor) for name, tensor in reply.items()})
 
-    def _store(self, tensor: Tensor) -> Stored:
-        place = Stored(self, self._end, tuple(tensor.shape), tensor.dtype)
+    def _store(self, tensor: Tensor) -> SpilledTensor:
+        place = SpilledTensor(self, self._end, tuple(tensor.shape), tensor.dtype)
         left = _bytes_of(tensor.detach().cpu().contiguous())
         try:
             if self._file < 0:

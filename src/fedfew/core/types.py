@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.spill import Stored, StoredReply
+from fedfew.core.spill import SpilledReply, SpilledTensor
 
 Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
@@ -92,9 +92,9 @@ class ClientUpdate:
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def place(self, name: str) -> Tensor | Stored:
+    def place(self, name: str) -> Tensor | SpilledTensor:
         """A tensor of the reply, or where it is stored."""
-        return self.reply.places[name] if isinstance(self.reply, StoredReply) else self.reply[name]
+        return self.reply.places[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Readable(Protocol):
     def read(self, start: int = 0, stop: int | None = None) -> Vector: ...
 
 
-class Held:
+class VectorField:
     """A field that is given a vector or something to read it from, and gives a vector."""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -167,8 +167,8 @@ class Held:
     def __get__(self, instance: object, owner: type | None = None) -> Vector:
         if instance is None:
             raise AttributeError(self._name)  # so that a dataclass knows no default
-        held: Vector | Readable = vars(instance)[self._name]
-        return held if isinstance(held, Tensor) else held.read()
+        stored: Vector | Readable = vars(instance)[self._name]
+        return stored if isinstance(stored, Tensor) else stored.read()
 
     def __set__(self, instance: object, value: Vector | Readable) -> None:
         vars(instance)[self._name] = value
@@ -179,7 +179,7 @@ class Contribution:
     """What an aggregator sees of one client."""
 
     client: int
-    vector: Held = Held()
+    vector: VectorField = VectorField()
     """ψ_k. In a large round it is read from disk at every look: look once, or at a piece."""
     examples: int  # type: ignore[misc]
     participation: int  # type: ignore[misc]
@@ -191,8 +191,8 @@ class Contribution:
 
     def piece(self, start: int, stop: int) -> Vector:
         """Some coordinates of the vector, without reading the others."""
-        held: Vector | Readable = vars(self)["_vector"]
-        return held[start:stop] if isinstance(held, Tensor) else held.read(start, stop)
+        stored: Vector | Readable = vars(self)["_vector"]
+        return stored[start:stop] if isinstance(stored, Tensor) else stored.read(start, stop)
 
 
 @dataclass(frozen=True)

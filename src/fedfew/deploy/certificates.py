@@ -66,7 +66,7 @@ def site_key(comment: str) -> Pair:
 
 
 def as_flower_sends_it(public: bytes) -> str:
-    """A site's public key in the form in which Flower tells who is online."""
+    """A site's public key in the form in which Flower reports who is online."""
     key = serialization.load_ssh_public_key(public)
     return key.public_bytes(_PEM, serialization.PublicFormat.SubjectPublicKeyInfo).decode().strip()
 

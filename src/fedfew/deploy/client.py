@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedfew.deploy.certificates import check_certificate, check_site_key
 from fedfew.deploy.plan import SitePlan
-from fedfew.deploy.processes import Crew, Kept, flower_environment, free_ports, wait_until
+from fedfew.deploy.processes import ManagedProcess, Supervisor, flower_environment, free_ports, wait_until
 
 _START = 120.0
 
@@ -17,7 +17,7 @@ class SiteProcesses:
     """What runs at a site. Without ``data`` it is a trial: the images come from the config's partition."""
 
     plan: SitePlan
-    crew: Crew
+    supervisor: Supervisor
     data: Path | None = None
     min_noise: float = 0.0
     max_clip: float = 0.0
@@ -46,7 +46,7 @@ class SiteProcesses:
     def socket(self) -> Path:
         return Path(self._sockets.name) / "site"
 
-    def start_warm_site(self) -> Kept:
+    def start_warm_site(self) -> ManagedProcess:
         """Start the process that trains."""
         plan = self.plan
         command = [sys.executable, "-m", "fedfew.deploy.site", "--socket", str(self.socket)]
@@ -57,9 +57,9 @@ class SiteProcesses:
         if self.memory is not None:
             command += ["--memory", str(self.memory)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return self.crew.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
+        return self.supervisor.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
 
-    def start_node(self) -> Kept:
+    def start_node(self) -> ManagedProcess:
         """Start Flower's SuperNode; its runtime interface stays on loopback."""
         plan = self.plan
         self.home.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class SiteProcesses:
         else:
             command += ["--root-certificates", str(plan.ca), "--auth-supernode-private-key", str(plan.key)]
         environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket))
-        return self.crew.add(f"node-{plan.name}", command, environment)
+        return self.supervisor.add(f"node-{plan.name}", command, environment)
 
     @property
     def home(self) -> Path:
@@ -78,8 +78,10 @@ class SiteProcesses:
 
     def wait_for_warm_site(self) -> None:
         """Until the process that trains listens."""
-        wait_until(self.socket.exists, self.crew.members[f"site-{self.plan.name}"], _START, f"site {self.plan.name}")
+        wait_until(
+            self.socket.exists, self.supervisor.processes[f"site-{self.plan.name}"], _START, f"site {self.plan.name}"
+        )
 
     def close(self) -> None:
-        """Remove the socket; the crew ends the processes."""
+        """Remove the socket; the supervisor ends the processes."""
         self._sockets.cleanup()

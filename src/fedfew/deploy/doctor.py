@@ -22,7 +22,7 @@ from fedfew.deploy.certificates import check_certificate, check_site_key
 from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.flower.front import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
-from fedfew.deploy.processes import Crew, check_port
+from fedfew.deploy.processes import Supervisor, check_port
 from fedfew.deploy.site_images import load_images, read_npz
 from fedfew.deploy.superlink import ask, ask_or_fail
 from fedfew.models.build import build_model
@@ -118,8 +118,8 @@ def _written(found: dict[str, str]) -> str:
 
 def _port_of(plan: ServerPlan) -> str:
     place = f"{plan.listen}:{plan.port}"
-    told = ask(plan.listen, plan.port, None if plan.insecure else plan.ca, "/fedfew")
-    if told is not None and told[0] == 200:
+    reported = ask(plan.listen, plan.port, None if plan.insecure else plan.ca, "/fedfew")
+    if reported is not None and reported[0] == 200:
         return f"{place}: the server is running"
     check_port(plan.listen, plan.port)
     return f"{place} is free"
@@ -173,28 +173,32 @@ def _handshake(plan: SitePlan) -> str:
 
 
 def _compare(plan: SitePlan) -> Iterator[Finding]:
-    """Clock, versions and network, as the server tells them."""
+    """Clock, versions and network, as the server reports them."""
     _, content = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
-    told = json.loads(content)
+    reported = json.loads(content)
 
     def clock() -> str:
-        if "time" not in told:
-            return "nginx is the front and does not tell the time"
-        apart = time() - float(told["time"])
+        if "time" not in reported:
+            return "nginx is the front and does not report the time"
+        apart = time() - float(reported["time"])
         if abs(apart) > CLOCK:
             raise FedfewError("E510", "clock", f"{apart:+.0f} s from the server's", "Set both clocks, e.g. with NTP")
         return f"{abs(apart):.1f} s from the server's"
 
     def same_versions() -> str:
         ours = versions()
-        other = [f"{name}: here {ours[name]}, server {told.get(name)}" for name in ours if told.get(name) != ours[name]]
+        other = [
+            f"{name}: here {ours[name]}, server {reported.get(name)}"
+            for name in ours
+            if reported.get(name) != ours[name]
+        ]
         if other:
             raise FedfewError("E417", "versions", "; ".join(other))
         return _written(ours)
 
     def same_network() -> str:
-        if told.get("network") != plan.network:
-            what = f"the server's network is {told.get('network')}, the bundle's {plan.network}"
+        if reported.get("network") != plan.network:
+            what = f"the server's network is {reported.get('network')}, the bundle's {plan.network}"
             raise FedfewError("E506", plan.address, what)
         return plan.network
 
@@ -219,20 +223,20 @@ def _connect(plan: SitePlan) -> str:
 
 
 def _go_online(plan: SitePlan, logs: Path) -> str:
-    crew = Crew(logs)
-    processes = SiteProcesses(plan, crew)
+    supervisor = Supervisor(logs)
+    processes = SiteProcesses(plan, supervisor)
     try:
         node = processes.start_node()
-        node.again = False
+        node.restart = False
         deadline = monotonic() + _ONLINE
         while monotonic() < deadline and node.running:
-            if "SuperNode ID:" in node.last_words(50):
+            if "SuperNode ID:" in node.log_tail(50):
                 return "the server let this key in"
             sleep(0.2)
-        what = f"the server did not let this key in: {node.last_words(3)}"
+        what = f"the server did not let this key in: {node.log_tail(3)}"
         raise FedfewError("E510", plan.address, what, "Is the site in server.toml, and the bundle from the same init?")
     finally:
-        crew.close()
+        supervisor.close()
         processes.close()
 
 

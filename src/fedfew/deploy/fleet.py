@@ -7,14 +7,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedfew.build.parts import Parts, is_network
+from fedfew.build.parts import Parts, has_remote_sites
 from fedfew.core.layout import Vector
 from fedfew.core.storage import locked
 from fedfew.core.types import Scores
 from fedfew.deploy.client import SiteProcesses
-from fedfew.deploy.flower.fleet import FlowerFleet, Roll, Terms
+from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.plan import SITE, ServerPlan, make_network, open_bundle, open_server
-from fedfew.deploy.processes import Crew, free_ports
+from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.site_memory import hand_over, memory_folder, run_id
 from fedfew.deploy.superlink import SuperLink
 from fedfew.runtime.gate import reply_limit
@@ -25,7 +25,7 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
     stack = contextlib.ExitStack()
     moves = None
     try:
-        if is_network(parts.config):
+        if has_remote_sites(parts.config):
             plan = open_server(Path(parts.config["fleet.network"]))
             stack.enter_context(locked(plan.folder))
             link = _start_server(plan, stack, plan.folder / "logs")
@@ -33,10 +33,10 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
             plan, link = _start_trial(parts, folder, stack)
             moves = partial(hand_over, folder)
         return FlowerFleet(
-            line=link.line,
-            roll=Roll(plan.sites, parts.config["clients"], link.keys()),
-            greeting=greeting(parts, run_id(folder)),
-            terms=_terms(parts),
+            connection=link.connection,
+            members=Membership(plan.sites, parts.config["clients"], link.keys()),
+            run_description=run_description(parts, run_id(folder)),
+            timeouts=_timeouts(parts),
             score_here=score,
             limit=_limit(parts),
             shut_down=stack.close,
@@ -48,10 +48,10 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
 
 
 def _start_server(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
-    crew = Crew(logs)
-    stack.callback(crew.close)
-    link = SuperLink(plan, crew)
-    stack.callback(link.line.close)
+    supervisor = Supervisor(logs)
+    stack.callback(supervisor.close)
+    link = SuperLink(plan, supervisor)
+    stack.callback(link.connection.close)
     link.start()
     return link
 
@@ -65,19 +65,21 @@ def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[
         (folder / "sites" / name / SITE).unlink(missing_ok=True)
     plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
     link = _start_server(plan, stack, folder / "logs")
-    crew = Crew(folder / "logs")
-    stack.callback(crew.close)
+    supervisor = Supervisor(folder / "logs")
+    stack.callback(supervisor.close)
     for name in names:
         site = SiteProcesses(
-            open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name), crew, memory=memory_folder(run)
+            open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name),
+            supervisor,
+            memory=memory_folder(run),
         )
         stack.callback(site.close)
         site.start()
     return plan, link
 
 
-def greeting(parts: Parts, run: str) -> dict[str, Any]:
-    """What every message says besides its payload: which run this is, and all that a site needs to build its part."""
+def run_description(parts: Parts, run: str) -> dict[str, Any]:
+    """What every message says besides its payload: the run, and all that a site needs to build its part."""
     federation = parts.federation
     document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
     return {
@@ -95,9 +97,9 @@ def greeting(parts: Parts, run: str) -> dict[str, Any]:
     }
 
 
-def _terms(parts: Parts) -> Terms:
+def _timeouts(parts: Parts) -> Timeouts:
     config = parts.config
-    return Terms(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"])
+    return Timeouts(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"])
 
 
 def _limit(parts: Parts) -> int:

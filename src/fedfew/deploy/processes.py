@@ -1,4 +1,4 @@
-"""Processes that belong to this one: started with a keeper, started again when they die, and ended with it."""
+"""Supervised processes: each has a guard, is restarted when it dies, and ends with this process."""
 
 import contextlib
 import os
@@ -18,23 +18,23 @@ from fedfew.core.errors import FedfewError
 
 _LONGEST_PAUSE = 8.0
 LOG_CAP = 8 * 2**20
-"""Bytes of a log from which on it is put aside; the one before it is kept."""
+"""Bytes of a log from which on it is rotated; the one before it stays."""
 
 
 @dataclass(eq=False)
-class Kept:
-    """A command with its keeper; closing the lifeline ends both and all they started."""
+class ManagedProcess:
+    """A command with its guard process; closing the lifeline ends both and all they started."""
 
     name: str
     command: Sequence[str]
     environment: Mapping[str, str]
     log: Path
-    again: bool = True
+    restart: bool = True
     process: subprocess.Popen[bytes] | None = None
     lifeline: int = -1
     starts: int = 0
-    due: float = 0.0
-    since: float = 0.0
+    restart_at: float = 0.0
+    started_at: float = 0.0
 
     def start(self) -> None:
         """Start the command; its output is added to the log."""
@@ -42,7 +42,7 @@ class Kept:
         try:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "fedfew.deploy.keeper", str(watched), *self.command],
+                    [sys.executable, "-m", "fedfew.deploy.process_guard", str(watched), *self.command],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -53,21 +53,21 @@ class Kept:
         finally:
             os.close(watched)
         self.starts += 1
-        self.since = monotonic()
+        self.started_at = monotonic()
 
     @property
     def running(self) -> bool:
         return self.process is not None and self.process.poll() is None
 
-    def let_go(self) -> None:
+    def request_stop(self) -> None:
         """Ask it to end."""
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
 
-    def bury(self, patience: float) -> None:
+    def stop(self, patience: float) -> None:
         """Wait for its end, then make sure of it; whatever is left of its group is killed."""
-        self.let_go()
+        self.request_stop()
         if self.process is None:
             return
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -77,14 +77,14 @@ class Kept:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
 
-    def turn_log(self) -> None:
-        """Put a long log aside. It is copied and emptied, because the process goes on appending to the same file."""
+    def rotate_log(self) -> None:
+        """Rotate a long log. It is copied and emptied, because the process goes on appending to the same file."""
         with contextlib.suppress(OSError):
             if self.log.stat().st_size > LOG_CAP:
                 shutil.copyfile(self.log, self.log.with_name(f"{self.log.name}.1"))
                 os.truncate(self.log, 0)
 
-    def last_words(self, lines: int = 6) -> str:
+    def log_tail(self, lines: int = 6) -> str:
         """The end of its log."""
         with contextlib.suppress(OSError):
             return " | ".join(self.log.read_text("utf-8", errors="replace").strip().splitlines()[-lines:])[-900:]
@@ -92,44 +92,46 @@ class Kept:
 
 
 @dataclass(eq=False)
-class Crew:
-    """Several kept processes, looked after by a thread: one that dies is started again after a growing pause."""
+class Supervisor:
+    """Watches several processes from a thread: one that dies is restarted after a growing pause."""
 
     logs: Path
-    members: dict[str, Kept] = field(default_factory=dict)
+    processes: dict[str, ManagedProcess] = field(default_factory=dict)
     _closing: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
 
-    def add(self, name: str, command: Sequence[str], environment: Mapping[str, str], *, again: bool = True) -> Kept:
-        """Start a process and look after it."""
+    def add(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], *, restart: bool = True
+    ) -> ManagedProcess:
+        """Start a process and watch it."""
         self.logs.mkdir(parents=True, exist_ok=True)
-        kept = Kept(name, command, environment, self.logs / f"{name}.log", again)
+        process = ManagedProcess(name, command, environment, self.logs / f"{name}.log", restart)
         with self._lock:
-            kept.start()
-            self.members[name] = kept
+            process.start()
+            self.processes[name] = process
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look_after, daemon=True)
+            self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
-        return kept
+        return process
 
-    def _look_after(self) -> None:
+    def _watch(self) -> None:
         while not self._closing.wait(0.2):
             with self._lock:
-                for kept in self.members.values():
-                    kept.turn_log()
-                    if not kept.running and kept.again and not self._closing.is_set():
-                        self._start_again(kept)
+                for process in self.processes.values():
+                    process.rotate_log()
+                    if not process.running and process.restart and not self._closing.is_set():
+                        self._restart(process)
 
-    def _start_again(self, kept: Kept) -> None:
+    def _restart(self, process: ManagedProcess) -> None:
         now = monotonic()
-        if not kept.due:  # just found dead; a quick death is answered with a longer pause
-            kept.bury(0.0)
-            quick = now - kept.since < 30
-            kept.due = now + (min(0.5 * 2 ** min(kept.starts, 10), _LONGEST_PAUSE) if quick else 0.5)
-        elif now >= kept.due:
-            kept.due = 0.0
-            kept.start()
+        if not process.restart_at:  # just found dead; a quick death is answered with a longer pause
+            process.stop(0.0)
+            quick = now - process.started_at < 30
+            process.restart_at = now + (min(0.5 * 2 ** min(process.starts, 10), _LONGEST_PAUSE) if quick else 0.5)
+        elif now >= process.restart_at:
+            process.restart_at = 0.0
+            process.start()
 
     def close(self) -> None:
         """End all of them, at once and for sure."""
@@ -137,11 +139,11 @@ class Crew:
         if self._thread is not None:
             self._thread.join(10.0)
         with self._lock:
-            for kept in self.members.values():
-                kept.let_go()
-            for kept in self.members.values():
-                kept.bury(12.0)
-            self.members.clear()
+            for process in self.processes.values():
+                process.request_stop()
+            for process in self.processes.values():
+                process.stop(12.0)
+            self.processes.clear()
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -181,13 +183,13 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
     }
 
 
-def wait_until(ready: Callable[[], bool], kept: Kept, patience: float, what: str) -> None:
+def wait_until(ready: Callable[[], bool], process: ManagedProcess, patience: float, what: str) -> None:
     """Wait until a process is ready; E508 with the end of its log if it is not in time or keeps dying."""
     deadline = monotonic() + patience
     while monotonic() < deadline:
         if ready():
             return
-        if kept.starts > 3 or (not kept.running and not kept.again):
+        if process.starts > 3 or (not process.running and not process.restart):
             break
         sleep(0.1)
-    raise FedfewError("E508", what, f"was not ready within {patience:g} s: {kept.last_words() or 'no output'}")
+    raise FedfewError("E508", what, f"was not ready within {patience:g} s: {process.log_tail() or 'no output'}")

@@ -121,7 +121,7 @@ def secret_of(state: Path) -> bytes:
 
 
 def main(arguments: list[str]) -> None:
-    """Listen and serve until the keeper ends this process."""
+    """Listen and serve until the process guard ends this process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--socket", type=Path, required=True)
     parser.add_argument("--state", type=Path, required=True)

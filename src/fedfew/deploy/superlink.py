@@ -14,9 +14,9 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.certificates import as_flower_sends_it, check_certificate
-from fedfew.deploy.flower.line import ServerAppLine
+from fedfew.deploy.flower.connection import ServerAppConnection
 from fedfew.deploy.plan import ServerPlan
-from fedfew.deploy.processes import Crew, check_port, flower_environment, free_ports, wait_until
+from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
 
 _START = 90.0
 _APP = """[project]
@@ -39,16 +39,16 @@ clientapp = "{client_app}"
 
 @dataclass(eq=False)
 class SuperLink:
-    """Flower's server processes, started and kept; ``line`` reaches the ServerApp of the current Flower run."""
+    """Flower's server processes, supervised; ``connection`` reaches the ServerApp of the current Flower run."""
 
     plan: ServerPlan
-    crew: Crew
+    supervisor: Supervisor
     client_app: str = "fedfew.deploy.flower.client_app:client_app"
-    line: ServerAppLine = field(init=False)
+    connection: ServerAppConnection = field(init=False)
     port: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.line = ServerAppLine(self.submit)
+        self.connection = ServerAppConnection(self.submit)
         self.port = free_ports(1)[0]
 
     def start(self) -> None:
@@ -63,16 +63,18 @@ class SuperLink:
             self.port = plan.behind or plan.port
             check_port("127.0.0.1", self.port)
         self._write_home()
-        environment = flower_environment(self.home, FEDFEW_LINE=str(self.line.path), NO_PROXY="127.0.0.1,localhost")
-        kept = self.crew.add("superlink", self._superlink(), environment)
-        wait_until(self._healthy, kept, _START, "SuperLink")
+        environment = flower_environment(
+            self.home, FEDFEW_SERVERAPP=str(self.connection.path), NO_PROXY="127.0.0.1,localhost"
+        )
+        superlink = self.supervisor.add("superlink", self._superlink(), environment)
+        wait_until(self._healthy, superlink, _START, "SuperLink")
         trust = ["--insecure"] if plan.insecure else ["--root-certificates", str(plan.ca)]
         executor = ["flower-superexec", *trust, "--runtime-api-address", f"127.0.0.1:{self.port}"]
-        self.crew.add("superexec", executor, environment)
+        self.supervisor.add("superexec", executor, environment)
         if not plan.insecure:
             self._register()
         if self.front:  # last: a site that is let in finds its key registered
-            front = self.crew.add("front", self._front(), environment)
+            front = self.supervisor.add("front", self._front(), environment)
             wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
 
     @property
@@ -130,7 +132,7 @@ class SuperLink:
                 raise FedfewError("E508", f"site {site}", f"its key could not be registered: {message[:300]}")
 
     def submit(self) -> None:
-        """Start a Flower run; its ServerApp reports on the line."""
+        """Start a Flower run; its ServerApp connects to us."""
         (result,) = self._flwr([["run", str(self.home / "app"), "fedfew"]])
         if not result.get("success"):
             raise FedfewError("E508", "flwr run", str(result.get("error-message", result))[:300])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedfew.build import parts as build
-from fedfew.build.parts import Parts, is_network, local_fleet, sites_of
+from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
 from fedfew.config.schema import Config
 from fedfew.core.extras import require
 from fedfew.core.types import Fleet
@@ -11,7 +11,7 @@ from fedfew.core.types import Fleet
 
 def assemble(config: Config) -> Parts:
     """The parts of a run; the names of remote sites come from the folder of their network."""
-    if not is_network(config):
+    if not has_remote_sites(config):
         return build.assemble(config)
     require("flower", "fleet.kind = 'flower'")
     from fedfew.deploy.plan import open_server

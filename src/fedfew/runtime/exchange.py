@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
-from fedfew.core.spill import Shelf
+from fedfew.core.spill import ReplySpill
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
@@ -86,7 +86,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
-    shelf, up = Shelf(), 0
+    spill, up = ReplySpill(), 0
     for answer in fleet.train(t, {k: payload for k, payload in payloads.items() if k not in gone}):
         k = answer.client
         if isinstance(answer, Missing) and answer.code in UNUSED:
@@ -105,7 +105,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         if isinstance(checked, Missing):
             missing[k] = checked
         else:
-            updates[k] = replace(checked, reply=shelf.put(checked.reply))
+            updates[k] = replace(checked, reply=spill.put(checked.reply))
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"

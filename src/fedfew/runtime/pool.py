@@ -38,18 +38,18 @@ class Worker:
     channel: Channel
     answers: Arena
     lifeline: int
-    words: Any
-    """The file its error output goes to."""
+    log: Any
+    """The file its output goes to."""
     job: dict[str, Any] | None = None
     since: float = field(default_factory=monotonic)
     """When it was started or given its job."""
     ready: bool = False
     """Whether it has built its network; before that it gets no job, so that no client pays if it never does."""
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """The end of what the process wrote before it died."""
-        self.words.seek(max(os.fstat(self.words.fileno()).st_size - 400, 0))
-        text: str = self.words.read().decode(errors="replace").strip()
+        self.log.seek(max(os.fstat(self.log.fileno()).st_size - 400, 0))
+        text: str = self.log.read().decode(errors="replace").strip()
         return text
 
     def end(self, patience: float = 0.0) -> str:
@@ -66,7 +66,7 @@ class Worker:
         if self.lifeline >= 0:
             os.close(self.lifeline)
             self.lifeline = -1
-        self.words.close()
+        self.log.close()
         return f"signal {-status}" if status < 0 else f"status {status}"
 
 
@@ -118,7 +118,7 @@ class PoolFleet:
             undo.callback(os.close, watched)
             answers = Arena(shared_file())
             undo.callback(answers.close)
-            words = undo.enter_context(tempfile.TemporaryFile())
+            log = undo.enter_context(tempfile.TemporaryFile())
             files = [theirs.fileno(), self._images.descriptor, self._payloads.descriptor, self._scoring.descriptor]
             files += [answers.descriptor, watched]
             try:
@@ -126,14 +126,14 @@ class PoolFleet:
                     [sys.executable, "-P", "-m", self._module, *map(str, files)],
                     pass_fds=files,
                     stdin=subprocess.DEVNULL,
-                    stdout=words,
-                    stderr=words,
+                    stdout=log,
+                    stderr=log,
                     start_new_session=True,  # Ctrl-C reaches this process only, which then ends the workers
                     env=_surroundings(),
                 )
             except OSError as error:
                 raise FedfewError("E502", "fleet", f"no worker process can be started: {error}") from error
-            self._workers.append(worker := Worker(process, Channel(ours), answers, lifeline, words))
+            self._workers.append(worker := Worker(process, Channel(ours), answers, lifeline, log))
             undo.pop_all()
         theirs.close()
         os.close(watched)
@@ -162,7 +162,7 @@ class PoolFleet:
         """False for a worker that ended while it had nothing to do: it is replaced, and no client pays for it."""
         if worker.process.poll() is None:
             return True
-        for _ in self._bury(worker, "E409", ""):
+        for _ in self._replace(worker, "E409", ""):
             pass
         return False
 
@@ -172,12 +172,12 @@ class PoolFleet:
             worker.channel.send(job)
 
     def _answers(self, wait: bool = True) -> Iterator[ClientUpdate | Missing]:
-        """What the workers have to say next; deaths and deadlines are answers too. Scores are put aside."""
+        """What the workers report next; deaths and deadlines are answers too. Scores are put aside."""
         for key, _ in self._selector.select(self._patience() if wait else 0.0):
             worker: Worker = key.data
             message = worker.channel.receive()
             if message is None:
-                yield from self._bury(worker, "E409", "its worker process ended")
+                yield from self._replace(worker, "E409", "its worker process ended")
             elif message["kind"] == "ready":
                 worker.ready = True
             else:
@@ -190,9 +190,9 @@ class PoolFleet:
                     yield self._update(worker, message)
         for worker in list(self._workers):
             if self._left(worker) <= 0 and worker.ready:
-                yield from self._bury(worker, "E410", f"no answer within {self._timeout:g} s")
+                yield from self._replace(worker, "E410", f"no answer within {self._timeout:g} s")
             elif self._left(worker) <= 0:
-                yield from self._bury(worker, "E409", f"its worker process was not ready within {STARTUP:g} s")
+                yield from self._replace(worker, "E409", f"its worker process was not ready within {STARTUP:g} s")
 
     def _left(self, worker: Worker) -> float:
         """Seconds until a worker has taken too long."""
@@ -224,18 +224,18 @@ class PoolFleet:
             self._memory[client] = memory
         return ClientUpdate(client, reply, message["examples"], message["metrics"])
 
-    def _bury(self, worker: Worker, code: str, reason: str) -> Iterator[Missing]:
+    def _replace(self, worker: Worker, code: str, reason: str) -> Iterator[Missing]:
         """Replace a worker that ended or was too slow; the client it worked on is missing."""
-        job, words = worker.job, worker.last_words()
+        job, log = worker.job, worker.log_tail()
         self._selector.unregister(worker.channel.end)
         status = worker.end(patience=1.0 if code == "E409" else 0.0)
         self._workers.remove(worker)
         self._deaths += code == "E409"  # a slow client is no dead worker
         if self._deaths > 3 + 2 * len(self._workers):
-            raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {words}")
+            raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {log}")
         self._start()
         if job is not None and job["kind"] == "train":
-            tail = words.splitlines()[-1:] if code == "E409" else []
+            tail = log.splitlines()[-1:] if code == "E409" else []
             yield Missing(job["client"], code, " ".join([f"{reason} ({status})" if code == "E409" else reason, *tail]))
 
     def score(self, omega: Vector) -> "PoolScoring":

@@ -25,16 +25,16 @@ client_app = ClientApp()
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
     """Train at the warm site."""
-    return _pass_on(message)
+    return _forward(message)
 
 
 @client_app.query()
 def query(message: Message, context: Context) -> Message:
     """Ask the site who it is."""
-    return _pass_on(message)
+    return _forward(message)
 
 
-def _pass_on(message: Message) -> Message:
+def _forward(message: Message) -> Message:
     head, answer = ask_site(*from_content(message.content, LIMIT))
     if "error" in head:
         raise RuntimeError(str(head["error"]))

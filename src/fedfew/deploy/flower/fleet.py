@@ -15,8 +15,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
 from fedfew.deploy.flower.answers import read_answers
+from fedfew.deploy.flower.connection import Connection, ConnectionLostError
 from fedfew.deploy.flower.frames import LIMIT
-from fedfew.deploy.flower.line import Line, LineLostError
 from fedfew.deploy.flower.tensors import pack
 
 NO_LIMIT = 3600.0
@@ -28,7 +28,7 @@ _FAULTS = {3: "E416", 4: "E416", 5: "E416", 8: "E409"}
 
 
 @dataclass(frozen=True)
-class Terms:
+class Timeouts:
     """How long to wait, and for how many."""
 
     timeout: float = 0.0
@@ -38,7 +38,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Roll:
+class Membership:
     """Who belongs to the network."""
 
     sites: Sequence[str]
@@ -54,7 +54,7 @@ class Roll:
 
 
 @dataclass(eq=False)
-class _Letter:
+class SiteMessage:
     """What goes to one site in a round."""
 
     site: int
@@ -66,20 +66,21 @@ class _Letter:
 
 
 class FlowerFleet:
-    """Trains clients at sites that Flower connects; if the line breaks, letters still open are sent again."""
+    """Trains clients at sites that Flower connects; if the connection breaks, open messages are sent again."""
 
     def __init__(
         self,
-        line: Line,
-        roll: Roll,
-        greeting: Mapping[str, Any],
-        terms: Terms,
+        connection: Connection,
+        members: Membership,
+        run_description: Mapping[str, Any],
+        timeouts: Timeouts,
         score_here: Callable[[Vector], Scores],
         limit: int = LIMIT,
         shut_down: Callable[[], None] = lambda: None,
         hand_over: Callable[[Mapping[int, dict[str, Tensor]]], None] | None = None,
     ) -> None:
-        self._line, self._roll, self._greeting, self._terms = line, roll, dict(greeting), terms
+        self._connection, self._members, self._timeouts = connection, members, timeouts
+        self._description = dict(run_description)
         self._score_here, self._limit, self._shut_down, self._hand_over = score_here, limit, shut_down, hand_over
         self._nodes: dict[int, str] = {}
         self._asked: dict[str, str] = {}
@@ -92,123 +93,129 @@ class FlowerFleet:
 
     def online(self) -> list[int]:
         """The clients whose sites can be reached, sorted; waits for as many as a round needs, then E503."""
-        roll, terms = self._roll, self._terms
-        need = terms.min_clients or (1 if self._met else roll.clients)
-        deadline = monotonic() + terms.wait
+        members, timeouts = self._members, self._timeouts
+        need = timeouts.min_clients or (1 if self._met else members.clients)
+        deadline = monotonic() + timeouts.wait
         while True:
             try:
                 self._look()
-            except LineLostError:
+            except ConnectionLostError:
                 self._nodes = {}
-            clients = sorted(k for site in self._nodes for k in roll.clients_of(site))
-            if len(clients) >= min(need, roll.clients):
+            clients = sorted(k for site in self._nodes for k in members.clients_of(site))
+            if len(clients) >= min(need, members.clients):
                 self._met = True
                 return clients
             if monotonic() > deadline:
-                away = ", ".join(name for i, name in enumerate(roll.sites) if i not in self._nodes)
-                what = f"{len(clients)} of {need} clients were online after {terms.wait:g} s; offline: {away}"
+                away = ", ".join(name for i, name in enumerate(members.sites) if i not in self._nodes)
+                what = f"{len(clients)} of {need} clients were online after {timeouts.wait:g} s; offline: {away}"
                 raise FedfewError("E503", "network", what)
             sleep(0.5)
 
     def _look(self) -> None:
         """Find the node of every site that is online."""
-        nodes = self._line.request({"do": "nodes"}, {})[0]["nodes"]
-        if self._roll.keys:
-            known = {node["id"]: self._roll.keys.get(node["key"].strip()) for node in nodes}
+        nodes = self._connection.request({"do": "nodes"}, {})[0]["nodes"]
+        if self._members.keys:
+            known = {node["id"]: self._members.keys.get(node["key"].strip()) for node in nodes}
         else:
             self._ask_numbers([node["id"] for node in nodes])
             known = {node["id"]: self._numbers.get(node["id"]) for node in nodes}
-        self._nodes = {site: node for node, site in known.items() if site is not None and site < len(self._roll.sites)}
+        self._nodes = {
+            site: node for node, site in known.items() if site is not None and site < len(self._members.sites)
+        }
 
     def _ask_numbers(self, nodes: list[str]) -> None:
         """Ask nodes that are new for their site's number; the answers come in by and by."""
         new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
-        letters = [self._address(node, {"kind": "hello"}, {}, 120.0, "hello") for node in new]
+        messages = [self._address(node, {"kind": "hello"}, {}, 120.0, "hello") for node in new]
         try:
-            if letters:
-                ids = self._line.request({"do": "push", "letters": letters}, {})[0]["ids"]
+            if messages:
+                ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"]
                 self._asked |= {id_: node for id_, node in zip(ids, new, strict=True) if id_}
             for reply in self._pull(list(self._asked))[0] if self._asked else []:
                 node = self._asked.pop(reply["to"])
                 number = reply.get("head", {}).get("site")
                 if isinstance(number, int) and number >= 0:
                     self._numbers[node] = number
-        except LineLostError:
+        except ConnectionLostError:
             self._asked.clear()
             raise
 
     # --- a round ---
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        """Answers as they come in; what is missing at the deadline is told as such, what comes later as late."""
+        """Answers as they come in; what is missing at the deadline is reported as such, what comes later as late."""
         self._traffic = {"down": 0, "up": 0, "messages": 0}
-        limit = self._terms.timeout or NO_LIMIT
+        limit = self._timeouts.timeout or NO_LIMIT
         deadline = monotonic() + limit
-        letters = {
-            site: self._write(round, site, payloads) for site in sorted({self._roll.site_of(k) for k in payloads})
+        messages = {
+            site: self._write(round, site, payloads) for site in sorted({self._members.site_of(k) for k in payloads})
         }
-        open_, ids = dict(letters), dict[str, _Letter]()
+        open_, ids = dict(messages), dict[str, SiteMessage]()
         while open_ and monotonic() < deadline:
             try:
                 yield from self._post(round, open_, ids, limit)
                 replies, parts = self._pull([*ids, *self._late])
-            except LineLostError:  # a new Flower run has begun: nothing posted before can be answered any more
+            except ConnectionLostError:  # a new Flower run has begun: nothing posted before can be answered any more
                 ids.clear()
                 self._late.clear()
-                for letter in open_.values():
-                    letter.posted = False
+                for message in open_.values():
+                    message.posted = False
                 continue
             for reply in replies:
                 yield from self._take(round, reply, parts, open_, ids)
             if open_ and not replies:
                 sleep(_POLL)
-        for letter in open_.values():
-            yield from (Missing(k, "E410", f"no answer within {limit:g} s") for k in letter.clients)
-        self._late |= {id_: (round, letter.clients) for id_, letter in ids.items()}
+        for message in open_.values():
+            yield from (Missing(k, "E410", f"no answer within {limit:g} s") for k in message.clients)
+        self._late |= {id_: (round, message.clients) for id_, message in ids.items()}
 
-    def _write(self, round: int, site: int, payloads: Mapping[int, Payload]) -> _Letter:
-        clients = [k for k in payloads if self._roll.site_of(k) == site]
+    def _write(self, round: int, site: int, payloads: Mapping[int, Payload]) -> SiteMessage:
+        clients = [k for k in payloads if self._members.site_of(k) == site]
         index, parts = pack({str(k): payloads[k] for k in clients})
         jobs = [{"client": k, "tensors": index[str(k)]} for k in clients]
-        return _Letter(site, clients, {"kind": "train", "round": round, "jobs": jobs} | self._greeting, parts)
+        return SiteMessage(site, clients, {"kind": "train", "round": round, "jobs": jobs} | self._description, parts)
 
-    def _post(self, round: int, open_: dict[int, _Letter], ids: dict[str, _Letter], limit: float) -> Iterator[Missing]:
-        """Send what has not been sent; a part that several letters hold travels to Flower once."""
-        waiting = [letter for letter in open_.values() if not letter.posted]
+    def _post(
+        self, round: int, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage], limit: float
+    ) -> Iterator[Missing]:
+        """Send what has not been sent; a part that several messages hold travels to Flower once."""
+        waiting = [message for message in open_.values() if not message.posted]
         if not waiting:
             return
         self._look()
-        gone = [letter for letter in waiting if letter.site not in self._nodes]
-        for letter in gone:
-            del open_[letter.site]
-            yield from (Missing(k, "E416", f"site {self._roll.sites[letter.site]} is offline") for k in letter.clients)
-        there = [letter for letter in waiting if letter.site in self._nodes]
+        gone = [message for message in waiting if message.site not in self._nodes]
+        for message in gone:
+            del open_[message.site]
+            yield from (
+                Missing(k, "E416", f"site {self._members.sites[message.site]} is offline") for k in message.clients
+            )
+        there = [message for message in waiting if message.site in self._nodes]
         shared: dict[tuple[int, int], str] = {}
         parts: dict[str, memoryview] = {}
         addressed = []
-        for letter in there:
-            places = {name: _share(part, shared, parts) for name, part in letter.parts.items()}
-            node = self._nodes[letter.site]
-            addressed.append(self._address(node, letter.head, places, limit + min(limit, _GRACE), f"{round}"))
-            self._traffic["down"] += sum(len(part) for part in letter.parts.values())
+        for message in there:
+            places = {name: _share(part, shared, parts) for name, part in message.parts.items()}
+            node = self._nodes[message.site]
+            addressed.append(self._address(node, message.head, places, limit + min(limit, _GRACE), f"{round}"))
+            self._traffic["down"] += sum(len(part) for part in message.parts.values())
             self._traffic["messages"] += 1
         if not there:
             return
-        answer = self._line.request({"do": "push", "letters": addressed}, parts)[0]["ids"]
-        for letter, id_ in zip(there, answer, strict=True):
-            letter.posted, letter.tries = True, letter.tries + 1
+        answer = self._connection.request({"do": "push", "messages": addressed}, parts)[0]["ids"]
+        for message, id_ in zip(there, answer, strict=True):
+            message.posted, message.tries = True, message.tries + 1
             if id_:
-                ids[id_] = letter
+                ids[id_] = message
             else:
-                del open_[letter.site]
-                yield from (Missing(k, "E416", "Flower did not take the message") for k in letter.clients)
+                del open_[message.site]
+                yield from (Missing(k, "E416", "Flower did not take the message") for k in message.clients)
 
     @staticmethod
     def _address(node: str, head: dict[str, Any], places: dict[str, str], ttl: float, group: str) -> dict[str, Any]:
         return {"node": node, "head": head, "parts": places, "ttl": ttl, "group": group}
 
     def _pull(self, ids: list[str]) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
-        head, parts = self._line.request({"do": "pull", "ids": ids, "limit": self._limit}, {})
+        head, parts = self._connection.request({"do": "pull", "ids": ids, "limit": self._limit}, {})
         return head["replies"], parts
 
     def _take(
@@ -216,8 +223,8 @@ class FlowerFleet:
         round: int,
         reply: dict[str, Any],
         parts: Mapping[str, memoryview],
-        open_: dict[int, _Letter],
-        ids: dict[str, _Letter],
+        open_: dict[int, SiteMessage],
+        ids: dict[str, SiteMessage],
     ) -> Iterator[ClientUpdate | Missing]:
         """What a reply means for this round."""
         id_ = reply["to"]
@@ -226,24 +233,24 @@ class FlowerFleet:
             if "error" not in reply:
                 yield from (Missing(k, "E413", f"answer to round {earlier + 1} came after its end") for k in clients)
             return
-        letter = ids.pop(id_, None)
-        if letter is None:
+        message = ids.pop(id_, None)
+        if message is None:
             return
-        if letter.site not in open_:
-            yield from (Missing(k, "E414", f"answered round {round + 1} again") for k in letter.clients)
+        if message.site not in open_:
+            yield from (Missing(k, "E414", f"answered round {round + 1} again") for k in message.clients)
             return
         if "error" in reply:
             code = _FAULTS.get(reply["error"][0], "E408")
-            if code == "E409" and letter.tries < 2:
-                letter.posted = False  # only Flower's process for the message died; the site itself may have the answer
+            if code == "E409" and message.tries < 2:
+                message.posted = False  # only Flower's process for it died; the site itself may have the answer
                 return
-            del open_[letter.site]
-            yield from (Missing(k, code, reply["error"][1][:300]) for k in letter.clients)
+            del open_[message.site]
+            yield from (Missing(k, code, reply["error"][1][:300]) for k in message.clients)
             return
-        del open_[letter.site]
+        del open_[message.site]
         mine = {name: parts[place] for name, place in reply.get("parts", {}).items()}
         self._traffic["up"] += sum(len(part) for part in mine.values())
-        yield from read_answers(self._greeting["run"], round, letter.clients, reply, mine)
+        yield from read_answers(self._description["run"], round, message.clients, reply, mine)
 
     # --- the rest of the seam ---
 
@@ -269,7 +276,7 @@ class FlowerFleet:
 
     def close(self) -> None:
         """End the Flower run and whatever was started for it."""
-        self._line.close()
+        self._connection.close()
         self._shut_down()
 
 
@@ -283,7 +290,7 @@ class _Later:
 
 
 def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str, memoryview]) -> str:
-    """The name under which a part travels: the same for letters that hold the same memory."""
+    """The name under which a part travels: the same for messages that hold the same memory."""
     import numpy as np
 
     address = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0

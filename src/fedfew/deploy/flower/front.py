@@ -36,9 +36,9 @@ _CALLS = (
 
 
 def front(superlink: httpx.AsyncClient, about: dict[str, str], limit: int = BODY_LIMIT) -> Starlette:
-    """The application: POST /v1/fleet/CALL goes through, GET /fedfew tells the versions, all else is refused."""
+    """The application: POST /v1/fleet/CALL goes through, GET /fedfew reports the versions, all else is refused."""
 
-    async def pass_on(request: Request) -> Response:
+    async def forward(request: Request) -> Response:
         if request.path_params["call"] not in _CALLS:
             return Response(status_code=403)
         body = bytearray()
@@ -56,7 +56,7 @@ def front(superlink: httpx.AsyncClient, about: dict[str, str], limit: int = BODY
         kept = {k: v for k, v in answer.headers.items() if k.lower() not in _DROPPED | {"content-encoding"}}
         return Response(answer.content, answer.status_code, kept)
 
-    async def tell(request: Request) -> Response:
+    async def describe(request: Request) -> Response:
         return JSONResponse(about | {"time": time.time()})
 
     async def refuse(request: Request) -> Response:
@@ -65,8 +65,8 @@ def front(superlink: httpx.AsyncClient, about: dict[str, str], limit: int = BODY
     every = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
     return Starlette(
         routes=[
-            Route("/v1/fleet/{call}", pass_on, methods=["POST"]),
-            Route("/fedfew", tell, methods=["GET"]),
+            Route("/v1/fleet/{call}", forward, methods=["POST"]),
+            Route("/fedfew", describe, methods=["GET"]),
             Route("/{rest:path}", refuse, methods=every),
         ]
     )

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedfew.deploy.flower.frames import FrameError, Parts, connect, receive, send
 from fedfew.deploy.flower.records import as_array, from_content, to_content
 
-LINE = "FEDFEW_LINE"
+SERVERAPP = "FEDFEW_SERVERAPP"
 """Environment variable with the path of the socket on which the round loop waits."""
 
 server_app = ServerApp()
@@ -22,40 +22,40 @@ server_app = ServerApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Serve until the round loop hangs up."""
-    with connect(LINE) as end:
+    """Serve until the round loop disconnects."""
+    with connect(SERVERAPP) as end:
         relay(grid, end)
 
 
 def relay(grid: Grid, end: socket.socket) -> None:
-    """Answer requests one by one; the other side's hanging up ends the run."""
+    """Answer requests one by one; the run ends when the other side disconnects."""
     with contextlib.suppress(FrameError):
         while True:
             head, parts = receive(end)
             if head["do"] == "nodes":
-                send(end, {"nodes": [_about(node) for node in grid.get_nodes()]}, {})
+                send(end, {"nodes": [_node_info(node) for node in grid.get_nodes()]}, {})
             elif head["do"] == "push":
-                send(end, {"ids": _push(grid, head["letters"], parts)}, {})
+                send(end, {"ids": _push(grid, head["messages"], parts)}, {})
             else:
                 found, content = _pull(grid, head)
                 send(end, {"replies": found}, content)
 
 
-def _about(node: Any) -> dict[str, Any]:
+def _node_info(node: Any) -> dict[str, Any]:
     return {"id": str(node.node_id), "key": bytes(node.public_key).decode(errors="replace"), "name": node.name}
 
 
-def _push(grid: Grid, letters: list[dict[str, Any]], parts: Parts) -> list[str | None]:
-    """Send all letters at once; a part that stands in several of them is hashed and uploaded once."""
+def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str | None]:
+    """Send all messages at once; a part that stands in several of them is hashed and uploaded once."""
     arrays = {name: as_array(part) for name, part in parts.items()}
     messages = []
-    for letter in letters:
-        content = to_content(letter["head"], {name: arrays[place] for name, place in letter["parts"].items()})
-        kind = MessageType.QUERY if letter["head"]["kind"] == "hello" else MessageType.TRAIN
-        ttl, group = float(letter["ttl"]), str(letter["group"])
-        messages.append(Message(content, int(letter["node"]), kind, ttl=ttl, group_id=group))
+    for one in addressed:
+        content = to_content(one["head"], {name: arrays[place] for name, place in one["parts"].items()})
+        kind = MessageType.QUERY if one["head"]["kind"] == "hello" else MessageType.TRAIN
+        ttl, group = float(one["ttl"]), str(one["group"])
+        messages.append(Message(content, int(one["node"]), kind, ttl=ttl, group_id=group))
     ids = [str(one) if one else None for one in grid.push_messages(messages)] if messages else []
-    return ids or [None] * len(letters)
+    return ids or [None] * len(addressed)
 
 
 def _pull(grid: Grid, head: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:

@@ -95,18 +95,20 @@ class WarmSite:
             update = self._train(ready.sites, head, client, unpack(job["tensors"], parts), fingerprint)
             if isinstance(update, ClientUpdate):
                 replies[str(client)] = dict(update.reply)
-                answers.append({"client": client, "examples": update.examples, "metrics": self._told(update.metrics)})
+                answers.append(
+                    {"client": client, "examples": update.examples, "metrics": self._reported(update.metrics)}
+                )
             else:
                 answers.append({"client": client, "code": update.code, "reason": update.reason})
         index, parts_up = pack(replies)
         for answer in answers:
             if str(answer["client"]) in index:
                 answer["tensors"] = index[str(answer["client"])]
-        self._enter(head, answers, replies)
+        self._write_ledger(head, answers, replies)
         return answers, parts_up
 
-    def _told(self, metrics: dict[str, float]) -> dict[str, float]:
-        """A real site does not tell how its pseudo-labels fall to the classes."""
+    def _reported(self, metrics: dict[str, float]) -> dict[str, float]:
+        """A real site does not report how its pseudo-labels fall to the classes."""
         if not self.secret:
             return metrics
         return {name: value for name, value in metrics.items() if name != "right" and not name.startswith("class/")}
@@ -126,7 +128,7 @@ class WarmSite:
             memory.write(round, sites.memory.get(client, {}))
         return update
 
-    def _enter(
+    def _write_ledger(
         self, head: Mapping[str, Any], answers: list[dict[str, Any]], replies: dict[str, dict[str, Tensor]]
     ) -> None:
         """One line for each tensor that is about to leave, and one for the numbers beside them."""

@@ -113,9 +113,9 @@ def client(
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
-    from fedfew.interface.deploy.attendance import attend
+    from fedfew.interface.deploy.site_status import keep_online
 
-    attend(plan, data.absolute(), min_noise, max_clip, tuple(allow_code or ()))
+    keep_online(plan, data.absolute(), min_noise, max_clip, tuple(allow_code or ()))
 
 
 @app.command("local")

@@ -31,7 +31,7 @@ def nginx(plan: "ServerPlan") -> str:
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
     from fedfew.deploy.flower.front import versions
 
-    told = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
+    reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
 server {{
     listen {plan.port} ssl;
@@ -54,7 +54,7 @@ server {{
     }}
     location = /fedfew {{
         default_type application/json;
-        return 200 '{{{told}}}';
+        return 200 '{{{reported}}}';
     }}
     location / {{ return 403; }}
 }}

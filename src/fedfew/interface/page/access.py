@@ -43,8 +43,8 @@ def own_names(host: str) -> frozenset[str]:
 
 
 @dataclass(frozen=True)
-class Door:
-    """Wraps the page: checks each request and puts the security headers on each answer."""
+class AccessMiddleware:
+    """ASGI middleware: checks each request and puts the security headers on each answer."""
 
     app: ASGIApp
     names: frozenset[str]

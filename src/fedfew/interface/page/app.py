@@ -17,7 +17,7 @@ from fedfew.interface.charts import Figure
 from fedfew.interface.charts.interactive import plot
 from fedfew.interface.charts.stylesheet import to_csv
 from fedfew.interface.charts.svg import chart_style, svg
-from fedfew.interface.page.access import Door
+from fedfew.interface.page.access import AccessMiddleware
 from fedfew.interface.page.library import Library, key_of
 from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
 from fedfew.interface.report import words
@@ -31,7 +31,7 @@ from fedfew.runs.alarms import alarms
 MOST_OVERLAID = 12
 
 
-def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending = lambda: False) -> Door:
+def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending = lambda: False) -> AccessMiddleware:
     """The page about the runs below ``root``, answering under ``names``, behind the token if there is one."""
     library = Library(root.resolve())
     pages = environment("page")
@@ -51,7 +51,7 @@ def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending 
     app = Starlette(
         routes=routes, exception_handlers={404: partial(_not_found, pages), FedfewError: partial(_fault, pages)}
     )
-    return Door(app, names, token)
+    return AccessMiddleware(app, names, token)
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:

@@ -1,4 +1,4 @@
-"""Keeps a site online and tells what happens to it, until it is told to end."""
+"""Keeps a site online and reports its state, until it is stopped."""
 
 import contextlib
 from dataclasses import dataclass
@@ -8,43 +8,43 @@ from time import sleep
 from fedfew.core.storage import locked
 from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.plan import STATUS, SitePlan
-from fedfew.deploy.processes import Crew, Kept
+from fedfew.deploy.processes import ManagedProcess, Supervisor
 from fedfew.deploy.site_images import count_images
 from fedfew.interface.console import err
 
 
-def attend(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowed: tuple[str, ...] = ()) -> None:
-    """Start the site's processes and watch them; a fault at the start is raised, later ones are told and mended."""
+def keep_online(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowed: tuple[str, ...] = ()) -> None:
+    """Start the site's processes and watch them; a fault at the start is raised, later ones reported and retried."""
     images = count_images(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(plan.folder))
-        crew = Crew(plan.folder / "logs")
-        site = SiteProcesses(plan, crew, data, min_noise, max_clip, allowed)
+        supervisor = Supervisor(plan.folder / "logs")
+        site = SiteProcesses(plan, supervisor, data, min_noise, max_clip, allowed)
         stack.callback(site.close)
-        stack.callback(crew.close)
+        stack.callback(supervisor.close)
         earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")
         (plan.folder / STATUS).write_text("starting", "utf-8")
         site.start()
         site.wait_for_warm_site()
         where = f"server {plan.address}; log {plan.folder / 'logs'}"
         err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
-        watch = Watch(crew.members[f"node-{plan.name}"], earlier)
+        node_log = NodeLog(supervisor.processes[f"node-{plan.name}"], earlier)
         while True:
-            if news := watch.news():
+            if news := node_log.news():
                 (plan.folder / STATUS).write_text(news, "utf-8")
                 err.print(f"site {plan.name}: {news}", markup=False, soft_wrap=True)
             sleep(1.0)
 
 
 @dataclass
-class Watch:
-    """Reads on in a SuperNode's log, and tells when the site is online, and why it is not."""
+class NodeLog:
+    """Follows a SuperNode's log: whether the site is online, and why not."""
 
-    node: Kept
+    node: ManagedProcess
     seen: int = 0
     """Bytes of the log that have been read, or were there before."""
     state: str = "connecting"
-    told: str = ""
+    reported: str = ""
     starts: int = 1
     known: bool = False
     """Whether the server has let this start of the node in."""
@@ -64,11 +64,11 @@ class Watch:
             elif "Failed to initialize the connection" in line or "[code:" in line:
                 self.state = f"refused by the server: {line.strip()[:300]}"
         gone = self.state == "online" and not self.node.running
-        told, self.told = self.told, "offline; starting again" if gone else self.state
-        return self.told if self.told != told else ""
+        before, self.reported = self.reported, "offline; starting again" if gone else self.state
+        return self.reported if self.reported != before else ""
 
     def _new_lines(self) -> list[str]:
-        """Whole lines that have been added; a log that is shorter than before has been put aside."""
+        """Whole lines that have been added; a log that is shorter than before has been rotated."""
         if _size(self.node.log) < self.seen:
             self.seen = 0
         try:

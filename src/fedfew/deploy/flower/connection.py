@@ -1,4 +1,4 @@
-"""The round loop's end of the line to Flower: waits for the ServerApp, asks it, and notices when it is gone."""
+"""The round loop's connection to the ServerApp: waits for it, sends requests, and notices when it is gone."""
 
 import contextlib
 import shutil
@@ -13,25 +13,25 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy.flower.frames import FrameError, Parts, receive, send
 
 
-class LineLostError(Exception):
+class ConnectionLostError(Exception):
     """The ServerApp is gone, and with it every message that was under way."""
 
 
-class Line(Protocol):
-    """Requests to Flower's Grid; raises LineLostError once for every time the ServerApp was lost."""
+class Connection(Protocol):
+    """Requests to Flower's Grid; raises ConnectionLostError once for every time the ServerApp was lost."""
 
     def request(self, head: Mapping[str, Any], parts: Parts) -> tuple[dict[str, Any], dict[str, memoryview]]: ...
 
     def close(self) -> None: ...
 
 
-class ServerAppLine:
-    """A Unix socket on which the ServerApp of the current Flower run reports; ``call`` starts a new Flower run."""
+class ServerAppConnection:
+    """A Unix socket on which the ServerApp of the current Flower run reports; ``start_run`` starts a new Flower run."""
 
-    def __init__(self, call: Callable[[], None], patience: float = 120.0) -> None:
-        self._call, self._patience = call, patience
+    def __init__(self, start_run: Callable[[], None], patience: float = 120.0) -> None:
+        self._start_run, self._patience = start_run, patience
         self._folder = Path(tempfile.mkdtemp(prefix="fedfew-"))  # mode 0700: for this user alone; short enough a path
-        self.path = self._folder / "line"
+        self.path = self._folder / "serverapp"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
         self._listener.listen(4)
@@ -42,23 +42,23 @@ class ServerAppLine:
         """Ask and wait for the answer; starts a Flower run first if there is none."""
         if self._end is None:
             again, self._lost = self._lost, False
-            self._end = self._answered_call()
+            self._end = self._accept()
             if again:
-                raise LineLostError
+                raise ConnectionLostError
         try:
             send(self._end, head, parts)
             return receive(self._end)
         except FrameError:
-            self._hang_up()
+            self._disconnect()
             self._lost = True
-            return self.request(head, parts)  # starts the next run, and tells the caller that the old one is lost
+            return self.request(head, parts)  # starts the next run, and raises because the old one is lost
 
-    def _answered_call(self) -> socket.socket:
-        """A connection from a ServerApp; calls again if none answers, three times at most."""
+    def _accept(self) -> socket.socket:
+        """Start a Flower run and wait for its ServerApp to connect; three attempts at most."""
         last: Exception | None = None
         for attempt in range(3):
             try:
-                self._call()
+                self._start_run()
             except FedfewError as error:
                 last = error
                 sleep(2.0 * attempt)
@@ -72,13 +72,13 @@ class ServerAppLine:
                     return end
         raise last or FedfewError("E508", "ServerApp", f"did not report within {self._patience:g} s, three times")
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._end is not None:
             self._end.close()
         self._end = None
 
     def close(self) -> None:
-        """Hang up, which ends the Flower run."""
-        self._hang_up()
+        """Disconnect, which ends the Flower run."""
+        self._disconnect()
         self._listener.close()
         shutil.rmtree(self._folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from tests.runtime.tiny_run import play, tiny_parts
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
-from fedfew.core.spill import IN_MEMORY, Shelf, Stored, StoredReply
+from fedfew.core.spill import IN_MEMORY, ReplySpill, SpilledReply, SpilledTensor
 from fedfew.core.types import ClientUpdate, Contribution
 
 REPLY = {
@@ -29,12 +29,12 @@ REPLY = {
 
 def test_replies_stay_in_memory_while_there_is_room_and_come_back_as_they_were_from_disk() -> None:
     size = sum(t.numel() * t.element_size() for t in REPLY.values())
-    shelf = Shelf(limit=2 * size)
-    kept = [shelf.put(REPLY) for _ in range(4)]
+    spill = ReplySpill(limit=2 * size)
+    kept = [spill.put(REPLY) for _ in range(4)]
     assert kept[0] is kept[1] is REPLY
-    assert shelf.stored == 2 * size
+    assert spill.stored == 2 * size
     for stored in kept[2:]:
-        assert isinstance(stored, StoredReply)
+        assert isinstance(stored, SpilledReply)
         assert list(stored) == list(REPLY)
         for name, tensor in REPLY.items():
             assert stored[name].dtype == tensor.dtype
@@ -45,16 +45,16 @@ def test_replies_stay_in_memory_while_there_is_room_and_come_back_as_they_were_f
 
 def test_a_vector_of_another_layout_is_stored_by_its_values() -> None:
     square = torch.arange(6.0).view(2, 3)
-    stored = Shelf(0).put({"turned": square.T})
+    stored = ReplySpill(0).put({"turned": square.T})
     assert torch.equal(stored["turned"], square.T)
 
 
 def test_a_contribution_reads_pieces() -> None:
-    update = ClientUpdate(3, Shelf(0).put({"psi": REPLY["psi"]}), 1)
+    update = ClientUpdate(3, ReplySpill(0).put({"psi": REPLY["psi"]}), 1)
     place = update.place("psi")
-    assert isinstance(place, Stored)
-    for held in (place, REPLY["psi"]):
-        part = Contribution(3, held, 1, 1)
+    assert isinstance(place, SpilledTensor)
+    for stored in (place, REPLY["psi"]):
+        part = Contribution(3, stored, 1, 1)
         assert torch.equal(part.vector, REPLY["psi"])
         for start, stop in ((0, 10), (10, 990), (990, 1000), (5, 5)):
             assert torch.equal(part.piece(start, stop), REPLY["psi"][start:stop])
@@ -64,11 +64,11 @@ def test_a_contribution_reads_pieces() -> None:
 def test_the_file_has_no_name_and_goes_with_the_last_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = open_files()
-    shelf = Shelf(0)
-    stored = shelf.put(REPLY)
+    spill = ReplySpill(0)
+    stored = spill.put(REPLY)
     assert list(tmp_path.iterdir()) == []
     assert open_files() != before
-    del shelf
+    del spill
     gc.collect()
     assert torch.equal(stored["psi"], REPLY["psi"])
     del stored
@@ -79,7 +79,7 @@ def test_the_file_has_no_name_and_goes_with_the_last_reply(tmp_path: Path, monke
 def test_a_disk_that_cannot_take_the_replies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     with pytest.raises(FedfewError, match=r"E305.*do not fit"):
-        Shelf(0).put(REPLY)
+        ReplySpill(0).put(REPLY)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -87,7 +87,7 @@ def test_every_method_gives_the_same_bits_with_all_replies_on_disk(case: str, mo
     parts, fleet = tiny_parts(**SMALL, **CASES[case])
     first = parts.network.snapshot()
     expected = play(parts, fleet, 2)
-    monkeypatch.setattr("fedfew.runtime.exchange.Shelf", partial(Shelf, 0))
+    monkeypatch.setattr("fedfew.runtime.exchange.ReplySpill", partial(ReplySpill, 0))
     parts.network.load(first)
     fleet.remember({})
     for (state, record), (wanted, told) in zip(play(parts, fleet, 2), expected, strict=True):
@@ -99,9 +99,9 @@ def test_every_method_gives_the_same_bits_with_all_replies_on_disk(case: str, mo
 def test_every_aggregator_gives_the_same_bits_from_disk(rule: str) -> None:
     rng = torch.Generator().manual_seed(0)
     omega, sigma, *vectors = torch.randn(9, 3000, generator=rng)
-    shelf = Shelf(limit=3 * 4 * 3000)  # three in memory, four on disk
-    updates = [ClientUpdate(k, shelf.put({"psi": vector}), k + 1) for k, vector in enumerate(vectors)]
-    assert shelf.stored == 4 * 4 * 3000
+    spill = ReplySpill(limit=3 * 4 * 3000)  # three in memory, four on disk
+    updates = [ClientUpdate(k, spill.put({"psi": vector}), k + 1) for k, vector in enumerate(vectors)]
+    assert spill.stored == 4 * 4 * 3000
     here = [Contribution(k, vector, k + 1, k + 1, k + 1.0) for k, vector in enumerate(vectors)]
     there = [Contribution(k, u.place("psi"), k + 1, k + 1, k + 1.0) for k, u in enumerate(updates)]
     one, other = AGGREGATORS[rule](here, omega, sigma), AGGREGATORS[rule](there, omega, sigma)

@@ -1,7 +1,7 @@
-"""Keeps one process: when its owner is gone, even by kill -9, the process and everything it started end too.
+"""Guards one process: when its owner is gone, even by kill -9, the process and everything it started end too.
 
-Run as ``python -m fedfew.deploy.keeper LIFELINE COMMAND…`` in a session of its own; LIFELINE is the reading end of a
-pipe whose other end the owner holds.
+Run as ``python -m fedfew.deploy.process_guard LIFELINE COMMAND…`` in a session of its own; LIFELINE is the reading
+end of a pipe whose other end the owner holds.
 """
 
 import contextlib
