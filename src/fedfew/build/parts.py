@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import nn
 
 from fedfew.build import worker
+from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of, transforms_of
 from fedfew.config.names import find, is_own
 from fedfew.config.schema import Config, DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network
+from fedfew.core.network import Network, Pixels
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, ServerSite
@@ -22,7 +24,8 @@ from fedfew.data import DATASETS, PARTITIONS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
 from fedfew.models import MODELS
-from fedfew.models.build import build_model
+from fedfew.models.backbones import Pretrained
+from fedfew.models.build import build_head, build_model
 from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import Gate, reply_limit
@@ -79,25 +82,59 @@ def has_remote_sites(config: Config) -> bool:
     return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
 
-def network_of(config: Config, federation: Federation) -> Network:
-    """The model with its first weights ω_0, drawn from the seed."""
-    name = config["model.name"]
-    channels, size = federation.images.shape[1], federation.images.shape[2]
+def model_of(config: Config, federation: Federation) -> nn.Module:
+    """The model for the federation's images, its weights drawn from the seed or pretrained."""
+    name, (channels, size, _) = config["model.name"], federation.shape
     model = find("model", name, MODELS) if is_own(name) else name
     rng = stream(config["seed"], "model")
-    module = build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
-    return Network.of(module, federation.pixels, Engine(**config["engine"]), tuple(federation.images.shape[1:]))
+    return build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
 
 
-def assemble(config: Config, remote_sites: Sequence[str] = ()) -> Parts:
-    """Everything but the fleet; ``remote_sites`` are the names of clients that are other machines."""
+def prepare(config: Config, federation: Federation, report: Report | None = None) -> tuple[Federation, Network]:
+    """The federation and the network to train on it: features and a head where the model's backbone is frozen."""
+    module, engine = model_of(config, federation), Engine(**config["engine"])
+    if isinstance(module, Pretrained) and federation.pixels != Pixels.unit(federation.shape[0]):
+        what = f"{module.name} brings its own mean and deviation of pixels"
+        raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
+    if isinstance(module, Pretrained) and module.once:
+        federation = with_features(federation, module, cores(), engine.place(), report)
+        module = module.trained_part()
+    return federation, _bound(module, federation, engine)
+
+
+def network_of(config: Config, federation: Federation) -> Network:
+    """The network for a federation's images or features, with the first weights ω_0."""
+    if federation.images.ndim == 3 and config["model"].get("train") == "head" and not is_own(config["model.name"]):
+        # no need to load the backbone
+        width, rng = federation.images.shape[2], stream(config["seed"], "model")
+        return _bound(build_head(width, len(federation.classes), rng), federation, Engine(**config["engine"]))
+    return _bound(model_of(config, federation), federation, Engine(**config["engine"]))
+
+
+def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
+    """A module as the network for images or features, with the step sizes its parts want."""
+    network = Network.of(module, federation.pixels, engine, input_shape(federation))
+    rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
+    return network if rates is None else replace(network, rates=rates.to(network.device))
+
+
+def input_shape(federation: Federation) -> tuple[int, ...]:
+    """What a network takes: C×H×W, or the length of a feature vector."""
+    return tuple(federation.images.shape[1 if federation.images.ndim == 4 else 2 :])
+
+
+def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | None = None) -> Parts:
+    """Everything but the fleet; ``remote_sites`` are the names of clients that are other machines.
+
+    ``report`` is called with the progress of features that are computed first.
+    """
     federation, method = federation_of(config, remote_sites), method_of(config.document)
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
         if isinstance(method, Oracle) and not bool((federation.truth >= 0).all()):
             what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
             raise FedfewError("E113", "method.name", what)
-    network = network_of(config, federation)
+    federation, network = prepare(config, federation, report)
     clients = Clients(
         seed=config["seed"],
         count=config["clients"],
@@ -151,7 +188,7 @@ def local_fleet(parts: Parts) -> Fleet:
     together = min(parts.config["engine.stack"], parts.clients.cohort)
     if together > 1:
         stack = Stack(parts.network, together)
-        stack.check(tuple(parts.federation.images.shape[1:]))
+        stack.check(input_shape(parts.federation))
         return InlineFleet(sites, stack)
     shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
     if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
@@ -175,6 +212,7 @@ def local_fleet(parts: Parts) -> Fleet:
         "virtual": virtual,
         "classes": list(federation.classes),
         "flips": federation.flips,
+        "shape": federation.shape,
         "mean": federation.pixels.mean,
         "std": federation.pixels.std,
     }

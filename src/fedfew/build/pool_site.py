@@ -10,6 +10,7 @@ from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation, Partition
+from fedfew.data.federation import Origin
 from fedfew.data.virtual import VirtualPartition
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
@@ -39,6 +40,7 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
         classes=tuple(hello["classes"]),
         flips=hello["flips"],
         pixels=Pixels(tuple(hello["mean"]), tuple(hello["std"])),
+        origin=Origin(tuple(hello["shape"]), "", {}) if data["images"].ndim == 3 else None,
     )
     config = Config(hello["config"])
     sites = sites_of(config, federation, network_of(config, federation))

@@ -104,6 +104,26 @@ CODES: dict[str, Explanation] = {
         "A config names a base that, directly or through other bases, is the config itself.",
         "Name another base, or remove the line `base = …` from one of the files.",
     ),
+    "E121": Explanation(
+        "backbone not here",
+        "The weights of a pretrained backbone, or what says how it wants its images, cannot be found or read.",
+        "Install or download what the message names, and give its folder as model.source.",
+    ),
+    "E122": Explanation(
+        "backbone refused",
+        "A weights file does not have the hash of what was published, or holds code: pickles can. Code is never run.",
+        "Get the weights from their source again, as safetensors.",
+    ),
+    "E123": Explanation(
+        "backbone gives no features",
+        "What a backbone gives for a batch of images is not one finite vector for each, or it cannot take such images.",
+        "Return a tensor N×d, e.g. pooled over the image; see the page on extending.",
+    ),
+    "E124": Explanation(
+        "hub not reachable",
+        "The weights are on a hub that this machine cannot reach, and were not downloaded before.",
+        "Download the model on another machine, copy the folder here and give its path as model.source.",
+    ),
     "E201": Explanation(
         "dataset not here",
         "The dataset has not been fetched to this machine.",
@@ -218,6 +238,11 @@ CODES: dict[str, Explanation] = {
         "export not like the model",
         "The exported file was read back and gave other probabilities than the model; it was not kept.",
         "Try another --format, or another version of the exporter named in the message.",
+    ),
+    "E313": Explanation(
+        "other backbone",
+        "A model file holds only what was trained, and the backbone found here is not the one it was trained on.",
+        "Install the version of the backbone that the message names by its hash.",
     ),
     "E401": Explanation(
         "update with wrong names",

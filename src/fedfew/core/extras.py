@@ -7,6 +7,7 @@ from fedfew.core.errors import FedfewError
 PACKAGES = {
     "flower": ("flwr", "cryptography", "starlette", "uvicorn", "httpx"),
     "privacy": ("dp_accounting",),
+    "hub": ("transformers",),
 }
 
 

@@ -43,6 +43,8 @@ class Network:
     _shift: Tensor = field(repr=False)
     _fast: Callable[[Tensor], Tensor] = field(repr=False)
     """The module as it is called: compiled if the engine says so."""
+    rates: Tensor | None = field(default=None, repr=False)
+    """Factors of the step size for each trainable entry; None: 1 for all."""
     backward: Callable[[Tensor], None] = field(default=Tensor.backward, repr=False)
     """Adds a loss's gradient to ``gradient``; clients that are trained in one stack wait here for each other."""
 
@@ -74,7 +76,8 @@ class Network:
         scale, shift = 1 / (255 * std), -mean / std
         fast: Callable[[Tensor], Tensor] = module
         if engine.compile:
-            two = torch.zeros(2, *shape, device=place).contiguous(memory_format=torch.channels_last)
+            two = torch.zeros(2, *shape, device=place)
+            two = two.contiguous(memory_format=torch.channels_last) if two.ndim == 4 else two
             with precision(engine, place):
                 fast = compiled(module, two)
         return Network(module, layout, pixels, vector, gradient, place, engine, scale, shift, fast)
@@ -108,7 +111,12 @@ class Network:
         return self.vector.detach().to("cpu", copy=True)
 
     def input(self, images: Tensor) -> Tensor:
-        """Normalised float images, channels last, from uint8 (or from floats in [0, 255], as augmentations give)."""
+        """Normalised float images, channels last, from uint8 (or from floats in [0, 255], as augmentations give).
+
+        Of features N×V×d the first view is taken.
+        """
+        if images.ndim == 3:
+            return images[:, 0].to(self.device).float()
         batch = images.to(self.device).float()
         return (batch * self._scale + self._shift).contiguous(memory_format=torch.channels_last)
 

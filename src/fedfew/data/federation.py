@@ -23,6 +23,15 @@ NORMALIZATIONS = ("unit", "standard")
 PAPER_TEST = 2_000
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What features were made of: the shape of the images, a hash of all that is in them, and the backbone."""
+
+    shape: tuple[int, ...]
+    fingerprint: str
+    backbone: Mapping[str, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class Federation:
     """Everything a simulated run is about; client k's images are ``images[partition.of(k)]``."""
@@ -31,7 +40,7 @@ class Federation:
     validation: LabeledSet
     test: LabeledSet
     images: Tensor
-    """The unlabeled images of all clients, uint8 N×C×H×W."""
+    """The unlabeled images of all clients, uint8 N×C×H×W; or features of them, float16 N×V×d, as in the other sets."""
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
     −1 throughout where nobody knows, as with real sites."""
@@ -43,9 +52,18 @@ class Federation:
     """Public unlabeled images at the server."""
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
+    origin: Origin | None = None
+    """Of features: what they were made of."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """C×H×W of an image."""
+        return self.origin.shape if self.origin else tuple(self.images.shape[1:])
 
     def fingerprint(self) -> str:
         """SHA-256 over all images and labels: own files may change between the start of a run and its resumption."""
+        if self.origin:
+            return self.origin.fingerprint
         seen = hashlib.sha256("\0".join(self.classes).encode())
         for part in (self.server, self.validation, self.test, LabeledSet(self.images, self.truth)):
             seen.update(f"{tuple(part.images.shape)}".encode())

@@ -91,7 +91,7 @@ def run_description(parts: Parts, run: str) -> dict[str, Any]:
             "flips": federation.flips,
             "mean": list(federation.pixels.mean),
             "std": list(federation.pixels.std),
-            "shape": list(federation.images.shape[1:]),
+            "shape": list(federation.shape),
             "partition": federation.partition.hash,
         },
     }

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfew.build.parts import federation_of, network_of, sites_of
+from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.names import is_own
 from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
@@ -46,7 +46,7 @@ def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise FedfewError("E417", "dataset", "the data here give another partition than the server's")
-        everything = sites_of(config, federation, network_of(config, federation))
+        everything = sites_of(config, *prepare(config, federation))
         return Ready(everything, lambda client: client % sites == number)
 
     return build
@@ -67,8 +67,7 @@ def real_site(
         if shape not in loaded:
             loaded.clear()
             loaded[shape] = load_images(data, shape)
-        federation = _federation(number, loaded[shape], about)
-        own = sites_of(config, federation, network_of(config, federation))
+        own = sites_of(config, *prepare(config, _federation(number, loaded[shape], about)))
         return Ready(own, lambda client: client == number)
 
     return build

@@ -39,6 +39,7 @@ from fedfew.core.types import (
 )
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.methods.updates import scalar
+from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
@@ -49,6 +50,8 @@ PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
 
 def strong(images: Tensor, rng: torch.Generator) -> Tensor:
     """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
+    if images.ndim == 3:
+        return augment.strong(images, rng)
     return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
 
 

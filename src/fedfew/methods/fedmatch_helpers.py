@@ -16,6 +16,7 @@ from torch import Tensor
 from fedfew.core.layout import Vector
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerSite, ServerState
+from fedfew.training.augment import noise_image
 
 ENTRY_BYTES = 8  # an int32 index and a float32 value
 VALUE_BYTES = 4
@@ -40,8 +41,7 @@ class Library:
 
     def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "Library":
         """With the models of the clients that answered, each embedded by what it says to the noise image."""
-        shape = site.labeled.images.shape[1:]
-        noise = torch.randint(0, 256, (1, *shape), dtype=torch.uint8, generator=stream(0, "fedmatch", "noise"))
+        noise = noise_image(site.labeled.images, stream(0, "fedmatch", "noise"))
         embeddings = dict(self.embeddings)
         for client, psi in vectors.items():
             site.network.load(sigma + psi)

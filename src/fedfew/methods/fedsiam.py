@@ -39,7 +39,7 @@ from fedfew.methods.fedavg import NO_WAY_TO_TRUST
 from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
-from fedfew.training.augment import weak
+from fedfew.training.augment import noisy, weak
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 
 
@@ -109,8 +109,7 @@ class FedSiam(Method):
 
     def disturbed(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
         """A weak view with Gaussian noise, as floats in [0, 255]."""
-        views = weak(images, rng, flips).float()
-        return (views + 255 * self.noise * torch.randn(views.shape, generator=rng).to(views.device)).clamp_(0, 255)
+        return noisy(weak(images, rng, flips), self.noise, rng)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

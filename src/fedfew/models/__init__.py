@@ -4,9 +4,17 @@ from collections.abc import Callable
 
 from torch import nn
 
+from fedfew.models.backbones import efficientnet_lite0, timm_model, transformers_model
 from fedfew.models.cnn import cnn
 from fedfew.models.resnet9 import resnet9
 from fedfew.models.wrn import wrn
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"resnet9": resnet9, "cnn": cnn, "wrn": wrn}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "resnet9": resnet9,
+    "cnn": cnn,
+    "wrn": wrn,
+    "efficientnet-lite0": efficientnet_lite0,
+    "transformers": transformers_model,
+    "timm": timm_model,
+}
 """Each is called as ``model(channels, size, classes, **settings)`` and gives a module from images to logits."""

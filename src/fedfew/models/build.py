@@ -9,6 +9,7 @@ from torch import nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.models import MODELS
+from fedfew.models.backbones import Head, Pretrained
 
 
 def build_model(
@@ -31,9 +32,19 @@ def build_model(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         module = make(channels, size, classes, **options)
-    if make in MODELS.values():
+    if isinstance(module, Pretrained):
+        initialise(module.head, rng)
+    elif make in MODELS.values():
         initialise(module, rng)
     return module
+
+
+def build_head(width: int, classes: int, rng: torch.Generator) -> Head:
+    """The head of a pretrained model by itself, with the weights that ``build_model`` would draw for it."""
+    torch.randint(2**63 - 1, (), generator=rng)
+    head = Head(width, classes)
+    initialise(head, rng)
+    return head
 
 
 def initialise(module: nn.Module, rng: torch.Generator) -> None:

@@ -11,6 +11,7 @@ from fedfew.core import toml
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
 from fedfew.data import Federation
+from fedfew.models.backbones import Pretrained
 from fedfew.runs.calibration import class_shares, temperature
 from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.summary import summarise
@@ -61,21 +62,30 @@ def label_counts(federation: Federation) -> list[int]:
     return [int(n) for n in torch.bincount(federation.server.labels, minlength=len(federation.classes))]
 
 
+def backbone_of(parts: Parts) -> dict[str, Any]:
+    """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
+    if parts.federation.origin is not None:
+        return dict(parts.federation.origin.backbone)
+    return parts.network.module.about() if isinstance(parts.network.module, Pretrained) else {}
+
+
 def model_file(parts: Parts, state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
-    tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
-    federation = parts.federation
+    federation, backbone = parts.federation, backbone_of(parts)
+    if not backbone:  # one that can be had again by its name and hash is not stored
+        tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.omega)
     about = {
         "model": parts.config["model"],
         "classes": list(federation.classes),
-        "shape": list(federation.images.shape[1:]),
+        "shape": list(federation.shape),
         "mean": list(federation.pixels.mean),
         "std": list(federation.pixels.std),
         "temperature": temperature(parts.network, federation.validation),
         "calibrated_on": len(federation.validation),
         "prior": class_shares(federation.server, len(federation.classes)),
     }
+    about |= {"backbone": backbone} if backbone else {}
     content: bytes = save_tensors(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)})
     return content

@@ -15,6 +15,7 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
 from fedfew.core.streams import stream
 from fedfew.models import MODELS
+from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
 from fedfew.runs.folder import MODEL
 
@@ -31,11 +32,23 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
         make = find("model", name, MODELS) if is_own(name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
+        if isinstance(module, Pretrained):
+            refuse_other_backbone(module, about, path)
+            tensors = network.frozen | tensors
         network.load_all(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise FedfewError("E309", str(path), f"the weights do not fit what is said about them ({error})") from None
     network.module.eval()
     return network, about
+
+
+def refuse_other_backbone(module: Pretrained, about: dict[str, Any], path: Path) -> None:
+    """E313 unless the backbone here is the one the file's head was trained on, with the same preprocessing."""
+    theirs, ours = about.get("backbone", {}), json.loads(json.dumps(module.about()))
+    for key in ("sha256", "preprocess", "length"):
+        if theirs.get(key) != ours[key]:
+            what = f"was trained on a backbone with {key} {theirs.get(key)}, here {module.name} has {ours[key]}"
+            raise FedfewError("E313", str(path), what)
 
 
 def first_weights(start: str, network: Network, classes: Sequence[str]) -> Vector:

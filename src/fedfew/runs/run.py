@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedfew.build.features import Report
 from fedfew.config import schema as configs
 from fedfew.config.schema import Config
 from fedfew.core.errors import ConfigErrors, FedfewError
@@ -30,9 +31,12 @@ class Experiment:
         """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
         return Experiment(configs.load(source, overrides))
 
-    def start(self, out: str | Path | None = None, command: str = "") -> Session:
-        """A session whose rounds are pulled with ``advance()``."""
-        return start(self.config, out, command)
+    def start(self, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
+        """A session whose rounds are pulled with ``advance()``.
+
+        ``report(done, total)`` is called while features are computed.
+        """
+        return start(self.config, out, command, report)
 
     def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
         """Run, giving each round's record as it is done."""

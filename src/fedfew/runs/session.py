@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedfew.build.features import Report
 from fedfew.build.parts import Parts
 from fedfew.config.schema import Config, check
 from fedfew.core.errors import FedfewError
@@ -102,11 +103,11 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def start(config: Config, out: str | Path | None = None, command: str = "") -> Session:
+def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
     """Build everything first, so that a fault leaves nothing behind; then put the folder in its place whole."""
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
-        parts = assemble(config)
+        parts = assemble(config, report)
     state = parts.algorithm.start(first_weights(config["start"], parts.network, parts.federation.classes))
     around = environment(command, parts.network.device)
     facts = {

@@ -146,7 +146,7 @@ class Stack:
                 if len(group) == 1:
                     logits = self._logits(weights[0], batches[0])[None]
                 else:
-                    filled = [pad(batch, (0,) * 7 + (longest - len(batch),)) for batch in batches]
+                    filled = [pad(batch, (0,) * (2 * batch.ndim - 1) + (longest - len(batch),)) for batch in batches]
                     logits = self._forward(weights, torch.stack(filled))
             for place, (row, batch) in enumerate(zip(group, batches, strict=True)):
                 row.answer = logits[place, : len(batch)]

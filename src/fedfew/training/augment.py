@@ -2,6 +2,9 @@
 
 All draws come from the generator given, and no step loops over images. Everything returns new uint8 tensors, where the
 images are: on an accelerator the weak views are made there, and strong ones on the host, whose bits are the same.
+
+Of features N×V×d (a frozen backbone's, of V views of each image) a view is one of the V, drawn for each image, as
+N×1×d; a strong view has a tenth of its features set to 0 besides.
 """
 
 import numpy as np
@@ -10,6 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.training.randaugment import GREY, LEVELS, gather, rand_augment
+
+FORGOTTEN = 0.1
+"""Share of the features that a strong view has lost (dropout); the others are scaled up so that the mean stays."""
 
 
 def shift(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:
@@ -26,6 +32,8 @@ def flip(images: Tensor, rng: torch.Generator | None = None) -> Tensor:
 
 def weak(images: Tensor, rng: torch.Generator, flips: bool = True, pixels: int = 2) -> Tensor:
     """A random mirror (where that keeps the class: not for digits) and a shift."""
+    if images.ndim == 3:
+        return _cached(images, torch.randint(0, images.shape[1], (len(images), 1), generator=rng))
     offsets = _offsets(len(images), pixels, rng)
     return _moved(images, offsets, _coins(len(images), rng) if flips else None)
 
@@ -33,8 +41,12 @@ def weak(images: Tensor, rng: torch.Generator, flips: bool = True, pixels: int =
 def views(images: Tensor, count: int, rng: torch.Generator, flips: bool = True) -> Tensor:
     """The paper's family π_1 … π_A as A×N×C×H×W: a shift, the mirror image, then weak views.
 
-    Where a mirrored image loses its class (``flips`` false), view 2 is a second shift.
+    Where a mirrored image loses its class (``flips`` false), view 2 is a second shift. Of features N×V×d: A views of
+    each image, each a different one as long as there are any, as A×N×1×d.
     """
+    if images.ndim == 3:
+        orders = [torch.rand(images.shape[:2], generator=rng).argsort(1) for _ in range(-(-count // images.shape[1]))]
+        return torch.stack([_cached(images, place[:, None]) for place in torch.cat(orders, 1)[:, :count].unbind(1)])
     family = torch.empty((count, *images.shape), dtype=images.dtype, device=images.device)
     for number in range(count):
         if number == 0:
@@ -56,9 +68,35 @@ def strong(
     hole: float = 0.5,
 ) -> Tensor:
     """Weak, then RandAugment, then a grey square of side ``hole`` × image (16 of 32 pixels; 0 leaves it out)."""
+    if images.ndim == 3:
+        drawn = weak(images, rng)
+        kept = torch.rand(drawn.shape, generator=rng) >= FORGOTTEN
+        return drawn * kept.to(drawn.device) / (1 - FORGOTTEN)
     moved = weak(images.cpu(), rng, flips)
     strengthened = cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
     return strengthened.to(images.device)
+
+
+def _cached(features: Tensor, views: Tensor) -> Tensor:
+    """The view of each image that ``views`` (N×1) names, N×1×d."""
+    places = views.to(features.device)[:, :, None].expand(-1, -1, features.shape[2])
+    return features.gather(1, places)
+
+
+def noisy(images: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
+    """Gaussian noise added, as floats; its deviation is a share of the brightest pixel, or of the features' size."""
+    draws = torch.randn(images.shape, generator=rng).to(images.device)
+    if images.ndim == 3:
+        return images.float() + deviation * images.float().square().mean().sqrt() * draws
+    return (images.float() + 255 * deviation * draws).clamp_(0, 255)
+
+
+def noise_image(images: Tensor, rng: torch.Generator) -> Tensor:
+    """One image of random pixels, or a random vector as long as the first image's features."""
+    if images.ndim == 3:
+        draws = torch.randn(1, 1, images.shape[2], generator=rng)
+        return draws * float(images[0, 0].float().norm() / draws.norm())
+    return torch.randint(0, 256, (1, *images.shape[1:]), dtype=torch.uint8, generator=rng)
 
 
 def cutout(images: Tensor, rng: torch.Generator, hole: float = 0.5) -> Tensor:

@@ -149,25 +149,26 @@ def descend(
             with torch.no_grad():
                 if penalty is not None:
                     penalty(network)
-                _step(weights, gradient, velocity, sgd, lr)
+                _step(weights, gradient, velocity, sgd, lr, network.rates)
             steps += 1
     return steps
 
 
-def _step(weights: Tensor, gradient: Tensor, velocity: Tensor | None, sgd: LocalSGD, lr: float) -> None:
+def _step(
+    weights: Tensor, gradient: Tensor, velocity: Tensor | None, sgd: LocalSGD, lr: float, rates: Tensor | None = None
+) -> None:
     if sgd.clip:
         gradient.mul_(torch.clamp(sgd.clip / (gradient.norm() + 1e-12), max=1.0))
     if sgd.weight_decay:
         gradient.add_(weights, alpha=sgd.weight_decay)
-    if velocity is None:
-        weights.add_(gradient, alpha=-lr)
-        return
-    velocity.mul_(sgd.momentum).add_(gradient)
-    if sgd.nesterov:
-        gradient.add_(velocity, alpha=sgd.momentum)
-        weights.add_(gradient, alpha=-lr)
+    step = gradient
+    if velocity is not None:
+        velocity.mul_(sgd.momentum).add_(gradient)
+        step = gradient.add_(velocity, alpha=sgd.momentum) if sgd.nesterov else velocity
+    if rates is None:
+        weights.add_(step, alpha=-lr)
     else:
-        weights.add_(velocity, alpha=-lr)
+        weights.addcmul_(step, rates, value=-lr)
 
 
 def train_supervised(

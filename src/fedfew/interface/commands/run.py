@@ -23,10 +23,13 @@ def run(
     json: Json = False,
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
+    from fedfew.interface.reading import counting
     from fedfew.runs.run import Experiment
 
     experiment = Experiment.load(config, options.scaled_overrides(config, scale, set_))
-    finish(experiment.start(out), json)
+    with counting("features of images") as report:
+        session = experiment.start(out, report=report)
+    finish(session, json)
 
 
 def finish(session: "Session", json: bool) -> None:

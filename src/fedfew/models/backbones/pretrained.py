@@ -1,0 +1,259 @@
+"""A model that starts from a pretrained backbone: preprocessing, backbone, features of one length, linear head.
+
+Preprocessing is part of the module, so it holds wherever the module goes: training, predictions, exports.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout
+from fedfew.core.settings import Doc
+
+LENGTH = 4.0
+"""Length of every feature vector. Raw ones differ from backbone to backbone (45 for EfficientNet-Lite0, where SGD at
+lr 0.02 loses 8 points with 40 labels of CIFAR-10); at 4, step sizes from 0.02 to 0.1 work with momentum 0.9."""
+ENLARGED = 1.15
+"""A shifted view is cut out of the image at this many times its size."""
+SMALLEST = 8
+"""Images of fewer pixels a side have nothing to enlarge."""
+
+Train = Annotated[
+    Literal["head", "last", "all"],
+    Doc("what is trained: the linear head (features are then computed once), the last stage as well, or everything"),
+]
+Size = Annotated[int, Ge(32), Le(224), Doc("pixels a side that images are scaled to for the backbone")]
+Views = Annotated[
+    int, Ge(1), Le(16), Doc("where features are computed once: views of each image: plain, mirrored, shifted ones")
+]
+LrScale = Annotated[float, Gt(0), Le(1), Doc("step size of the backbone relative to the head's, where it is trained")]
+Source = Annotated[str, Doc("local folder, or name on the hub")]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What a backbone was trained on: RGB in [0, 1] scaled to size×size, then (x − mean) / std."""
+
+    size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: str = "bicubic"
+
+    def __call__(self, x: Tensor, enlarged: float = 1.0) -> Tensor:
+        """Images N×(1 or 3)×H×W in [0, 1] as the backbone takes them."""
+        side = round(self.size * enlarged)
+        if x.shape[1] == 1:
+            x = x.expand(-1, 3, -1, -1)
+        if tuple(x.shape[2:]) != (side, side):
+            shrinks = min(x.shape[2:]) > side
+            x = F.interpolate(x, (side, side), mode=self.interpolation, align_corners=False, antialias=shrinks)
+            x = x.clamp(0, 1)
+        mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device).view(1, -1, 1, 1) for v in (self.mean, self.std))
+        return ((x - mean) / std).contiguous(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A module from preprocessed images to feature vectors N×d, and what goes with it.
+
+    A module with methods ``trunk`` and ``tail``, one after the other the same as a call, lets ``train = "last"`` work
+    on what the trunk gives, computed once.
+    """
+
+    name: str
+    module: nn.Module
+    preprocess: Preprocess
+    last: tuple[str, ...] = ()
+    """Beginnings of the names of the parameters that ``train = "last"`` trains."""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over all weights and their names."""
+        seen = hashlib.sha256(type(self.module).__name__.encode())
+        for name, tensor in self.module.state_dict().items():
+            seen.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+            seen.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return seen.hexdigest()
+
+
+class Head(nn.Module):
+    """The linear layer by itself: what is trained where features are computed once."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.head(features)
+        return logits
+
+
+class Pretrained(Head):
+    """Images in [0, 1] to logits. Parameters that are not trained have ``requires_grad = False`` and never change."""
+
+    def __init__(
+        self, backbone: Backbone, width: int, classes: int, train: str = "head", views: int = 1, lr_scale: float = 1.0
+    ) -> None:
+        super().__init__(width, classes)
+        self.backbone = backbone.module
+        self.preprocess, self.name, self.hash = backbone.preprocess, backbone.name, backbone.hash
+        self.views, self.lr_scale, self.trained = views, lr_scale, train
+        self.once = train == "head" or (train == "last" and hasattr(self.backbone, "trunk"))
+        if self.once:
+            with torch.no_grad():
+                side = self.preprocess.size
+                self._kept = tuple(self._once(torch.zeros(1, 3, side, side)).shape[1:])
+        for name, parameter in self.backbone.named_parameters():
+            parameter.requires_grad_(train == "all" or (train == "last" and name.startswith(backbone.last)))
+        self.train()
+
+    def train(self, mode: bool = True) -> "Pretrained":
+        """A frozen backbone stays in evaluation mode."""
+        super().train(mode)
+        if self.once:
+            self.backbone.eval()
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of images, or of what ``features`` gave for them (N×d)."""
+        logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
+        return logits
+
+    def trained_part(self) -> Head:
+        """What takes the features: the head alone, or all of this where more is trained."""
+        if self.trained != "head":
+            return self
+        alone = Head(self.head.in_features, self.head.out_features)
+        alone.head = self.head
+        return alone
+
+    @property
+    def width(self) -> int:
+        """How many numbers ``features`` gives for a view."""
+        return prod(self._kept)
+
+    def features(self, images: Tensor, keys: Tensor, flips: bool) -> Tensor:
+        """What is computed once, N×V×d, of uint8 images.
+
+        The views of an image follow from its key (N×16 bytes), not from its place.
+        View 0 is the image as it is, view 1 its mirror image (where that keeps the class), the others are cut out of
+        the enlarged image at a random place, half of them mirrored.
+        """
+        x = images.float() / 255
+        out = [self._once(self.preprocess(x))]
+        if self.views > 1:
+            draws = np.stack([_draws(bytes(key.numpy()), self.views) for key in keys], 1)
+            large = self.preprocess(x, ENLARGED)
+        for view in range(1, self.views):
+            if view == 1 and flips:
+                out.append(self._once(self.preprocess(x.flip(3))))
+            else:
+                out.append(self._once(_window(large, torch.from_numpy(draws[view]), self.preprocess.size, flips)))
+        return torch.stack([part.flatten(1) for part in out], 1)
+
+    def _once(self, x: Tensor) -> Tensor:
+        return self._embed(x) if self.trained == "head" else self._part("trunk", x)
+
+    def _part(self, name: str, x: Tensor) -> Tensor:
+        out: Tensor = getattr(self.backbone, name)(x)
+        return out
+
+    def _finish(self, features: Tensor) -> Tensor:
+        """From what was computed once to the head's input."""
+        if self.trained == "head":
+            return features
+        return _of_length(self._part("tail", features.view(-1, *self._kept)))
+
+    def _embed(self, x: Tensor) -> Tensor:
+        return _of_length(self.backbone(x))
+
+    def rates(self, layout: Layout) -> Tensor | None:
+        """The step size of each trainable entry relative to the head's, where the backbone's differs."""
+        if self.lr_scale == 1:
+            return None
+        rates = torch.ones(layout.size)
+        for name, view in layout.views(rates).items():
+            if name.startswith("backbone."):
+                view.fill_(self.lr_scale)
+        return rates[: layout.trainable]
+
+    def about(self) -> dict[str, Any]:
+        """What a model file says about the backbone, whose frozen weights it does not hold."""
+        return {"name": self.name, "sha256": self.hash, "preprocess": asdict(self.preprocess), "length": LENGTH}
+
+
+def _of_length(features: Tensor) -> Tensor:
+    return LENGTH * F.normalize(features.float(), dim=1)
+
+
+def _draws(key: bytes, views: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """V×3 draws from [0, 1) that follow from an image's key: down, right, mirrored."""
+    return np.random.default_rng(np.frombuffer(key, np.uint32)).random((views, 3), dtype=np.float32)
+
+
+def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
+    """A size×size window of each enlarged image, at the place its draws name, mirrored if the third is below ½."""
+    count, channels, side, _ = large.shape
+    down, right = ((draws[:, i] * (side - size + 1)).long() for i in (0, 1))
+    rows, columns = down[:, None] + torch.arange(size), right[:, None] + torch.arange(size)
+    if flips:
+        columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
+    places = (rows[:, :, None] * side + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
+    flat = large.reshape(count, channels, -1).gather(2, places.to(large.device))
+    return flat.view(count, channels, size, size).contiguous(memory_format=torch.channels_last)
+
+
+def pretrained(
+    backbone: Backbone, channels: int, pixels: int, classes: int, options: Mapping[str, Any] | None = None
+) -> Pretrained:
+    """The model on a backbone; it is tried on one grey image, so that what cannot work is refused at once."""
+    place = f"model {backbone.name}"
+    if channels not in (1, 3) or pixels < SMALLEST:
+        what = f"cannot take images of {channels}×{pixels}×{pixels}"
+        remedy = f"Give images with 1 or 3 channels and at least {SMALLEST}×{SMALLEST} pixels"
+        raise FedfewError("E110", place, what, remedy)
+    _without_batch_norm(backbone.module)
+    size = backbone.preprocess.size
+    try:
+        with torch.no_grad():
+            found = backbone.module.eval()(torch.zeros(2, 3, size, size))
+    except Exception as error:  # a backbone of someone's own may fail in any way
+        what = f"fails on images of 3×{size}×{size}: {type(error).__name__}: {str(error)[:200]}"
+        raise FedfewError("E123", place, what, "Give model.size a value that it takes") from error
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
+        shape = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise FedfewError("E123", place, f"gives {shape} for 2 images, not one vector for each")
+    if not bool(found.isfinite().all()):
+        raise FedfewError("E123", place, "gives features that are not finite")
+    return Pretrained(backbone, found.shape[1], classes, **(options or {}))
+
+
+class Affine(nn.Module):
+    """A batch norm whose statistics stand still: one factor and one shift a channel, both parameters."""
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__()
+        assert norm.running_mean is not None and norm.running_var is not None
+        scale = (norm.running_var + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight.detach())
+        shift = (0.0 if norm.bias is None else norm.bias.detach()) - norm.running_mean * scale
+        self.scale, self.shift = nn.Parameter(scale), nn.Parameter(shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale.view(1, -1, 1, 1) + self.shift.view(1, -1, 1, 1)
+
+
+def _without_batch_norm(module: nn.Module) -> None:
+    """A pretrained model keeps its statistics: small and skewed clients would spoil them."""
+    for parent in module.modules():
+        for name, child in parent.named_children():
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(parent, name, Affine(child))

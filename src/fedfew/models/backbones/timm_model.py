@@ -1,0 +1,50 @@
+"""Backbones of timm, where it is installed. It brings torchvision, which fedfew does without, so no extra names it."""
+
+from importlib.util import find_spec
+
+from fedfew.core.errors import FedfewError
+from fedfew.models.backbones.pretrained import (
+    Backbone,
+    LrScale,
+    Preprocess,
+    Pretrained,
+    Size,
+    Source,
+    Train,
+    Views,
+    pretrained,
+)
+from fedfew.models.backbones.transformers_model import last_block
+
+PLACE = "model timm"
+
+
+def timm_model(
+    channels: int,
+    pixels: int,
+    classes: int,
+    *,
+    source: Source = "",
+    train: Train = "head",
+    size: Size = 96,
+    views: Views = 1,
+    lr_scale: LrScale = 1.0,
+) -> Pretrained:
+    """A pretrained model of timm by its name there; needs the package timm, which no extra of fedfew installs."""
+    if find_spec("timm") is None:
+        remedy = "Install timm and the torchvision of your torch, or use efficientnet-lite0 or transformers"
+        raise FedfewError("E112", PLACE, "needs the package timm", remedy)
+    import timm
+
+    if source not in timm.list_models(pretrained=True):
+        what = f"timm has no pretrained model {source!r}" if source else "model.source is empty"
+        raise FedfewError("E103", PLACE, what, "timm.list_models(pretrained=True) lists the names")
+    try:
+        model = timm.create_model(source, pretrained=True, num_classes=0)
+    except Exception as error:  # the download goes through several packages with errors of their own
+        words = " ".join(str(error).split())[:240]
+        raise FedfewError("E124", PLACE, f"the weights of {source} are not to be had: {words}") from error
+    known = timm.data.resolve_model_data_config(model)
+    preprocess = Preprocess(size, tuple(known["mean"]), tuple(known["std"]), known.get("interpolation", "bicubic"))
+    backbone = Backbone(f"timm {source}", model, preprocess, last_block(n for n, _ in model.named_parameters()))
+    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})

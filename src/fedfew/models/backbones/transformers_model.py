@@ -1,0 +1,168 @@
+"""Backbones in the format of Hugging Face transformers: DINOv2, ViT, ConvNeXt, ResNet and others that AutoModel knows.
+
+Weights are read from safetensors alone, and no code that comes with a model is ever run.
+"""
+
+import contextlib
+import inspect
+import json
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
+from fedfew.models.backbones.pretrained import (
+    Backbone,
+    LrScale,
+    Preprocess,
+    Pretrained,
+    Size,
+    Source,
+    Train,
+    Views,
+    pretrained,
+)
+
+PLACE = "model transformers"
+FILTERS = {2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers in a preprocessor's config; any other filter is taken for bicubic."""
+
+
+class Features(nn.Module):
+    """One vector an image: the class token where there is one, else the model's own pooling, else the mean."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
+        if self.token and hasattr(model, "pooler"):
+            setattr(model, "pooler", None)  # noqa: B010 - a layer that pretraining left as it was drawn
+        self.scales = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features N×d."""
+        out = self.model(pixel_values=x, **({"interpolate_pos_encoding": True} if self.scales else {}))
+        found: Tensor = out.last_hidden_state
+        if self.token:
+            return found[:, 0]
+        pooled: Tensor | None = getattr(out, "pooler_output", None)
+        if pooled is not None:
+            return pooled.flatten(1)
+        return found.mean(1) if found.ndim == 3 else found.flatten(2).mean(2)
+
+
+def transformers_model(
+    channels: int,
+    pixels: int,
+    classes: int,
+    *,
+    source: Source = "",
+    train: Train = "head",
+    size: Size = 96,
+    views: Views = 1,
+    lr_scale: LrScale = 1.0,
+) -> Pretrained:
+    """A model in the format of Hugging Face transformers, from a local folder or the hub; needs the extra ``hub``."""
+    require("hub", PLACE)
+    if not source:
+        what, remedy = "model.source is empty", "Name a local folder or a model on the hub, e.g. facebook/dinov2-small"
+        raise FedfewError("E103", PLACE, what, remedy)
+    module = Features(_load(source))
+    backbone = Backbone(
+        f"transformers {source}", module, _preprocess(source, size), last_block(n for n, _ in module.named_parameters())
+    )
+    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})
+
+
+def last_block(names: Iterable[str]) -> tuple[str, ...]:
+    """Beginnings of the names of the last numbered stage's parameters and of those behind it."""
+    order = list(names)
+    numbered = [(place, match[0]) for place, name in enumerate(order) if (match := re.match(r".*?\.\d+\.", name))]
+    if not numbered:
+        return tuple(order[-2:])
+    place, prefix = numbered[-1]
+    return (prefix, *order[place + 1 :])
+
+
+def _load(source: str) -> nn.Module:
+    from transformers import AutoModel
+
+    with _quiet():
+        for local in (True, False):  # what was downloaded before is used without asking the hub
+            try:
+                model: nn.Module = AutoModel.from_pretrained(
+                    source, trust_remote_code=False, use_safetensors=True, local_files_only=local, dtype=torch.float32
+                )
+                return model.eval()
+            except (OSError, ValueError, ImportError, RuntimeError) as error:
+                if not local or Path(source).is_dir():
+                    raise _fault(source, error) from error
+    raise AssertionError("unreachable")
+
+
+def _fault(source: str, error: Exception) -> FedfewError:
+    """What went wrong, from transformers' own words."""
+    folder, words = Path(source), " ".join(str(error).split())[:240]
+    if "trust_remote_code" in words or "custom code" in words:
+        return FedfewError("E122", PLACE, f"{source} brings code of its own, which is never run: {words}")
+    if not folder.is_dir():
+        if "connect" in words or "offline" in words or "cached" in words:
+            return FedfewError("E124", PLACE, f"{source} is neither a folder nor to be had from the hub: {words}")
+        return FedfewError("E121", PLACE, f"{source} cannot be loaded: {words}")
+    if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
+        what = f"{source} has pickled weights only, and a pickle can hold code"
+        return FedfewError("E122", PLACE, what, "Convert them with save_pretrained(folder, safe_serialization=True)")
+    return FedfewError("E121", PLACE, f"{source} cannot be loaded: {words}")
+
+
+def _preprocess(source: str, size: int) -> Preprocess:
+    """What the model's own preprocessor does to colours; E121 if nothing is said about it."""
+    from transformers.utils import cached_file
+
+    try:
+        with _quiet():
+            path = cached_file(source, "preprocessor_config.json")
+        known: dict[str, Any] = json.loads(Path(str(path)).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        what = f"{source} has no readable preprocessor_config.json, so nobody knows how it wants its images"
+        raise FedfewError("E121", PLACE, what, "Save the model's image processor into the same folder") from error
+    normalise = known.get("do_normalize", True)
+    mean, std = (known.get(key) if normalise else None for key in ("image_mean", "image_std"))
+    try:
+        numbers = tuple(tuple(float(v) for v in (given or [default] * 3)) for given, default in ((mean, 0), (std, 1)))
+    except (TypeError, ValueError):
+        numbers = ()
+    if [len(row) for row in numbers] != [3, 3] or not all(v > 0 for v in numbers[1]):
+        raise FedfewError("E121", PLACE, f"{source}: image_mean and image_std are not three numbers each")
+    return Preprocess(size, numbers[0], numbers[1], FILTERS.get(known.get("resample", 3), "bicubic"))
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars and no remarks of transformers' own; faults are raised all the same."""
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from transformers.utils import logging as own
+
+    before, shown = own.get_verbosity(), not are_progress_bars_disabled()
+    logs = [logging.getLogger(name) for name in ("huggingface_hub", "httpx", "httpx2")]
+    levels = [log.level for log in logs]
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    disable_progress_bars()
+    for log in logs:
+        log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        own.set_verbosity(before)
+        own.enable_progress_bar()
+        if shown:
+            enable_progress_bars()
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)
