@@ -1,5 +1,6 @@
 """fedfew: federated learning when only the server has labels, and only a few."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load the public names when they are first used, so that ``fedfew --help`` does not wait for torch."""
-    from importlib import import_module
-
     if name == "plots":
         return import_module("fedfew.plots")
     if name not in _HOME:

@@ -17,14 +17,13 @@ from tests.runtime.tiny_run import TINY
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.files import presets
+from fedfew.config.files import parse_set, presets
 from fedfew.config.schema import (
     NAMED,
     SECTIONS,
     apply_overrides,
     check,
     load,
-    parse_set,
     settings_for,
 )
 from fedfew.core import toml

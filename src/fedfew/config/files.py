@@ -39,3 +39,14 @@ def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
         raise FedfewError("E102", place, "lists are nested too deeply") from None
     except ValueError as error:  # an integer of thousands of digits
         raise FedfewError("E102", place, str(error)) from None
+
+
+def parse_set(text: str) -> tuple[str, Any]:
+    """``partition.mu=0.1`` → ("partition.mu", 0.1); a value that is not TOML is taken as a string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise FedfewError("E102", f"--set {text}", "is not of the form key=value", "Write e.g. --set partition.mu=0.1")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value.strip()

@@ -2,7 +2,6 @@
 
 import difflib
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -367,14 +366,3 @@ def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
     except FedfewError as fault:
         faults = [fault]
     return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]
-
-
-def parse_set(text: str) -> tuple[str, Any]:
-    """``partition.mu=0.1`` → ("partition.mu", 0.1); a value that is not TOML is taken as a string."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise FedfewError("E102", f"--set {text}", "is not of the form key=value", "Write e.g. --set partition.mu=0.1")
-    try:
-        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key.strip(), value.strip()

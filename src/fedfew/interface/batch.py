@@ -2,29 +2,26 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
+from fedfew.core.errors import FedfewError
 from fedfew.interface.console import complain, err, percent, warn
 from fedfew.interface.progress import LONG
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from fedfew.core.errors import FedfewError
-    from fedfew.studies.sweep import Cell, Event
+from fedfew.studies.sweep import Cell, Event, advance
+from fedfew.studies.sweep_jobs import advance_parallel
 
 
 @dataclass(eq=False)
 class Tally:
     """How the cells of a batch ended."""
 
-    ran: "list[Path]" = field(default_factory=list)
-    skipped: "list[Path]" = field(default_factory=list)
-    paused: "list[Path]" = field(default_factory=list)
-    busy: "list[Path]" = field(default_factory=list)
-    failed: "dict[Path, FedfewError]" = field(default_factory=dict)
+    ran: list[Path] = field(default_factory=list)
+    skipped: list[Path] = field(default_factory=list)
+    paused: list[Path] = field(default_factory=list)
+    busy: list[Path] = field(default_factory=list)
+    failed: dict[Path, FedfewError] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         return {
@@ -37,12 +34,9 @@ class Tally:
 
 
 def run_all(
-    cells: "Sequence[Cell]", folder: "Path", *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
+    cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
     """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
-    from fedfew.studies.sweep import advance
-    from fedfew.studies.sweep_jobs import advance_parallel
-
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
         if jobs
@@ -51,9 +45,7 @@ def run_all(
     return follow_all(events, cells, command, jobs, until)
 
 
-def follow_all(
-    events: "Iterator[Event]", cells: "Sequence[Cell]", command: str, jobs: int = 0, until: int = 0
-) -> Tally:
+def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0) -> Tally:
     """Show events as they come; ``cells`` are those to come, as far as they are known."""
     try:
         return _follow(events, cells, max(jobs, 1), until)
@@ -63,7 +55,7 @@ def follow_all(
         raise
 
 
-def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int, until: int) -> Tally:
+def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> Tally:
     tally, pace = Tally(), 0.0
     total = sum(_wanted(cell, until) for cell in cells)
     left, done = total, 0
@@ -96,7 +88,7 @@ def _follow(events: "Iterator[Event]", cells: "Sequence[Cell]", abreast: int, un
     return tally
 
 
-def _note(event: "Event", tally: Tally) -> None:
+def _note(event: Event, tally: Tally) -> None:
     name = event.path.name
     if event.kind == "skipped":
         tally.skipped.append(event.path)
@@ -116,7 +108,7 @@ def _note(event: "Event", tally: Tally) -> None:
         warn(event.fault)
 
 
-def _wanted(cell: "Cell", until: int) -> int:
+def _wanted(cell: Cell, until: int) -> int:
     rounds = int(cell.config["rounds"])
     return min(rounds, until) if until else rounds
 

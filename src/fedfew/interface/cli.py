@@ -1,66 +1,74 @@
-"""The command line: collects the verbs, turns faults into one line with a code and exit status 2, and nothing else."""
+"""The command line: lists the commands, turns faults into one line with a code and exit status 2, and nothing else."""
 
 import signal
 import sys
 from types import FrameType
 from typing import NoReturn
 
-import typer
+import click
 
-from fedfew.interface.commands import (
-    check,
-    compare,
-    data,
-    demo,
-    deploy,
-    explain,
-    export,
-    init,
-    label_next,
-    ls,
-    methods,
-    partition,
-    predict,
-    report,
-    reproduce,
-    resume,
-    run,
-    sweep,
-    track,
-    watch,
-)
+from fedfew import __version__
+from fedfew.core.errors import FedfewError
+from fedfew.interface.console import complain
+from fedfew.interface.lazy import LazyGroup
 
-app = typer.Typer(
-    name="fedfew",
-    help="Federated learning when only the server has labels, and only a few.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode="rich",
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        click.echo(f"fedfew {__version__}")
+        ctx.exit()
+
+
+VERSION = click.Option(
+    ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
-for verb in (
-    demo,
-    init,
-    check,
-    run,
-    resume,
-    predict,
-    label_next,
-    export,
-    ls,
-    compare,
-    sweep,
-    reproduce,
-    report,
-    track,
-    watch,
-    partition,
-    methods,
-    explain,
-):
-    verb.register(app)
-app.add_typer(data.app, name="data")
-app.add_typer(deploy.app, name="deploy")
+DATA = LazyGroup("data", "Fetch datasets once, and see what is here.", {"fetch": "data:fetch", "ls": "data:ls"})
+DOCTOR = LazyGroup(
+    "deploy doctor",
+    "Check a side of a network before it starts.",
+    {"server": "deploy:doctor_server", "client": "deploy:doctor_client"},
+    extra="flower",
+)
+DEPLOY = LazyGroup(
+    "deploy",
+    "Run on real machines, connected by Flower with TLS and keys.",
+    {
+        "init": "deploy:init",
+        "server": "deploy:server",
+        "client": "deploy:client",
+        "local": "deploy:local",
+        "doctor": DOCTOR,
+    },
+    extra="flower",
+)
+app = LazyGroup(
+    "fedfew",
+    "Federated learning when only the server has labels, and only a few.",
+    {
+        "demo": "demo:demo",
+        "init": "check:init",
+        "check": "check:check",
+        "run": "run:run",
+        "resume": "run:resume",
+        "predict": "model:predict",
+        "label-next": "model:label_next",
+        "export": "model:export",
+        "ls": "ls:ls",
+        "compare": "compare:compare",
+        "sweep": "sweep:sweep",
+        "reproduce": "reproduce:reproduce",
+        "report": "show:report",
+        "watch": "show:watch",
+        "track": "track:track",
+        "partition": "data:partition",
+        "methods": "catalog:methods",
+        "presets": "catalog:presets",
+        "explain": "catalog:explain",
+        "data": DATA,
+        "deploy": DEPLOY,
+    },
+    params=[VERSION],
+)
 
 
 def main() -> NoReturn:
@@ -76,13 +84,10 @@ def main() -> NoReturn:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(141)
-    except Exception as error:
-        from fedfew.core.errors import FedfewError
-        from fedfew.interface.console import complain
-
-        if debug or not isinstance(error, FedfewError):
+    except FedfewError as fault:
+        if debug:
             raise
-        complain(error)
+        complain(fault)
         sys.exit(2)
     sys.exit(0)
 

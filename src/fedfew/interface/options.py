@@ -1,9 +1,11 @@
-"""Options that several verbs share."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from fedfew.config.files import parse_set
 
 Set = Annotated[
     list[str] | None,
@@ -17,21 +19,18 @@ Scale = Annotated[
     ),
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder to create (default: runs/…).")]
+Config = Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")]
+Finished = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
+Anyway = Annotated[
+    bool, typer.Option("--anyway", help="Continue even if torch or the machine has changed since the run began.")
+]
+Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time, one process each; 0: one run at a time on all cores.")]
+Until = Annotated[
+    int, typer.Option(min=0, metavar="ROUND", help="Pause every run after this round; call again to continue.")
+]
 
 
 def overrides(given: list[str] | None) -> dict[str, Any]:
     """The --set options as a dict."""
-    from fedfew.config.schema import parse_set
-
     return dict(parse_set(text) for text in given or [])
-
-
-def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:
-    """The scale's overrides, then the --set options; a scale that changes nothing is told."""
-    from fedfew.config.scale import scaled
-    from fedfew.interface.console import err
-
-    changes, note = scaled(config, scale, overrides(given))
-    if note:
-        err.print(note, markup=False, soft_wrap=True)
-    return changes

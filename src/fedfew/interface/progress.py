@@ -1,23 +1,20 @@
 """Progress of a run on the console: a bar with the time left, the newest accuracy, and every rejected update."""
 
-from typing import TYPE_CHECKING
-
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
 from fedfew.interface.console import err, percent
 from fedfew.runs.alarms import alarms, newest
-
-if TYPE_CHECKING:
-    from fedfew.runs.session import Session
-    from fedfew.runtime.record import RoundRecord
+from fedfew.runs.files import label_counts
+from fedfew.runs.session import Session
+from fedfew.runtime.record import RoundRecord
 
 LONG = 120.0
 """Seconds from which on a run is announced as a long one."""
 
 
-def estimate(record: "RoundRecord", rounds: int) -> str:
+def estimate(record: RoundRecord, rounds: int) -> str:
     """What the rounds to come will take if they go like this one; nothing to say where that is short."""
     pace, left = sum(record["seconds"].values()), rounds - record["round"]
     if pace * left < LONG:
@@ -26,10 +23,8 @@ def estimate(record: "RoundRecord", rounds: int) -> str:
     return f"about {pace * left / 60:.0f} minutes for the {words} ({pace:.1f} s a round)"
 
 
-def follow(session: "Session", title: str) -> None:
+def follow(session: Session, title: str) -> None:
     """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
-    from fedfew.runs.files import label_counts
-
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from fedfew.data import heterogeneity
 from fedfew.studies.claims_measures import (
     Agrees,
     Measure,
@@ -276,8 +277,6 @@ def partitions(histograms: Mapping[float, NDArray[np.int64]]) -> list[Verdict]:
 
 
 def _mean_variation(histogram: NDArray[np.int64]) -> float:
-    from fedfew.data import heterogeneity
-
     return float(heterogeneity(histogram))
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedfew.config.schema import Config, load, parse_set
+from fedfew.config.files import parse_set
+from fedfew.config.schema import Config, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
 from fedfew.runs.folder import CONFIG

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from time import monotonic, sleep
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
@@ -291,8 +292,6 @@ class _Later:
 
 def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str, memoryview]) -> str:
     """The name under which a part travels: the same for messages that hold the same memory."""
-    import numpy as np
-
     address = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
     name = shared.setdefault((address, len(part)), str(len(parts)))
     parts.setdefault(name, part)

@@ -1,1 +1,1 @@
-"""One file per verb of the command line; torch and the layers below are imported inside the functions, when needed."""
+"""The commands of the command line, one module for those that belong together; imported when one of them is used."""

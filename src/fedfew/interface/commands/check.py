@@ -1,26 +1,57 @@
-"""fedfew check: look at own images or at a config before a run, and say everything that would spoil it."""
+"""fedfew init and check: look at own images or at a config before a run, and say everything that would spoil it."""
 
+import csv as tables
+import io
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from fedfew.build.parts import assemble, dataset_of
+from fedfew.config.first_config import choose, first_config, next_steps
+from fedfew.config.schema import Config, load
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+from fedfew.data.images.folder_check import Finding, find_copies, findings
+from fedfew.data.images.folders import Contents, look_through, read_folder
+from fedfew.data.images.unreadable import shown
 from fedfew.interface import options
-from fedfew.interface.commands.init import NAME
+from fedfew.interface.console import complain, err, out, print_json, warn
 from fedfew.interface.options import Json, Set
+from fedfew.interface.reading import counting
+from fedfew.runs.model_file import first_weights
 
-if TYPE_CHECKING:
-    from fedfew.config.schema import Config
-    from fedfew.data.images.folder_check import Finding
-    from fedfew.data.images.folders import Contents
-
-LIST = "check.csv"
+NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
 """Datasets whose rows may be unreadable one by one."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("check")(check)
+def init(
+    folder: Annotated[Path, typer.Argument(help="Folder with server/<class>/, clients/<site>/ and test/<class>/.")],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help=f"Default: FOLDER/{NAME}.")] = None,
+    network: Annotated[bool, typer.Option("--network", help="The sites' images are on other machines.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
+    json: Json = False,
+) -> None:
+    """Look at a folder of images and write a commented config for it."""
+    target = out or folder / NAME
+    text = first_config(folder, target, network)
+    if target.exists() and not force:
+        remedy = "Add --force to overwrite it, or give another place with --out"
+        raise FedfewError("E301", str(target), "is there already", remedy)
+    if not target.parent.is_dir():
+        raise FedfewError("E305", str(target), f"the folder {target.parent} does not exist", "Create it first")
+    write_atomically(target, text.encode())
+    load(target, {"clients": 1} if network else None)  # what is written must be a config
+    if json:
+        print_json({"config": str(target)})
+        return
+    err.print(f"wrote {target}; look at it, then:", markup=False, soft_wrap=True)
+    for line in next_steps(target, network):
+        err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def check(
@@ -32,8 +63,6 @@ def check(
     json: Json = False,
 ) -> None:
     """Say what is there and what is wrong with it; exit status 2 if a run would be refused."""
-    from fedfew.config.schema import load
-
     if not Path(what).is_dir():
         config = load(what, options.overrides(set_))
         if config["dataset.name"] != "folder":
@@ -46,23 +75,14 @@ def check(
     _check_folder(config, csv, json)
 
 
-def _suggested(folder: Path, overrides: dict[str, Any]) -> "Config":
-    from fedfew.config.first_config import choose
-    from fedfew.config.schema import load
-    from fedfew.data.images.folders import look_through
-
+def _suggested(folder: Path, overrides: dict[str, Any]) -> Config:
     choice = choose(look_through(folder))
     dataset = {"name": "folder", "path": str(folder), "size": choice.size, "channels": choice.channels}
     return load({"dataset": dataset, "client": {"batch": choice.client_batch}}, overrides)
 
 
-def _check_config(config: "Config", name: str, json: bool) -> None:
+def _check_config(config: Config, name: str, json: bool) -> None:
     """Another dataset: build everything up to the first round."""
-    from fedfew.build.parts import assemble, dataset_of
-    from fedfew.core.errors import FedfewError
-    from fedfew.interface.console import out, print_json, warn
-    from fedfew.runs.model_file import first_weights
-
     parts = assemble(config)
     first_weights(config["start"], parts.network, parts.federation.classes)
     problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
@@ -95,12 +115,7 @@ def _check_config(config: "Config", name: str, json: bool) -> None:
     out.print(f"model: {config['model.name']} with {result['parameters']:,} parameters")
 
 
-def _check_folder(config: "Config", csv: Path | None, json: bool) -> None:
-    from fedfew.data.images.folder_check import findings
-    from fedfew.data.images.folders import read_folder
-    from fedfew.interface.console import print_json
-    from fedfew.interface.reading import counting
-
+def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
     dataset = config["dataset"]
     with counting("reading images") as report:
         contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
@@ -115,12 +130,7 @@ def _check_folder(config: "Config", csv: Path | None, json: bool) -> None:
     _tell(found)
 
 
-def _result(config: "Config", contents: "Contents", found: "list[Finding]", listed: Path | None) -> dict[str, Any]:
-    from collections import Counter
-
-    from fedfew.data.images.folder_check import find_copies
-    from fedfew.data.images.unreadable import shown
-
+def _result(config: Config, contents: Contents, found: list[Finding], listed: Path | None) -> dict[str, Any]:
     counts = Counter((place.part, place.group) for place in contents.places)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
@@ -140,14 +150,8 @@ def _result(config: "Config", contents: "Contents", found: "list[Finding]", list
     }
 
 
-def _write_list(contents: "Contents", target: Path) -> int:
+def _write_list(contents: Contents, target: Path) -> int:
     """One line for every file there is something to say about; no list is left behind when there is none."""
-    import csv
-    import io
-
-    from fedfew.core.storage import write_atomically
-    from fedfew.data.images.folder_check import find_copies
-
     rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
     rows += [
         (c.path, "in server and test" if c.across else "in two classes" if c.torn else "copy", f"same pixels as {c.of}")
@@ -157,17 +161,12 @@ def _write_list(contents: "Contents", target: Path) -> int:
         target.unlink(missing_ok=True)
         return 0
     text = io.StringIO()
-    csv.writer(text).writerows([("file", "finding", "reason"), *rows])
+    tables.writer(text).writerows([("file", "finding", "reason"), *rows])
     write_atomically(target, text.getvalue().encode())
     return len(rows)
 
 
 def _show(result: dict[str, Any]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedfew.interface.console import out
-
     classes = Table("class", "server", "test", title=escape(result["folder"]), title_justify="left")
     for name, count in result["classes"].items():
         classes.add_row(escape(name), f"{count['server']:,}", f"{count['test']:,}")
@@ -183,9 +182,7 @@ def _show(result: dict[str, Any]) -> None:
         )
 
 
-def _tell(found: "list[Finding]") -> None:
-    from fedfew.interface.console import complain, err, warn
-
+def _tell(found: list[Finding]) -> None:
     for finding in found:
         (complain if finding.serious else warn)(finding.fault)
     if any(finding.serious for finding in found):

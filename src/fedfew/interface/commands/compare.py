@@ -1,22 +1,26 @@
 """fedfew compare: runs beside each other with intervals over seeds, as a table, CSV, LaTeX and figure."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from fedfew.interface.options import Json
-
-if TYPE_CHECKING:
-    from fedfew.studies.compare import Comparison
-
-
-def register(app: typer.Typer) -> None:
-    app.command("compare")(compare)
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+from fedfew.interface.console import err, out, print_json
+from fedfew.interface.matplotlib_style import save
+from fedfew.interface.options import Json, Runs
+from fedfew.interface.report.words import size
+from fedfew.interface.study_figures import comparison
+from fedfew.studies.compare import Comparison
+from fedfew.studies.compare import compare as put_together
+from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
+from fedfew.studies.outcomes import read_outcome, run_folders
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")],
+    runs: Runs,
     by: Annotated[
         str, typer.Option(metavar="KEY,KEY", help="Keys to group by, e.g. method,partition.mu (default: what differs).")
     ] = "",
@@ -25,18 +29,11 @@ def compare(
         str, typer.Option(metavar="NAME", help="last, mean_last_10 or best_by_validation.")
     ] = "mean_last_10",
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write it for booktabs.")] = None,
+    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write it as LaTeX (booktabs).")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: PNG, SVG or PDF.")] = None,
     json: Json = False,
 ) -> None:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
-    from fedfew.core.errors import FedfewError
-    from fedfew.core.storage import write_atomically
-    from fedfew.interface.console import print_json
-    from fedfew.studies.compare import compare as put_together
-    from fedfew.studies.compare_tables import as_json, to_csv, to_latex
-    from fedfew.studies.outcomes import read_outcome, run_folders
-
     measures = ("last", "mean_last_10", "best_by_validation")
     if measure not in measures:
         raise FedfewError("E103", "--measure", f"{measure!r} is unknown", f"Use one of: {', '.join(measures)}")
@@ -49,9 +46,6 @@ def compare(
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, content)
     if figure is not None:
-        from fedfew.interface.matplotlib_style import save
-        from fedfew.interface.study_figures import comparison
-
         save(comparison(found), figure.with_suffix(""), (figure.suffix[1:],))
     if json:
         print_json(as_json(found))
@@ -59,13 +53,7 @@ def compare(
         _show(found)
 
 
-def _show(found: "Comparison") -> None:
-    from rich.table import Table
-
-    from fedfew.interface.console import err, out
-    from fedfew.interface.report.words import size
-    from fedfew.studies.compare_tables import accuracy_text, difference_text
-
+def _show(found: Comparison) -> None:
     table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
     for key in found.by:
         table.add_column(key)

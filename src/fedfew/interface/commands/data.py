@@ -1,25 +1,30 @@
-"""fedfew data: fetch datasets once, and see what is here."""
+"""fedfew data and partition: fetch datasets, deal them to clients, and measure how non-IID that is."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from fedfew.interface.options import Json
+from fedfew.build.parts import federation_of
+from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import settings_of
+from fedfew.data import PARTITIONS, heterogeneity
+from fedfew.data.datasets import inventory
+from fedfew.data.sources import fetch as bring
+from fedfew.interface import options
+from fedfew.interface.console import err, out, print_json
+from fedfew.interface.matplotlib_style import bubbles, save
+from fedfew.interface.options import Json, Set
 
-app = typer.Typer(help="Fetch datasets once, and see what is here.", no_args_is_help=True)
 
-
-@app.command("fetch")
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10, mnist or fashion-mnist.")],
     source: Annotated[Path | None, typer.Option("--from", metavar="PATH", help="A local archive or folder.")] = None,
     json: Json = False,
 ) -> None:
     """Fetch a dataset from a local copy or from the first of its sources that answers."""
-    from fedfew.data.sources import fetch as bring
-    from fedfew.interface.console import err, out, print_json
-
     path = bring(name, source, lambda line: err.print(line, markup=False, soft_wrap=True))
     if json:
         print_json({"name": name, "path": str(path)})
@@ -27,14 +32,8 @@ def fetch(
         out.print(f"{name} is ready in {path}", soft_wrap=True)
 
 
-@app.command("ls")
 def ls(json: Json = False) -> None:
     """List the datasets, fetched or not."""
-    from rich.table import Table
-
-    from fedfew.data.datasets import inventory
-    from fedfew.interface.console import out, print_json
-
     entries = inventory()
     if json:
         print_json(
@@ -59,3 +58,63 @@ def ls(json: Json = False) -> None:
         here = "yes" if entry.fetched else f"fedfew data fetch {entry.name}"
         table.add_row(entry.name, here, f"{entry.images:,}", shape, str(len(entry.classes)), str(entry.path))
     out.print(table)
+
+
+def partition(
+    dataset: Annotated[str, typer.Option(help="Dataset to deal to the clients.")] = "cifar10",
+    mu: Annotated[str, typer.Option(help="μ of the Dirichlet kinds; several separated by commas.")] = "0.1,1,10",
+    kind: Annotated[str, typer.Option(help="iid, dirichlet, dirichlet-by-class or shards.")] = "dirichlet",
+    clients: Annotated[int, typer.Option(help="K, the number of clients.")] = 100,
+    skew: Annotated[float, typer.Option(help="σ of log-normal client sizes; 0: equal sizes.")] = 0.0,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the figure goes.")] = Path("figures"),
+    set_: Set = None,
+    json: Json = False,
+) -> None:
+    """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
+    known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}
+    try:
+        levels = [float(part) for part in mu.split(",")] if "mu" in known else [None]
+    except ValueError:
+        raise FedfewError("E103", "--mu", f"{mu!r} is not a list of numbers", "Write e.g. --mu 0.1,1,10") from None
+    table: dict[str, Any] = {"clients": clients, "dataset": {"name": dataset}, "partition": {"kind": kind}}
+    if skew or "skew" in known:
+        table["partition"]["skew"] = skew
+    if dataset == "cifar10":
+        table["dataset"] |= {"split": "paper", "validation": 2000, "unlabeled": 55_000}
+    else:
+        table |= {"labels": 100}
+        table["dataset"]["validation"] = 500
+    found: dict[str, dict[str, Any]] = {}
+    histograms, classes = {}, list[str]()
+    for level in levels:
+        chosen = {} if level is None else {"partition.mu": level}
+        federation = federation_of(load(table, chosen | options.overrides(set_)))
+        histogram = federation.partition.histogram(federation.truth.numpy(), len(federation.classes))
+        name = kind if level is None else f"{level:g}"
+        found[name] = {
+            "clients": federation.partition.clients,
+            "sizes": federation.partition.sizes.tolist(),
+            "R": round(heterogeneity(histogram), 4),
+            "hash": federation.partition.hash,
+        }
+        histograms[name if level is None else f"μ = {name}"], classes = histogram, list(federation.classes)
+    paths = save(bubbles(histograms, classes), out / f"partition-{dataset}-{kind}")
+    if json:
+        several = {key: {name: entry[key] for name, entry in found.items()} for key in ("sizes", "R", "hash")}
+        print_json(next(iter(found.values())) if len(found) == 1 else {"clients": clients} | several)
+        return
+    _show(found, dataset, kind, paths)
+
+
+def _show(found: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:
+    table = Table(title=f"{dataset}, {kind}")
+    for column in ("μ", "R", "clients", "smallest", "median", "largest", "hash"):
+        table.add_column(column, justify="right")
+    for name, entry in found.items():
+        sizes = sorted(entry["sizes"])
+        table.add_row(
+            name, f"{entry['R']:.3f}", str(entry["clients"]), str(sizes[0]), str(sizes[len(sizes) // 2]),
+            str(sizes[-1]), entry["hash"][:12],
+        )  # fmt: skip
+    out.print(table)
+    out.print("figure: " + ", ".join(map(str, paths)), soft_wrap=True)

@@ -2,14 +2,18 @@
 
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Annotated, Any
+from time import perf_counter
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from fedfew.interface.console import err, out, percent, print_json
 from fedfew.interface.options import Json
-
-if TYPE_CHECKING:
-    from fedfew.runs.run import Run
+from fedfew.interface.progress import follow
+from fedfew.interface.report import write_report
+from fedfew.runs.folder import new_folder
+from fedfew.runs.run import Experiment, Run
 
 METHODS: dict[str, dict[str, Any]] = {
     "server-only": {},
@@ -21,24 +25,12 @@ METHODS: dict[str, dict[str, Any]] = {
 """What is compared, each with the settings that suit it; the server takes about as many steps in every one."""
 
 
-def register(app: typer.Typer) -> None:
-    app.command("demo")(demo)
-
-
 def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and show the spread.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for runs and report.")] = None,
     json: Json = False,
 ) -> None:
     """Compare server-only training, FedMix and fedfew on embedded digits, without a network."""
-    from time import perf_counter
-
-    from fedfew.interface.console import err, print_json
-    from fedfew.interface.progress import follow
-    from fedfew.interface.report import write_report
-    from fedfew.runs.folder import new_folder
-    from fedfew.runs.run import Experiment, Run
-
     start, folder = perf_counter(), new_folder(out, "demo")
     runs: dict[str, list[Run]] = {name: [] for name in METHODS}
     for seed in range(seeds):
@@ -57,7 +49,7 @@ def demo(
     err.print(f"{seconds:.0f} s; report: {report}", soft_wrap=True)
 
 
-def _result(runs: "list[Run]") -> dict[str, Any]:
+def _result(runs: list[Run]) -> dict[str, Any]:
     """Means over the seeds of the last round's numbers."""
     summaries = [run.summary for run in runs]
     accuracy = [s["accuracy"]["last"] for s in summaries]
@@ -70,11 +62,7 @@ def _result(runs: "list[Run]") -> dict[str, Any]:
     }
 
 
-def _show(results: dict[str, dict[str, Any]], runs: "dict[str, list[Run]]", seeds: int) -> None:
-    from rich.table import Table
-
-    from fedfew.interface.console import out, percent
-
+def _show(results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
     config = runs["fedmix"][0].config
     table = Table(
         title=f"{config['labels']} labels at the server, {config['clients']} clients with unlabeled digits, "

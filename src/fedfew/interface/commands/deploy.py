@@ -5,10 +5,21 @@ from typing import Annotated
 
 import typer
 
+from fedfew.config.schema import load
+from fedfew.core import toml
+from fedfew.core.errors import FedfewError
+from fedfew.deploy.doctor import examine_client, examine_server
+from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.interface import options
-from fedfew.interface.options import Json, Out, Set
-
-app = typer.Typer(help="Run on real machines, connected by Flower with TLS and keys.", no_args_is_help=True)
+from fedfew.interface.commands.run import finish
+from fedfew.interface.console import err, out, print_json, warn
+from fedfew.interface.deploy import printouts
+from fedfew.interface.deploy.findings import show
+from fedfew.interface.deploy.printouts import next_steps, systemd_client
+from fedfew.interface.deploy.site_status import keep_online
+from fedfew.interface.options import Anyway, Config, Json, Out, Set
+from fedfew.runs.network import start_or_resume
+from fedfew.runs.run import Experiment
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="SITE.tar from `deploy init`, or the folder it became.")]
 Network = Annotated[Path, typer.Argument(metavar="NETWORK", help="The folder that `deploy init` made, or its server/.")]
@@ -16,10 +27,9 @@ State = Annotated[Path | None, typer.Option("--state", metavar="DIR", help="The 
 Data = Annotated[
     Path | None, typer.Option("--data", metavar="FOLDER|NPZ", help="The site's images; labels are never asked for.")
 ]
-Config = Annotated[str, typer.Option("--config", metavar="PRESET|CONFIG.toml", help="What to train.")]
+What = Annotated[str, typer.Option("--config", metavar="PRESET|CONFIG.toml", help="What to train.")]
 
 
-@app.command("init")
 def init(
     name: Annotated[Path, typer.Argument(metavar="NAME", help="Folder of the new network.")],
     sites: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the sites.")],
@@ -27,7 +37,7 @@ def init(
         str, typer.Option("--server", metavar="HOST", help="Name or address of the server.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the server.")] = 9092,
-    config: Config = "quick",
+    config: What = "quick",
     set_: Set = None,
     days: Annotated[int, typer.Option("--days", min=1, help="How long the certificates are valid.")] = 365,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys; on this machine only.")] = False,
@@ -35,13 +45,6 @@ def init(
     json: Json = False,
 ) -> None:
     """Make a network: certificates, one key pair and one bundle for each site, and the server's folder."""
-    _require()
-    from fedfew.config.schema import load
-    from fedfew.core import toml
-    from fedfew.deploy.plan import make_network
-    from fedfew.interface.console import out, print_json
-    from fedfew.interface.deploy.printouts import next_steps
-
     names = [part.strip() for part in sites.split(",") if part.strip()]
     given = {"clients": max(len(names), 1), "participation": 1.0} | options.overrides(set_)
     document = load(config, given | {"fleet.kind": "flower"}).document
@@ -56,38 +59,27 @@ def init(
         out.print(next_steps(plan), markup=False, soft_wrap=True)
 
 
-@app.command("server")
 def server(
     network: Network = Path(),
-    config: Config = "",
+    config: What = "",
     set_: Set = None,
     out: Out = None,
     nginx: Annotated[bool, typer.Option("--nginx", help="Print a configuration for nginx and end.")] = False,
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and end.")] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Go on even if torch or the machine is another.")] = False,
+    anyway: Anyway = False,
     json: Json = False,
 ) -> None:
-    """Start the network's run, or go on with it: SuperLink on loopback, TLS front, rounds."""
-    _require()
-    from fedfew.deploy.plan import open_server
-
+    """Start the network's run, or continue it: SuperLink on loopback, TLS front, rounds."""
     plan = open_server(network)
     if nginx or systemd:
-        from fedfew.interface.deploy import printouts
-
         text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan)
         typer.echo(text, nl=False)
         return
-    from fedfew.interface.commands.run import finish
-    from fedfew.interface.console import err, warn
-    from fedfew.runs.network import start_or_resume
-
     session = start_or_resume(plan, warn, config, options.overrides(set_), out, anyway=anyway)
     err.print(f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.sites)}", markup=False)
     finish(session, json)
 
 
-@app.command("client")
 def client(
     bundle: Bundle,
     data: Data = None,
@@ -101,65 +93,32 @@ def client(
     systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and end.")] = False,
 ) -> None:
     """Keep a site online: warm process with the images, and Flower's SuperNode; reconnects by itself."""
-    _require()
-    from fedfew.core.errors import FedfewError
-    from fedfew.deploy.plan import open_bundle
-
     plan = open_bundle(bundle, state)
     if systemd:
-        from fedfew.interface.deploy.printouts import systemd_client
-
         typer.echo(systemd_client(plan.folder, data), nl=False)
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
-    from fedfew.interface.deploy.site_status import keep_online
-
     keep_online(plan, data.absolute(), min_noise, max_clip, tuple(allow_code or ()))
 
 
-@app.command("local")
 def local(
-    config: Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")],
+    config: Config,
     sites: Annotated[int, typer.Option("--sites", min=1, help="How many sites share the clients.")] = 2,
     set_: Set = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
     """A trial of all of it on this machine, with TLS and keys: same result as `fedfew run`, through Flower."""
-    _require()
-    from fedfew.interface.commands.run import finish
-    from fedfew.runs.run import Experiment
-
     chosen = options.overrides(set_) | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
     finish(Experiment.load(config, chosen).start(out), json)
 
 
-doctor = typer.Typer(help="Check a side of a network before it starts.", no_args_is_help=True)
-app.add_typer(doctor, name="doctor")
-
-
-@doctor.command("server")
 def doctor_server(network: Network = Path(), json: Json = False) -> None:
     """Certificates, port, data, disk, versions, and a training step at the server."""
-    _require()
-    from fedfew.deploy.doctor import examine_server
-    from fedfew.interface.deploy.findings import show
-
     show(examine_server(network), json)
 
 
-@doctor.command("client")
 def doctor_client(bundle: Bundle, data: Data = None, state: State = None, json: Json = False) -> None:
     """Server reachable, TLS, clock, versions, key registered, disk, images, and a training step at a site."""
-    _require()
-    from fedfew.deploy.doctor import examine_client
-    from fedfew.interface.deploy.findings import show
-
     show(examine_client(bundle, data, state), json)
-
-
-def _require() -> None:
-    from fedfew.core.extras import require
-
-    require("flower", "fedfew deploy")

@@ -1,25 +1,34 @@
 """fedfew reproduce: the paper's figures by command, each with a table of what the paper says and what we got."""
 
+import shlex
+import shutil
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from fedfew.build.parts import federation_of
+from fedfew.config.scale import scaled
+from fedfew.config.schema import load
+from fedfew.core.storage import write_atomically
+from fedfew.data import heterogeneity
 from fedfew.interface import options
-from fedfew.interface.options import Json, Scale, Set
-
-if TYPE_CHECKING:
-    from fedfew.interface.batch import Tally
-    from fedfew.studies.claims_measures import Verdict
-    from fedfew.studies.reproduce import Plan
+from fedfew.interface.batch import Tally, run_all
+from fedfew.interface.console import err, out, print_json
+from fedfew.interface.matplotlib_style import bubbles, save
+from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
+from fedfew.interface.study_figures import draw
+from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
+from fedfew.studies.claims_measures import Verdict
+from fedfew.studies.reproduce import FIGURES, TITLES, Plan, arms_of, cells, folder_of, in_order
+from fedfew.studies.reproduce_markdown import put, relative, section
+from fedfew.studies.reproduce_results import RUNS, as_csv, curves_csv, known_plans, remember, results, table_csv
+from fedfew.studies.sweep_jobs import check_jobs
 
 WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|report"
-
-
-def register(app: typer.Typer) -> None:
-    app.command("reproduce")(reproduce)
 
 
 def reproduce(
@@ -33,23 +42,14 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs, shared by all figures.")
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Runs at a time, a process each; 0: one at a time on all cores.")
-    ] = 0,
-    until: Annotated[
-        int, typer.Option(min=0, metavar="ROUND", help="Pause every run after this round; call again to go on.")
-    ] = 0,
+    jobs: Jobs = 0,
+    until: Until = 0,
     figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw what is there.")] = False,
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
-    anyway: Annotated[bool, typer.Option("--anyway", help="Go on with runs of another torch or machine.")] = False,
+    anyway: Anyway = False,
     json: Json = False,
 ) -> None:
     """Run what a figure of the paper needs (finished runs are kept), draw it, and judge the paper's claims."""
-    from fedfew.config.scale import scaled
-    from fedfew.interface.console import err, print_json
-    from fedfew.studies.reproduce import TITLES, Plan, arms_of, folder_of
-    from fedfew.studies.reproduce_results import remember
-
     plan = Plan(preset, scale, seeds, options.overrides(set_))
     folder = out or folder_of(plan)
     if figure == "report":
@@ -73,19 +73,10 @@ def reproduce(
 
 def _command() -> str:
     """As typed, so that it can be typed again."""
-    import shlex
-
     return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
 
 
-def _run(
-    plan: "Plan", figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool
-) -> "Tally":
-    from fedfew.interface.batch import Tally, run_all
-    from fedfew.studies.reproduce import FIGURES, cells, in_order
-    from fedfew.studies.reproduce_results import RUNS, remember
-    from fedfew.studies.sweep_jobs import check_jobs
-
+def _run(plan: Plan, figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool) -> Tally:
     if jobs:
         check_jobs(jobs)
     wanted = in_order(cells(plan, [name for name in FIGURES if name in figures]))
@@ -95,12 +86,8 @@ def _run(
     return run_all(wanted, folder / RUNS, jobs=jobs, until=until, anyway=anyway, command=command)
 
 
-def _show(plan: "Plan", name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:
+def _show(plan: Plan, name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:
     """Draw a figure, write its tables, and print the claims unless JSON was asked for."""
-    from rich.table import Table
-
-    from fedfew.interface.console import out
-
     made = make(plan, name, folder)
     table = Table(title=made["title"], show_lines=True)
     for column in ("the paper says", "we got (mean ± sd)", "agrees?"):
@@ -123,20 +110,13 @@ def _show(plan: "Plan", name: str, folder: Path, *, quiet: bool) -> dict[str, An
     return result
 
 
-def _coloured(verdict: "Verdict") -> str:
+def _coloured(verdict: Verdict) -> str:
     colour = {"yes": "green", "no": "red"}.get(verdict.agrees, "yellow")
     return f"[{colour}]{'so far: ' if verdict.partial else ''}{verdict.agrees}[/]"
 
 
-def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
+def make(plan: Plan, name: str, folder: Path) -> dict[str, Any]:
     """A figure's files and verdicts, from the runs in the folder as they are now."""
-    from fedfew.core.storage import write_atomically
-    from fedfew.interface.matplotlib_style import save
-    from fedfew.interface.study_figures import draw
-    from fedfew.studies.claims import against_server_only, gain_sentence, verdicts
-    from fedfew.studies.reproduce import TITLES
-    from fedfew.studies.reproduce_results import curves_csv, results, table_csv
-
     if name == "fig3":
         return _make_partitions(plan, folder)
     found = results(plan, name, folder)
@@ -151,18 +131,8 @@ def make(plan: "Plan", name: str, folder: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _make_partitions(plan: "Plan", folder: Path) -> dict[str, Any]:
+def _make_partitions(plan: Plan, folder: Path) -> dict[str, Any]:
     """Figure 3: no run is needed, the partitions are drawn again from their seed."""
-    from fedfew.build.parts import federation_of
-    from fedfew.config.scale import scaled
-    from fedfew.config.schema import load
-    from fedfew.core.storage import write_atomically
-    from fedfew.data import heterogeneity
-    from fedfew.interface.matplotlib_style import bubbles, save
-    from fedfew.studies.claims import partitions
-    from fedfew.studies.reproduce import TITLES
-    from fedfew.studies.reproduce_results import as_csv
-
     histograms, hashes = {}, {}
     classes: tuple[str, ...] = ()
     for mu in (0.1, 1.0, 10.0):
@@ -190,14 +160,6 @@ def _make_partitions(plan: "Plan", folder: Path) -> dict[str, Any]:
 
 def _report(folder: Path, page: Path, json: bool) -> None:
     """Write the section of every figure that was asked for so far; safe while runs go on."""
-    import shutil
-
-    from fedfew.interface.console import out, print_json
-    from fedfew.studies.claims import gain_cell
-    from fedfew.studies.reproduce import TITLES
-    from fedfew.studies.reproduce_markdown import put, relative, section
-    from fedfew.studies.reproduce_results import known_plans
-
     plans = known_plans(folder)
     beside = page.parent / page.stem
     beside.mkdir(parents=True, exist_ok=True)

@@ -1,73 +1,77 @@
-"""fedfew run: one labels-at-server federated training, from a preset or a TOML file to a run folder."""
+"""fedfew run and resume: from a preset or a TOML file to a run folder, in one go or after an interruption."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
+from fedfew.config.scale import scaled
 from fedfew.interface import options
-from fedfew.interface.options import Json, Out, Scale, Set
-
-if TYPE_CHECKING:
-    from fedfew.runs.session import Session
-
-
-def register(app: typer.Typer) -> None:
-    app.command("run")(run)
+from fedfew.interface.console import err, out, percent, print_json, size, warn
+from fedfew.interface.options import Anyway, Config, Json, Out, Scale, Set
+from fedfew.interface.progress import follow
+from fedfew.interface.reading import counting
+from fedfew.runs.run import Experiment, Run
+from fedfew.runs.session import Session, reopen
 
 
-def run(
-    config: Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")],
-    scale: Scale = None,
-    set_: Set = None,
-    out: Out = None,
-    json: Json = False,
-) -> None:
+def run(config: Config, scale: Scale = None, set_: Set = None, out: Out = None, json: Json = False) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
-    from fedfew.interface.reading import counting
-    from fedfew.runs.run import Experiment
-
-    experiment = Experiment.load(config, options.scaled_overrides(config, scale, set_))
+    experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
     with counting("features of images") as report:
         session = experiment.start(out, report=report)
     finish(session, json)
 
 
-def finish(session: "Session", json: bool) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
+    set_: Set = None,
+    anyway: Anyway = False,
+    json: Json = False,
+) -> None:
+    """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
+    finish(reopen(run, warn, options.overrides(set_), anyway=anyway), json)
+
+
+def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:
+    """The scale's overrides, then the --set options; says so if the scale changes nothing."""
+    changes, note = scaled(config, scale, options.overrides(given))
+    if note:
+        err.print(note, markup=False, soft_wrap=True)
+    return changes
+
+
+def finish(session: Session, json: bool) -> None:
     """Show the progress to the end, then the table and, if asked for, the JSON line."""
-    from rich.table import Table
-
-    from fedfew.interface.console import out, percent, print_json, size
-    from fedfew.interface.progress import follow
-    from fedfew.runs.run import Run
-
     config = session.parts.config
     follow(session, f"{config['method.name']} on {config['dataset.name']}")
     summary = Run(session.folder).summary
     accuracy = summary["accuracy"]
-    if not json:
-        what = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
-        table = Table(title=f"{what}, {summary['rounds']} rounds")
-        table.add_column("")
-        table.add_column("", justify="right")
-        rows = {
-            "accuracy, last round": percent(accuracy["last"]),
-            "accuracy, mean of the last 10": percent(accuracy["mean_last_10"]),
-            "accuracy, best by validation": percent(accuracy["best_by_validation"]),
-            "pseudo-labels: coverage": percent(summary["coverage"]),
-            "pseudo-labels: correct": percent(summary["correct"]),
-            "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
-            "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
-            "seconds": f"{summary['seconds']:.1f}",
-            **_privacy(summary.get("privacy")),
-            "model SHA-256": summary["model_sha256"][:16] + "…",
-        }
-        for name, value in rows.items():
-            table.add_row(name, value)
-        out.print(table)
-        out.print(f"run folder: {session.folder.path}", soft_wrap=True)
-    else:
+    if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
         print_json({"run": str(session.folder.path)} | {key: summary[key] for key in keys})
+        return
+    what = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
+    table = Table(title=f"{what}, {summary['rounds']} rounds")
+    table.add_column("")
+    table.add_column("", justify="right")
+    rows = {
+        "accuracy, last round": percent(accuracy["last"]),
+        "accuracy, mean of the last 10": percent(accuracy["mean_last_10"]),
+        "accuracy, best by validation": percent(accuracy["best_by_validation"]),
+        "pseudo-labels: coverage": percent(summary["coverage"]),
+        "pseudo-labels: correct": percent(summary["correct"]),
+        "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
+        "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
+        "seconds": f"{summary['seconds']:.1f}",
+        **_privacy(summary.get("privacy")),
+        "model SHA-256": summary["model_sha256"][:16] + "…",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    out.print(table)
+    out.print(f"run folder: {session.folder.path}", soft_wrap=True)
 
 
 def _privacy(found: dict[str, Any] | None) -> dict[str, str]:

@@ -4,24 +4,24 @@ import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from fedfew.interface import options
-from fedfew.interface.options import Json, Scale, Set
-
-if TYPE_CHECKING:
-    from fedfew.interface.batch import Tally
-    from fedfew.studies.sweep import Cell, Event
-
-
-def register(app: typer.Typer) -> None:
-    app.command("sweep")(sweep)
+from fedfew.core.errors import FedfewError
+from fedfew.interface.batch import Tally, follow_all, run_all
+from fedfew.interface.commands.run import scaled_overrides
+from fedfew.interface.console import out, percent, print_json, warn
+from fedfew.interface.options import Anyway, Config, Jobs, Json, Scale, Set, Until
+from fedfew.studies.outcomes import read_outcome
+from fedfew.studies.sweep import Cell, Event, cells_of, index
+from fedfew.studies.sweep_jobs import check_jobs
+from fedfew.studies.sweep_search import best_validation, search, space_of
 
 
 def sweep(
-    config: Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")],
+    config: Config,
     grid: Annotated[
         list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values of a key; give several for a grid.")
     ] = None,
@@ -32,22 +32,13 @@ def sweep(
     scale: Scale = None,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs.")] = None,
-    jobs: Annotated[
-        int, typer.Option(min=0, help="Runs at a time, a process each; 0: one at a time on all cores.")
-    ] = 0,
-    until: Annotated[
-        int, typer.Option(min=0, metavar="ROUND", help="Pause every run after this round; call again to go on.")
-    ] = 0,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Go on with runs of another torch or machine.")] = False,
+    jobs: Jobs = 0,
+    until: Until = 0,
+    anyway: Anyway = False,
     json: Json = False,
 ) -> None:
-    """Run every combination of the grid's values; finished runs are kept, interrupted ones gone on with."""
-    from fedfew.core.errors import FedfewError
-    from fedfew.interface.batch import run_all
-    from fedfew.studies.sweep import cells_of
-    from fedfew.studies.sweep_jobs import check_jobs
-
-    base = options.scaled_overrides(config, scale, set_)
+    """Run every combination of the grid's values; finished runs are kept, interrupted ones continued."""
+    base = scaled_overrides(config, scale, set_)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     if jobs:
@@ -76,15 +67,11 @@ def _search(
     folder: Path,
     anyway: bool,
     command: str,
-) -> "tuple[Tally, list[Cell]]":
-    from fedfew.interface.batch import follow_all
-    from fedfew.interface.console import warn
-    from fedfew.studies.sweep_search import search, space_of
-
+) -> tuple[Tally, list[Cell]]:
     seen: dict[str, Cell] = {}
     events = search(config, base, space_of(*varied), trials, folder, warn, anyway=anyway, command=command)
 
-    def noted() -> "Iterator[Event]":
+    def noted() -> Iterator[Event]:
         for event in events:
             seen[event.cell.identity] = event.cell
             yield event
@@ -92,14 +79,7 @@ def _search(
     return follow_all(noted(), [], command), list(seen.values())
 
 
-def _show(tally: "Tally", cells: "list[Cell]", folder: Path, json: bool) -> None:
-    from rich.table import Table
-
-    from fedfew.interface.console import out, percent, print_json
-    from fedfew.studies.outcomes import read_outcome
-    from fedfew.studies.sweep import index
-    from fedfew.studies.sweep_search import best_validation
-
+def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
     known = index(folder)
     rows: list[dict[str, Any]] = []
     for cell in cells:

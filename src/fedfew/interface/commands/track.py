@@ -5,28 +5,23 @@ from typing import Annotated
 
 import typer
 
-from fedfew.interface.options import Json
-
-
-def register(app: typer.Typer) -> None:
-    app.command("track")(track)
+from fedfew.core.errors import FedfewError
+from fedfew.interface.console import out as console
+from fedfew.interface.console import print_json
+from fedfew.interface.options import Json, Runs
+from fedfew.interface.sinks import to_mlflow, to_tensorboard
+from fedfew.studies.outcomes import read_outcome, run_folders
 
 
 def track(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")],
-    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Who gets the rounds.")],
+    runs: Runs,
+    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Where the rounds go.")],
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Folder for the event files; mlflow: or a server's address.")
     ] = "tracking",
     json: Json = False,
 ) -> None:
     """Write the rounds done since the last time; safe to repeat while a run goes on."""
-    from fedfew.core.errors import FedfewError
-    from fedfew.interface.console import out as console
-    from fedfew.interface.console import print_json
-    from fedfew.interface.sinks import to_mlflow, to_tensorboard
-    from fedfew.studies.outcomes import read_outcome, run_folders
-
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
     written = {}
@@ -39,4 +34,4 @@ def track(
     for name, rounds in written.items():
         console.print(f"{name}: {rounds} new rounds", soft_wrap=True)
     show = f"tensorboard --logdir {out}" if to == "tensorboard" else f"mlflow ui --backend-store-uri {out}"
-    console.print(f"look at them with: {show}", soft_wrap=True)
+    console.print(f"open them with: {show}", soft_wrap=True)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedfew.interface.console import out, print_json
+
 if TYPE_CHECKING:
     from fedfew.deploy.doctor import Finding
 
 
 def show(findings: "Iterable[Finding]", json: bool) -> None:
     """Print each finding as it comes; exit status 2 if one failed."""
-    from fedfew.interface.console import out, print_json
-
     seen = []
     for finding in findings:
         seen.append(finding)

@@ -3,13 +3,12 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fedfew.deploy.plan import ServerPlan
+from fedfew.deploy.flower.front import versions
+from fedfew.deploy.plan import ServerPlan
 
 
-def next_steps(plan: "ServerPlan") -> str:
+def next_steps(plan: ServerPlan) -> str:
     """The commands that follow `deploy init`."""
     network, first = plan.folder.parent, plan.sites[0]
     here = shlex.quote(str(network))
@@ -26,11 +25,9 @@ def next_steps(plan: "ServerPlan") -> str:
     return "\n".join(lines)
 
 
-def nginx(plan: "ServerPlan") -> str:
+def nginx(plan: ServerPlan) -> str:
     """A front for production: only the Fleet API passes; everything else of the SuperLink stays inside."""
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
-    from fedfew.deploy.flower.front import versions
-
     reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
 server {{
@@ -61,7 +58,7 @@ server {{
 """
 
 
-def systemd_server(plan: "ServerPlan") -> str:
+def systemd_server(plan: ServerPlan) -> str:
     """A unit that keeps the server running and goes on with the run after a restart of the machine."""
     folder = plan.folder.absolute()
     return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)

@@ -1,15 +1,31 @@
-"""fedfew watch: a live page about the runs below a folder, on this machine."""
+"""fedfew report and watch: runs as one HTML file, or live in the browser. No torch needed."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedfew.core.errors import FedfewError
+from fedfew.interface.console import err, print_json
+from fedfew.interface.console import out as console
 from fedfew.interface.options import Json
+from fedfew.interface.page.serve import serve
+from fedfew.interface.report import write_report
 
 
-def register(app: typer.Typer) -> None:
-    app.command("watch")(watch)
+def report(
+    path: Annotated[Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder with runs below it.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Where to write (default: report/index.html in it).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a report: accuracies beside the bounds, charts, command, config, versions and hashes."""
+    written = write_report(path, out)
+    if json:
+        print_json({"report": str(written), "bytes": written.stat().st_size})
+    else:
+        console.print(f"report: {written}", soft_wrap=True)
 
 
 def watch(
@@ -22,10 +38,6 @@ def watch(
     json: Json = False,
 ) -> None:
     """Show runs in the browser as they advance; ends with Ctrl-C."""
-    from fedfew.core.errors import FedfewError
-    from fedfew.interface.console import err, print_json
-    from fedfew.interface.page.serve import serve
-
     if not runs.is_dir():
         raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")
 

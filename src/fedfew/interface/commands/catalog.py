@@ -1,0 +1,86 @@
+"""fedfew methods, presets and explain: what can be named in a config, and what an error code means. No torch needed."""
+
+import difflib
+from typing import Annotated
+
+import typer
+
+from fedfew.config.files import presets as known_presets
+from fedfew.core.errors import CODES, FedfewError
+from fedfew.interface.console import out, print_json
+from fedfew.interface.options import Json
+from fedfew.interface.outline import registry, summary
+
+REGISTRIES = {
+    "methods": "fedfew.methods:METHODS",
+    "aggregators": "fedfew.aggregators:AGGREGATORS",
+    "objectives": "fedfew.objectives:OBJECTIVES",
+    "models": "fedfew.models:MODELS",
+    "datasets": "fedfew.data.datasets:DATASETS",
+    "partitions": "fedfew.data.partitions:PARTITIONS",
+}
+FLEETS = {
+    "inline": "One client after the other, in this process.",
+    "pool": "Clients on several cores, a process each; the same result as inline, bit for bit.",
+    "flower": "Clients on other machines, or a trial of that on this one; see `fedfew deploy`.",
+}
+
+
+def methods(
+    name: Annotated[str, typer.Argument(help="A method, aggregator, objective or model, or package.module:Name.")] = "",
+    json: Json = False,
+) -> None:
+    """List methods, aggregators, objectives, models, datasets, partitions and fleets; or explain one."""
+    if name:
+        from fedfew.interface.describe import describe  # noqa: PLC0415 - a method's settings need torch, names do not
+
+        describe(name, json)
+        return
+    kinds = {kind: registry(target) for kind, target in REGISTRIES.items()}
+    if json:
+        print_json({kind: list(names) for kind, names in (kinds | {"fleets": FLEETS}).items()})
+        return
+    for kind, names in kinds.items():
+        out.print(f"\n[bold]{kind}[/]")
+        for entry, target in names.items():
+            out.print(f"  {entry:20} {summary(target)}", markup=False, soft_wrap=True)
+    out.print("\n[bold]fleets[/]")
+    for entry, about in FLEETS.items():
+        out.print(f"  {entry:20} {about}", markup=False, soft_wrap=True)
+
+
+def presets(
+    name: Annotated[str, typer.Argument(metavar="[PRESET|CONFIG.toml]", help="Show this one whole, as TOML.")] = "",
+    json: Json = False,
+) -> None:
+    """List the presets; or show one whole, with its base and every default filled in."""
+    if name:
+        from fedfew.interface.describe import whole  # noqa: PLC0415 - defaults are the methods' own, which need torch
+
+        whole(name, json)
+        return
+    found = known_presets()
+    if json:
+        print_json({"presets": found})
+        return
+    for preset, about in found.items():
+        out.print(f"[bold]{preset:22}[/] {about}", soft_wrap=True)
+
+
+def explain(
+    code: Annotated[str, typer.Argument(help="A code such as E104; without it, all are listed.")] = "",
+    json: Json = False,
+) -> None:
+    """Explain an error code."""
+    found = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}
+    if not found:
+        close = difflib.get_close_matches(code.upper(), CODES, 1)
+        hint = f"Did you mean {close[0]}?" if close else "`fedfew explain` lists all codes"
+        raise FedfewError("E105", "explain", f"there is no code {code!r}", hint)
+    if json:
+        print_json({name: {"title": e.title, "cause": e.cause, "remedy": e.remedy} for name, e in found.items()})
+        return
+    for name, entry in found.items():
+        out.print(f"[bold]{name}[/]  {entry.title}")
+        if code:
+            out.print(f"{entry.cause}\n[green]What to do:[/] {entry.remedy}")

@@ -1,0 +1,140 @@
+"""fedfew predict, label-next and export: what a trained model is used for."""
+
+import csv as tables
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from fedfew.core.errors import FedfewError
+from fedfew.inference.export import TOLERANCE, export_model
+from fedfew.inference.label_next import label_next as choose
+from fedfew.inference.predict import Predictions, predict_files
+from fedfew.interface.console import err, percent, print_json, size, warn
+from fedfew.interface.console import out as console
+from fedfew.interface.options import Finished, Json
+from fedfew.interface.reading import counting
+from fedfew.runs.run import Run
+
+SHOWN = 40
+"""Rows of the table for people; --csv and --json have all."""
+
+
+def predict(
+    run: Finished,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGES…", help="Image files, or folders of them.")],
+    confident: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Mark images below this probability for a person.")
+    ] = 0.0,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Correct over-confidence by the temperature found on held-out labels.")
+    ] = False,
+    adapt_prior: Annotated[
+        bool, typer.Option("--adapt-prior", help="Estimate the mix of classes among these images and predict with it.")
+    ] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
+    json: Json = False,
+) -> None:
+    """Predict classes of images with the model of a run."""
+    trained = Run.open(run)
+    with counting("reading images") as report:
+        found = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
+    for problem in found.problems:
+        warn(FedfewError("E209", problem.path, problem.reason, ""))
+    rows = found.rows(confident)
+    if json:
+        print_json(_result(run, found, rows))
+    elif csv:
+        _print_csv(found, rows)
+    else:
+        _show(found, rows, confident)
+
+
+def _result(run: Path, found: Predictions, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    prior = None if found.prior is None else [round(share, 6) for share in found.prior.tolist()]
+    return {
+        "run": str(run),
+        "classes": list(found.classes),
+        "predictions": rows,
+        "unreadable": [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped],
+        "unsure": sum(not row["sure"] for row in rows),
+        "prior": None if prior is None else dict(zip(found.classes, prior, strict=True)),
+        "temperature": found.temperature,
+    }
+
+
+def _print_csv(found: Predictions, rows: list[dict[str, Any]]) -> None:
+    writer = tables.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["image", "label", "probability", "sure", *(f"p({name})" for name in found.classes)])
+    for row in rows:
+        sure = "yes" if row["sure"] else "no"
+        writer.writerow([row["image"], row["label"], row["probability"], sure, *row["probabilities"].values()])
+
+
+def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
+    table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end says which image
+    for row in rows[:SHOWN]:
+        mark = "" if row["sure"] else "look at it"
+        table.add_row(escape(row["image"]), escape(row["label"]), percent(row["probability"]), mark)
+    console.print(table)
+    if len(rows) > SHOWN:
+        console.print(f"… and {len(rows) - SHOWN:,} more; --csv prints all")
+    if confident:
+        unsure = sum(not row["sure"] for row in rows)
+        console.print(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to look at")
+    if found.prior is not None:
+        ranked = sorted(zip(found.classes, found.prior.tolist(), strict=True), key=lambda pair: -pair[1])
+        mix = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:10])
+        console.print(f"estimated mix of classes: {mix}", markup=False, soft_wrap=True)
+
+
+def label_next(
+    run: Finished,
+    images: Annotated[list[str], typer.Argument(metavar="CLIENTFOLDER…", help="Folders or files to choose from.")],
+    count: Annotated[int, typer.Option("-n", min=1, help="How many to choose.")] = 50,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
+    json: Json = False,
+) -> None:
+    """Choose the images most worth labelling next: uncertain ones, no two alike, with the reason."""
+    trained = Run.open(run)
+    with counting("reading images") as report:
+        found = choose(trained, images, count, report)
+    for problem in found.problems:
+        warn(FedfewError("E209", problem.path, problem.reason, ""))
+    if json:
+        unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
+        print_json({"run": str(run), "considered": found.considered, "chosen": found.rows, "unreadable": unreadable})
+        return
+    if csv:
+        writer = tables.DictWriter(sys.stdout, list(found.rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found.rows)
+        return
+    image = Column("image", overflow="fold")  # the end of a path says which image
+    title = f"{len(found.rows)} of {found.considered:,} images"
+    table = Table("", image, "reason", title=title, title_justify="left")
+    for row in found.rows:
+        table.add_row(str(row["rank"]), escape(row["image"]), escape(row["reason"]))
+    console.print(table)
+
+
+def export(
+    run: Finished,
+    format: Annotated[str, typer.Option("--format", help="safetensors, onnx or torch-export.")] = "safetensors",
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Default: RUN/export/model.safetensors, .onnx or .pt2.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Export a model: images in, probabilities out, with its preprocessing and class names; compared with torch."""
+    done = export_model(Run.open(run), format, out)
+    length = done.path.stat().st_size
+    if json:
+        about = {"path": str(done.path), "format": done.format, "max_difference": done.difference, "bytes": length}
+        print_json(about)
+        return
+    err.print(f"largest difference of a probability from torch: {done.difference:.2g} (allowed {TOLERANCE:g})")
+    console.print(f"{done.path} ({size(length)})", markup=False, soft_wrap=True)

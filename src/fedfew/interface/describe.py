@@ -1,0 +1,109 @@
+"""One method, aggregator, objective, model, dataset or partition with its settings; one preset with every key."""
+
+import difflib
+import inspect
+import sys
+from typing import Any
+
+import typer
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.files import presets
+from fedfew.config.names import imported, is_own, method_class
+from fedfew.config.schema import load, read
+from fedfew.core import toml
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import settings_of
+from fedfew.data import DATASETS, PARTITIONS
+from fedfew.interface.console import out, print_json
+from fedfew.methods import METHODS
+from fedfew.models import MODELS
+from fedfew.objectives import OBJECTIVES
+
+REGISTRIES: dict[str, Any] = {
+    "method": METHODS,
+    "aggregator": AGGREGATORS,
+    "objective": OBJECTIVES,
+    "model": MODELS,
+    "dataset": DATASETS,
+    "partition": PARTITIONS,
+}
+TELLING = ("paper-tuned", "semifl", "fl2")
+"""Presets that show a name at its best where several use it."""
+
+
+def whole(name: str, json: bool) -> None:
+    """A preset or a config file as run.toml would hold it."""
+    document = load(name).document
+    if json:
+        print_json(document)
+    else:
+        typer.echo(toml.dumps(document), nl=False)
+
+
+def describe(name: str, json: bool) -> None:
+    """What a name stands for, its settings and the aggregators it does not fit."""
+    registries = {"own": {name: imported(name, "methods")}} if is_own(name) else REGISTRIES
+    kind = next((kind for kind, names in registries.items() if name in names), None)
+    if kind is None:
+        _preset(name, json)
+        return
+    target = registries[kind][name]
+    settings = settings_of(target)
+    about = _about(kind, target)
+    unfit = method_class(target).unfit if kind == "method" else {}
+    preset = name if name in presets() else _preset_with(kind, name)
+    if json:
+        values = {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}
+        print_json({"name": name, "kind": kind, "about": about, "settings": values, "unfit": unfit, "preset": preset})
+        return
+    out.print(f"[bold]{name}[/] ({kind})\n")
+    out.print(about, markup=False, soft_wrap=True)
+    out.print("\n[bold]settings[/]" if settings else "\nno settings")
+    for setting in settings.values():
+        out.print(f"  {setting.name:20} {setting.default!r:14} {setting.doc}", markup=False, soft_wrap=True)
+    if unfit:
+        out.print("\n[bold]aggregators that do not fit[/]")
+    for aggregator, reason in unfit.items():
+        out.print(f"  {aggregator:20} {reason}", markup=False, soft_wrap=True)
+    if preset:
+        out.print(f"\npreset: fedfew run {preset}", markup=False)
+
+
+def _preset(name: str, json: bool) -> None:
+    """A published method that is a preset of parts: say which."""
+    about = presets().get(name)
+    if about is None:
+        known = [entry for names in REGISTRIES.values() for entry in names]
+        close = difflib.get_close_matches(name, [*known, *presets()], 1)
+        hint = f"Did you mean {close[0]}?" if close else "`fedfew methods` lists all names"
+        raise FedfewError("E105", "methods", f"{name!r} is unknown", hint)
+    config = load(name)
+    parts = {section: config[section] for section in ("method", "objective", "aggregator", "vote", "compression")}
+    if json:
+        print_json({"name": name, "kind": "preset", "about": about, "parts": parts, "preset": name})
+        return
+    out.print(f"[bold]{name}[/] (preset)\n\n{about}\n\nmade of")
+    for section in ("method", "objective", "aggregator"):
+        out.print(f"  {section:20} {parts[section]['name']}", markup=False)
+    out.print(f"\nall keys: fedfew presets {name}\npreset: fedfew run {name}", markup=False)
+
+
+def _preset_with(kind: str, name: str) -> str | None:
+    """The first preset that names it, where none has its name."""
+    if kind not in ("method", "aggregator", "objective"):
+        return None
+    known = sorted(presets(), key=lambda preset: preset not in TELLING)
+    return next((preset for preset in known if read(preset)[0].get(kind, {}).get("name") == name), None)
+
+
+def _about(kind: str, target: Any) -> str:
+    """Its docstring; before it the module's, which has citation and equation, where a module is about one family."""
+    own = inspect.getdoc(target) or ""
+    module = sys.modules[target.__module__]
+    if kind == "method":
+        return inspect.getdoc(module) or own
+    shared = module.__name__ == "fedfew.aggregators.weighted" or not module.__name__.startswith(
+        ("fedfew.aggregators", "fedfew.objectives")
+    )
+    return own if shared else f"{inspect.getdoc(module)}\n\n{own}"

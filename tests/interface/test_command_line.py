@@ -1,0 +1,116 @@
+"""The command line itself: the source says what the modules have, nothing waits for torch, hints help."""
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from tests.interface.fedfew_command import fedfew
+
+from fedfew import __version__
+from fedfew.interface.cli import app
+from fedfew.interface.commands.catalog import REGISTRIES
+from fedfew.interface.lazy import COMMANDS, LazyGroup
+from fedfew.interface.outline import registry, signature, summary
+
+Capture = pytest.CaptureFixture[str]
+
+
+def targets(group: LazyGroup = app, *above: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every command as it is typed, and the ``module:function`` it stands for."""
+    for name, target in group.targets.items():
+        if isinstance(target, str):
+            yield (*above, name), f"{COMMANDS}.{target}"
+        else:
+            yield from targets(target, *above, name)
+
+
+EVERY = dict(targets())
+LOADED = """
+import sys
+from fedfew.interface.cli import main
+for words in {commands!r}:
+    sys.argv = ["fedfew", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, words
+heavy = {{"torch", "numpy", "scipy", "matplotlib", "PIL", "safetensors", "plotly", "flwr"}}
+print("loaded:", sorted(heavy & set(sys.modules)))
+"""
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any, list[dict[str, Any]]]]:
+    """Names, types, defaults and the options' own settings."""
+    hints = get_type_hints(function, include_extras=True)
+    return [
+        (
+            p.name,
+            get_args(hints[p.name])[:1] or hints[p.name],
+            p.default,
+            [vars(n) for n in get_args(hints[p.name])[1:]],
+        )
+        for p in inspect.signature(function).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("target", EVERY.values())
+def test_the_source_says_what_the_module_has(target: str) -> None:
+    module, _, name = target.partition(":")
+    real, read = getattr(import_module(module), name), signature(target)
+    assert read is not real, "its parameters need more than light imports"
+    assert parameters(read) == parameters(real)
+    assert summary(target) == (inspect.getdoc(real) or "").partition("\n")[0] != ""
+
+
+@pytest.mark.parametrize("target", REGISTRIES.values())
+def test_registries_are_read_as_they_are(target: str) -> None:
+    module, _, variable = target.partition(":")
+    real, read = getattr(import_module(module), variable), registry(target)
+    assert list(read) == list(real)
+    for name, place in read.items():
+        home, _, attribute = place.partition(":")
+        assert getattr(import_module(home), attribute) is real[name]
+        assert summary(place), f"{name} says nothing about itself"
+
+
+def test_nothing_that_only_shows_text_waits_for_torch() -> None:
+    commands = [["--help"], ["--version"], ["methods"], ["presets"], ["ls"], ["explain", "E104"], ["data", "--help"]]
+    commands += [[*words, "--help"] for words in EVERY]
+    script = LOADED.format(commands=commands)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "loaded: []"
+    assert done.stdout.count("Usage: fedfew") == len(EVERY) + 2
+
+
+def test_version(capsys: Capture) -> None:
+    assert fedfew(capsys, "--version").out == f"fedfew {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "never"),
+    [
+        (["run", "quick", "--rounds", "3"], "did you mean --set rounds=3?", "--out"),
+        (["run", "quick", "--client.lr=0.1"], "did you mean --set client.lr=0.1?", "Did you mean"),
+        (["sweep", "quick", "--min-updates"], "did you mean --set min_updates=VALUE?", "Did you mean"),
+        (["run", "quick", "--outt", "x"], "Did you mean --out?", "--set"),
+        (["explain", "--rounds", "3"], "No such option: --rounds.", "mean"),
+        (["rnu", "quick"], "No such command: rnu. Did you mean run?", "run'"),
+        (["deploy", "docter"], "Did you mean doctor?", "doctor'"),
+        (["zzz"], "No such command: zzz.", "mean"),
+    ],
+)
+def test_a_word_that_is_not_known(words: list[str], says: str, never: str, capsys: Capture) -> None:
+    said = fedfew(capsys, *words)
+    text = " ".join(said.err.replace("│", " ").split())
+    assert said.status == 2
+    assert says in text
+    assert never not in text
+    assert text.count("mean") <= 1
+
+
+def test_arguments_have_their_help(capsys: Capture) -> None:
+    assert "A preset's name or a TOML file." in fedfew(capsys, "run", "--help").out
