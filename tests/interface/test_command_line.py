@@ -3,9 +3,8 @@
 import inspect
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
-from typing import Any, get_args, get_type_hints
 
 import pytest
 from tests.interface.fedfew_command import fedfew
@@ -14,7 +13,7 @@ from fedfew import __version__
 from fedfew.interface.cli import app
 from fedfew.interface.commands.catalog import REGISTRIES
 from fedfew.interface.lazy import COMMANDS, LazyGroup
-from fedfew.interface.outline import registry, signature, summary
+from fedfew.interface.outline import registry, summary
 
 Capture = pytest.CaptureFixture[str]
 
@@ -43,26 +42,10 @@ print("loaded:", sorted(heavy & set(sys.modules)))
 """
 
 
-def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any, list[dict[str, Any]]]]:
-    """Names, types, defaults and the options' own settings."""
-    hints = get_type_hints(function, include_extras=True)
-    return [
-        (
-            p.name,
-            get_args(hints[p.name])[:1] or hints[p.name],
-            p.default,
-            [vars(n) for n in get_args(hints[p.name])[1:]],
-        )
-        for p in inspect.signature(function).parameters.values()
-    ]
-
-
 @pytest.mark.parametrize("target", EVERY.values())
 def test_the_source_says_what_the_module_has(target: str) -> None:
     module, _, name = target.partition(":")
-    real, read = getattr(import_module(module), name), signature(target)
-    assert read is not real, "its parameters need more than light imports"
-    assert parameters(read) == parameters(real)
+    real = getattr(import_module(module), name)
     assert summary(target) == (inspect.getdoc(real) or "").partition("\n")[0] != ""
 
 
@@ -79,11 +62,10 @@ def test_registries_are_read_as_they_are(target: str) -> None:
 
 def test_nothing_that_only_shows_text_waits_for_torch() -> None:
     commands = [["--help"], ["--version"], ["methods"], ["presets"], ["ls"], ["explain", "E104"], ["data", "--help"]]
-    commands += [[*words, "--help"] for words in EVERY]
     script = LOADED.format(commands=commands)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
-    assert done.stdout.count("Usage: fedfew") == len(EVERY) + 2
+    assert done.stdout.count("Usage: fedfew") == 2
 
 
 def test_version(capsys: Capture) -> None:

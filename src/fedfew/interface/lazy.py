@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Mapping
-from functools import wraps
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -12,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
 from fedfew.core.extras import require
-from fedfew.interface.outline import signature, summary
+from fedfew.interface.outline import summary
 
 COMMANDS = "fedfew.interface.commands"
 
@@ -65,15 +64,11 @@ class LazyGroup(TyperGroup):
         return name, self._command(name, target) if isinstance(target, str) else target, rest
 
     def _command(self, name: str, target: str) -> click.Command:
-        """Options as they are in the source; the module is imported once they are understood."""
+        """The command's function with its options; its module is imported here."""
+        if self.extra:
+            require(self.extra, f"fedfew {self.name}")
         module, _, function = f"{COMMANDS}.{target}".partition(":")
-
-        @wraps(signature(f"{module}:{function}"))
-        def call(**options: Any) -> None:
-            if self.extra:
-                require(self.extra, f"fedfew {self.name}")
-            getattr(import_module(module), function)(**options)
-
+        call = getattr(import_module(module), function)
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
         app.command(name, cls=Command)(call)
         made, hints = typer.main.get_command(app), get_type_hints(call, include_extras=True)

@@ -1,14 +1,10 @@
-"""What a module says about itself, read from its source: names, help lines and options without importing torch."""
+"""What a module says about itself, read from its source: names and help lines without importing torch."""
 
 import ast
-from collections.abc import Callable
 from functools import cache
-from importlib import import_module, resources
-from typing import Any
+from importlib import resources
 
 ROOT = resources.files("fedfew")
-LIGHT = ("pathlib", "typing", "typer", "fedfew.interface.options")
-"""What a command's parameters are written with."""
 
 
 def summary(target: str) -> str:
@@ -30,29 +26,6 @@ def registry(target: str) -> dict[str, str]:
             names = {k.value: v.id for k, v in pairs if isinstance(k, ast.Constant) and isinstance(v, ast.Name)}
             return {str(name): homes.get(made, f"{module}:{made}") for name, made in names.items()}
     raise LookupError(target)
-
-
-def signature(target: str) -> Callable[..., Any]:
-    """A function with the parameters and docstring of ``package.module:name`` and no body.
-
-    Of the module, only its light imports and its constants are executed. A function that needs more is imported.
-    """
-    module, _, name = target.partition(":")
-    kept = [node for node in _tree(module).body if isinstance(node, ast.Assign) or _is_light(node)]
-    shell = [ast.FunctionDef(**{**vars(node), "body": node.body[:1]}) for node in _definitions(module, name)]
-    space: dict[str, Any] = {"__name__": module}
-    try:
-        exec(compile(ast.Module([*kept, *shell], []), module, "exec"), space)
-        found: Callable[..., Any] = space[name]
-    except (NameError, KeyError):
-        found = getattr(import_module(module), name)
-    return found
-
-
-def _is_light(node: ast.stmt) -> bool:
-    if isinstance(node, ast.Import):
-        return all(alias.name in LIGHT for alias in node.names)
-    return isinstance(node, ast.ImportFrom) and node.module in LIGHT
 
 
 def _definitions(module: str, name: str) -> list[ast.FunctionDef | ast.ClassDef]:

@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedfew.models.backbones import efficientnet_lite0, timm_model, transformers_model
+from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
+from fedfew.models.backbones.timm_model import timm_model
+from fedfew.models.backbones.transformers_model import transformers_model
 from fedfew.models.cnn import cnn
 from fedfew.models.resnet9 import resnet9
 from fedfew.models.wrn import wrn
