@@ -147,6 +147,8 @@ class Expected:
     """True for a change by itself, so that the norm bound holds for it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+    per_example: float = 0.0
+    """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
 
 
 Schema = dict[str, Expected]

@@ -10,6 +10,7 @@ from fedfew.methods.fedbn import FedBN
 from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmatch import FedMatch, FedMatchLite
 from fedfew.methods.fedmix import FedMix
+from fedfew.methods.fedmoments import FedMoments
 from fedfew.methods.fedsiam import FedSiam, FedSiamPi
 from fedfew.methods.fl2 import FL2
 from fedfew.methods.grouping import Grouping
@@ -18,6 +19,7 @@ from fedfew.methods.server_only import ServerOnly
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedfew": FedFew,
+    "fedmoments": FedMoments,
     "fedmix": FedMix,
     "fedmatch": FedMatch,
     "fedmatch-lite": FedMatchLite,

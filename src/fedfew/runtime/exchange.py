@@ -122,11 +122,12 @@ def checker(clients: Clients, wire: Wire, layout: Layout) -> Callable[[ClientUpd
     An answer is checked as it came and, where a transform has encoded it, once more as what it means.
     """
     *_, travels = schemas = wire.schemas(layout)
+    decodes = any(type(transform).decode is not Transform.decode for transform in wire.transforms)
 
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
         fault = clients.gate.check(update, payload, travels, size)
-        if fault is not None or travels == schemas[0]:
+        if fault is not None or not decodes:
             return fault or update
         decoded = wire.decode(update, payload, layout)
         return clients.gate.check(decoded, payload, schemas[0], size) or decoded

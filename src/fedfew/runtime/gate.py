@@ -33,12 +33,14 @@ class Gate:
             or _name_fault(update.reply, schema)
             or _size_fault(update.reply, schema)
             or _form_fault(update.reply, schema)
-            or self._value_fault(update.reply, payload, schema)
+            or self._value_fault(update.reply, payload, schema, update.examples if size is None else size)
             or _metric_fault(update.metrics)
         )
         return Missing(update.client, *fault) if fault else None
 
-    def _value_fault(self, reply: Mapping[str, Tensor], payload: Payload, schema: Schema) -> tuple[str, str] | None:
+    def _value_fault(
+        self, reply: Mapping[str, Tensor], payload: Payload, schema: Schema, examples: int
+    ) -> tuple[str, str] | None:
         for name, expected in schema.items():
             tensor = reply[name]
             if expected.index:
@@ -50,6 +52,8 @@ class Gate:
             fault = self._norm_fault(name, tensor, payload, expected)
             if fault:
                 return fault
+            if expected.per_example and _norm(tensor) > 1.01 * expected.per_example * examples:
+                return "E406", f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give"
         lengths = {len(reply[name]) for name, expected in schema.items() if None in expected.shape}
         return ("E402", "tensors that belong together have different lengths") if len(lengths) > 1 else None
 

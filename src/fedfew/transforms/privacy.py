@@ -9,12 +9,13 @@ Two data sets of a client move ``sent`` by at most 2C before the noise, whatever
 mechanism of multiplier z/2 for the whole data of the client. Nothing else leaves: no counts, no metrics.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
 
+from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
 
@@ -39,11 +40,16 @@ class Private(Transform):
     clip: float
     noise: float
 
+    def travels(self, schema: Schema, layout: Layout) -> Schema:
+        """Sums with noise on them are bounded by the clip, not by a number of images, which does not leave."""
+        return {name: replace(expected, per_example=0.0) for name, expected in schema.items()}
+
     def outgoing(
         self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
     ) -> Trained:
         """Clips all vectors of the reply together, then adds the noise."""
-        sent = {name: payload[schema[name].near] for name in sorted(schema)}
+        near = {name: schema[name].near for name in sorted(schema)}  # sums stand by themselves: nothing is near them
+        sent = {name: payload[near[name]] if near[name] else torch.zeros_like(trained.reply[name]) for name in near}
         changes = {name: trained.reply[name] - sent[name] for name in sent}
         norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
         scale = min(1.0, self.clip / norm) if norm else 1.0
@@ -56,5 +62,5 @@ class Private(Transform):
 
 
 def unprotected(schema: Schema) -> list[str]:
-    """Which tensors of a reply are no vectors near one that was sent, so that clipping and noise have no meaning."""
-    return [name for name, expected in schema.items() if not expected.near]
+    """Which tensors of a reply are neither near a vector that was sent nor bounded sums: noise has no meaning there."""
+    return [name for name, expected in schema.items() if not expected.near and not expected.per_example]

@@ -1,0 +1,309 @@
+"""fedmoments, our own method for frozen features: clients send class moments, and their differences tell the classes.
+
+    survey:    each client sends Σ x and Σ x xᵀ once; the server whitens the features and finds, in the spread of the
+               clients' means, the directions in which classes differ and how skewed clients are (α)
+    client k:  z = x W + b;   r ∝ softmax(z)·π_k,  π_k = (Σ r + α m)/(n_k + α);   sends Σ r and Σ r xᵀ
+    server:    M_c = (Σ r x + labeled sums + κ n_c M_c⁰)/(…), shrunk by the prior;   S = total − between;   W = S⁻¹M
+               b holds every class at its share m_c;   T such that the mean confidence without π_k is ``confidence``
+    model:     the same moments in more directions, corrected by the labels as far as cross-validation on them says
+
+A generative step is evidence where a prior-corrected loss on one's own predictions has no gradient: it moves class
+means by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
+clients do not drift; only sums leave a client; and α, the temperature, when to stop and how much to trust the clients
+follow from the sums and the server's labels. ``training/moments.py`` derives how skewed sites become an advantage.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Contribution,
+    Expected,
+    Method,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.updates import scalar
+from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.training.moments import (
+    TEMPERATURES,
+    Prior,
+    Space,
+    Survey,
+    class_sums,
+    corrected,
+    linear,
+    prior_of,
+    responsibilities,
+    sureness,
+    temperature_for,
+)
+from fedfew.training.sgd import LocalSGD, Supervised
+
+SUMS = "the clients send sums of features, not models"
+PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
+"""No image adds more than this to the length of a client's sums."""
+
+
+@dataclass(frozen=True)
+class FedMoments(Method):
+    """Class moments from clients of different class mix; for models with a frozen backbone."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    width: Annotated[Count, Doc("principal directions of the features in which EM works")] = 128
+    wide: Annotated[Count, Doc("principal directions of the final model")] = 512
+    mix: Annotated[Literal["even", "labels"], Doc("classes' shares over all clients: equal, or the labels'")] = "even"
+    confidence: Annotated[Fraction, Doc("mean confidence of the model, without a client's mix, that sets T")] = 0.75
+    label_weight: Annotated[NonNegative, Doc("κ: images without label that one label outweighs in a class mean")] = 50.0
+    evidence: Annotated[Positive, Doc("images a class whose mean the prior shrinks like")] = 30.0
+    steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
+    settled: Annotated[Fraction, Doc("EM stops when fewer than this share of images changes class in a round")] = 0.02
+    survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, or those of all clients")] = 5000
+    unfit: ClassVar[Mapping[str, str]] = {"fednova": SUMS, "fltrust": SUMS, "status": SUMS}
+
+    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
+        """Features must stay what they are."""
+        if document["model"].get("train") != "head":
+            what = "fedmoments works on the features of a frozen backbone"
+            yield FedfewError(
+                "E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"'
+            )
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """Before the first answer: the best that the labels give by themselves."""
+        if not state.unheard:
+            return replace(state, sigma=state.omega)
+        x = features(site.labeled.images)
+        nothing = torch.zeros(len(x), site.classes, dtype=torch.float64)
+        centre = x.mean(0)
+        scale = 1 / (x - centre).norm(dim=1).mean()
+        _, weight, bias = corrected((x - centre) * scale * x.shape[1] ** 0.25, site.labeled.labels, nothing, nothing,
+                                    site.classes)  # fmt: skip
+        weight = weight * scale * x.shape[1] ** 0.25
+        omega = as_model(site, weight, bias - centre @ weight)
+        return replace(state, omega=omega, sigma=omega)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        """Nothing but a question in the survey; then the scores' weights, those of the round before, α and m."""
+        if "weight" not in state.extra:
+            return {"survey": scalar(1.0)}
+        names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
+        return {name: state.extra[name] for name in names}
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """Sums over the client's images: moments of the features, or of the classes."""
+        x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
+        if "survey" in payload:
+            rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
+            return Trained({"sums": torch.cat([x.sum(0), (x.T @ x)[rows, columns]]).float()}, {"steps": 1.0})
+        scores = x @ payload["weight"].double() + payload["bias"].double()
+        before = x @ payload["previous_weight"].double() + payload["previous_bias"].double()
+        r = responsibilities(scores, float(payload["alpha"]), payload["mix"].double(), self.steps)
+        moved = (scores.argmax(1) != before.argmax(1)).double().sum()
+        curve = sureness(scores * float(payload["temperature"]))
+        sums = torch.cat([r.sum(0), (r.T @ x).flatten(), moved[None], curve]).float()
+        return Trained({"sums": sums}, {"coverage": 1.0, "steps": 1.0}, r.argmax(1))
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        """The survey, until enough was seen; then M-steps, until the classes have settled."""
+        if "weight" not in state.extra:
+            return self._survey(state, updates, site)
+        return self._step(state, updates, site)
+
+    # --- the survey
+
+    def _survey(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
+        width = site.labeled.images.shape[-1]
+        size = width + width * (width + 1) // 2
+        fresh = [u for u in updates if state.participation[u.client] == 1 and u.reply["sums"].shape == (size,)]
+        extra = dict(state.extra)
+        counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
+        sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
+        between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
+        for update in fresh:
+            own, n = update.reply["sums"].double(), max(update.examples, 1)
+            counts = counts + torch.tensor([n, n**2, 1.0], dtype=torch.float64)
+            sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
+        extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
+        enough = float(counts[0]) >= self.survey or len(fresh) < max(len(updates), 1)
+        metrics = {"surveyed": float(counts[0])}
+        if not enough or not counts[0]:
+            return replace(state, extra=extra, metrics=metrics)
+        second = torch.zeros(width, width, dtype=torch.float64)
+        second[*torch.triu_indices(width, width)] = sums[width:]
+        images, squares, clients = counts.tolist()
+        whole = second + second.triu(1).T
+        found = self._begin(Survey(images, squares, clients, sums[:width], whole, between), site)
+        kept = {name: tensor for name, tensor in extra.items() if not name.startswith("survey_")}
+        metrics |= {"alpha": float(found["alpha"]), "directions": float(found["seen"])}
+        return replace(state, extra=kept | found, metrics=metrics)
+
+    def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
+        """Whitened space, prior, first scores: class means of the labels, shrunk by what the clients' spread says."""
+        x, labels = features(site.labeled.images), site.labeled.labels
+        space = Space.of(survey, min(self.wide, x.shape[1]))
+        width = min(self.width, space.basis.shape[1])
+        mine = space(x)
+        prior = prior_of(survey, space, width, mine, labels, WEAK)
+        counts = torch.bincount(labels, minlength=site.classes).double()
+        anchor = prior.shrunk(class_sums(mine[:, :width], labels, site.classes) / counts[:, None].clamp_min(1), counts)
+        head = torch.linalg.solve(prior.within, anchor.T)
+        norm = (anchor.T * head).sum(0).clamp_min(1e-6).sqrt()
+        head = head / norm * norm.mean()  # no class wins by its length
+        # the labeled images are those the scores were made of, so the model is surer of them than of others
+        temperature = temperature_for(sureness(mine[:, :width] @ head) / len(mine), min(0.9, self.confidence + 0.1))
+        mix = counts / counts.sum() if self.mix == "labels" else torch.full_like(counts, 1 / site.classes)
+        extra = {
+            "centre": space.centre, "basis": space.basis, "values": space.values, "gamma": prior.gamma,
+            "within": prior.within, "alpha": scalar(prior.alpha), "seen": scalar(prior.seen), "anchor": anchor,
+            "images": scalar(survey.images), "mix": mix, "balance": torch.zeros_like(mix), "done": scalar(0.0),
+        }  # fmt: skip
+        return extra | self._scores(extra, head, torch.zeros_like(mix), temperature, {})
+
+    @staticmethod
+    def _scores(
+        extra: Mapping[str, Tensor], head: Tensor, bias: Tensor, temperature: float, before: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Weights for raw features at the temperature, with the class balance; and those of the round before."""
+        weight = extra["basis"][:, : len(head)] @ head / temperature
+        offset = bias / temperature + extra["balance"] - extra["centre"] @ weight
+        now = {"weight": weight.float(), "bias": offset.float(), "temperature": scalar(temperature)}
+        earlier = {"weight": torch.zeros_like(now["weight"]), "bias": torch.zeros_like(now["bias"])} | dict(before)
+        return now | {"previous_weight": earlier["weight"], "previous_bias": earlier["bias"]}
+
+    # --- a round of EM
+
+    def _step(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
+        extra, classes = dict(state.extra), site.classes
+        width = len(extra["centre"])
+        size = classes * (width + 1) + 1 + len(TEMPERATURES)
+        parts = [
+            Contribution(u.client, u.reply["sums"] / max(u.examples, 1), u.examples, state.participation[u.client])
+            for u in updates
+            if u.reply["sums"].shape == (size,) and u.examples
+        ]
+        if not parts:
+            return state
+        nothing = torch.zeros(size)
+        mean = self.aggregator(parts, nothing, nothing)
+        share = min(1.0, sum(part.examples for part in parts) / float(extra["images"]))
+        steps = float(extra.get("steps_done", torch.zeros(()))) + 1
+        rate = max(share, 1 / steps)  # a mean over the first rounds, then over as many as all clients need to be heard
+        sums = mean.vector.double()
+        if "sums" in extra:
+            sums = (1 - rate) * extra["sums"] + rate * sums
+        extra |= {"sums": sums, "steps_done": scalar(steps)}
+        counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
+        if not float(extra["done"]):
+            extra |= self._m_step(extra, site, counts, moments, curve / counts.sum(), min(1.0, 2 * share))
+            lean = float((counts / counts.sum() / extra["mix"]).clamp_min(1e-4).log().abs().max())
+            quiet = steps > max(1 / share, 1) and moved < self.settled and lean < EVEN
+            extra["done"] = scalar(float(quiet))
+        omega, strength = self._model(extra, site, counts, moments)
+        metrics = {"moved": moved, "alpha": float(extra["alpha"]), "trust": strength}
+        metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
+        return replace(state, omega=omega, extra=extra, weights=mean.weights, metrics=metrics)
+
+    def _m_step(
+        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor, curve: Tensor, pace: float
+    ) -> dict[str, Tensor]:
+        """Class means from the sums and the labels, shrunk by the prior; one covariance; the balance of the classes."""
+        space, prior = Space(extra["centre"], extra["basis"], extra["values"]), prior_in(extra)
+        d = len(prior.gamma)
+        mine = space(features(site.labeled.images), d)
+        labels = torch.bincount(site.labeled.labels, minlength=site.classes).double()
+        both, pull = counts + labels, self.label_weight * labels[:, None]
+        total = space.sums(counts, moments)[:, :d] + class_sums(mine, site.labeled.labels, site.classes)
+        means = (total + pull * extra["anchor"]) / (both[:, None] + pull)
+        means = prior.shrunk(means, torch.full_like(labels, self.evidence))
+        eye = torch.eye(d, dtype=torch.float64)
+        second = float(extra["images"]) * eye + mine.T @ mine
+        within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
+        lean = (counts / counts.sum() / extra["mix"]).clamp_min(1e-4).log()
+        balance = {"balance": extra["balance"] - pace * lean}
+        before = {"weight": extra["weight"], "bias": extra["bias"]}
+        temperature = temperature_for(curve, self.confidence)
+        return balance | self._scores(dict(extra) | balance, *linear(means, within), temperature, before)
+
+    def _model(
+        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
+    ) -> tuple[Vector, float]:
+        """Gaussian classes in all directions, with the labels' correction, as a linear head on raw features."""
+        space = Space(extra["centre"], extra["basis"], extra["values"])
+        mine, labels = space(features(site.labeled.images)), site.labeled.labels
+        there, sums = space.sums(counts, moments), class_sums(mine, labels, site.classes)
+        known = torch.bincount(labels, minlength=site.classes).double()
+        eye = float(extra["images"]) * torch.eye(mine.shape[1], dtype=torch.float64)
+
+        def head(more: Tensor, labeled: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+            both = counts + more
+            means = (there + labeled) / both[:, None].clamp_min(1e-3)
+            within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
+            return linear(means, within + WIDE_RIDGE * eye / float(extra["images"]))
+
+        alone = head(torch.zeros_like(known), torch.zeros_like(sums), torch.zeros_like(eye))
+        whole = head(known, sums, mine.T @ mine)
+        scale = (space.values / space.values.mean()).sqrt()
+        strength, weight, bias = corrected(
+            mine * scale, labels, mine @ alone[0] + alone[1], mine @ whole[0] + whole[1], site.classes
+        )
+        head_w, head_b = strength * whole[0] + scale[:, None] * weight, strength * whole[1] + bias
+        full = space.basis @ head_w
+        return as_model(site, full, head_b - space.centre @ full), strength
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        """{"sums"}: as long as the survey or the class moments are."""
+        classes, width = layout.shapes[0]
+        longest = max(width + width * (width + 1) // 2, classes * (width + 1) + 1 + len(TEMPERATURES))
+        return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE)}
+
+
+WEAK = 0.5
+"""Between-class share assumed along the first principal direction, where the clients tell nothing."""
+EVEN = 0.1
+"""Classes are balanced when none is further from its share than this, in logarithms."""
+RIDGE, WIDE_RIDGE = 0.02, 0.1
+
+
+def features(images: Tensor) -> Tensor:
+    """Features of images (N×V×d), the mean over their views, in float64 and no longer than they can be."""
+    x = images.double().mean(1)
+    shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+    return shortened
+
+
+def split(mean: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
+    """Means over images as sums over all: Σ r, Σ r x; the share of images that moved; the sureness curve."""
+    counts = mean[:classes].clamp_min(1e-9)
+    scale = images / counts.sum()
+    moments = mean[classes : classes * (width + 1)].view(classes, width)
+    moved = float(mean[classes * (width + 1)] / counts.sum())
+    return counts * scale, moments * scale, moved, mean[-len(TEMPERATURES) :] * scale
+
+
+def prior_in(extra: Mapping[str, Tensor]) -> Prior:
+    """The prior as the state keeps it."""
+    return Prior(extra["gamma"], extra["within"], float(extra["alpha"]), int(extra["seen"]))
+
+
+def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
+    """A linear head D×C as the network's vector."""
+    names = site.network.layout.names
+    return site.network.layout.pack({names[0]: weight.T.float(), names[1]: bias.float()})
