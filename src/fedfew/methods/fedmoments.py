@@ -4,7 +4,7 @@
                clients' means, the directions in which classes differ and how skewed clients are (α)
     client k:  z = x W + b;   r ∝ softmax(z)·π_k,  π_k = (Σ r + α m)/(n_k + α);   sends Σ r and Σ r xᵀ
     server:    M_c = (Σ r x + labeled sums + κ n_c M_c⁰)/(…), shrunk by the prior;   S = total − between;   W = S⁻¹M
-               b holds every class at its share m_c;   T such that the mean confidence without π_k is ``confidence``
+               T such that the mean confidence without π_k is ``confidence``; EM stops where classes have settled
     model:     the same moments in more directions, corrected by the labels as far as cross-validation on them says
 
 A generative step is evidence where a prior-corrected loss on one's own predictions has no gradient: it moves class
@@ -74,6 +74,7 @@ class FedMoments(Method):
     steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
     settled: Annotated[Fraction, Doc("EM stops when fewer than this share of images changes class in a round")] = 0.02
     survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, or those of all clients")] = 5000
+    hear: Annotated[Fraction, Doc("share of the surveyed images that is heard, over rounds, before a step of EM")] = 0.5
     unfit: ClassVar[Mapping[str, str]] = {"fednova": SUMS, "fltrust": SUMS, "status": SUMS}
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
@@ -110,7 +111,8 @@ class FedMoments(Method):
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
         if "survey" in payload:
             rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
-            return Trained({"sums": torch.cat([x.sum(0), (x.T @ x)[rows, columns]]).float()}, {"steps": 1.0})
+            second = (x.float().T @ x.float())[rows, columns]
+            return Trained({"sums": torch.cat([x.sum(0).float(), second])}, {"steps": 1.0})
         scores = x @ payload["weight"].double() + payload["bias"].double()
         before = x @ payload["previous_weight"].double() + payload["previous_bias"].double()
         r = responsibilities(scores, float(payload["alpha"]), payload["mix"].double(), self.steps)
@@ -173,7 +175,7 @@ class FedMoments(Method):
         extra = {
             "centre": space.centre, "basis": space.basis, "values": space.values, "gamma": prior.gamma,
             "within": prior.within, "alpha": scalar(prior.alpha), "seen": scalar(prior.seen), "anchor": anchor,
-            "images": scalar(survey.images), "mix": mix, "balance": torch.zeros_like(mix), "done": scalar(0.0),
+            "images": scalar(survey.images), "mix": mix, "done": scalar(0.0),
         }  # fmt: skip
         return extra | self._scores(extra, head, torch.zeros_like(mix), temperature, {})
 
@@ -181,9 +183,9 @@ class FedMoments(Method):
     def _scores(
         extra: Mapping[str, Tensor], head: Tensor, bias: Tensor, temperature: float, before: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Weights for raw features at the temperature, with the class balance; and those of the round before."""
+        """Weights for raw features at the temperature, and those of the step before."""
         weight = extra["basis"][:, : len(head)] @ head / temperature
-        offset = bias / temperature + extra["balance"] - extra["centre"] @ weight
+        offset = bias / temperature - extra["centre"] @ weight
         now = {"weight": weight.float(), "bias": offset.float(), "temperature": scalar(temperature)}
         earlier = {"weight": torch.zeros_like(now["weight"]), "bias": torch.zeros_like(now["bias"])} | dict(before)
         return now | {"previous_weight": earlier["weight"], "previous_bias": earlier["bias"]}
@@ -203,28 +205,27 @@ class FedMoments(Method):
             return state
         nothing = torch.zeros(size)
         mean = self.aggregator(parts, nothing, nothing)
-        share = min(1.0, sum(part.examples for part in parts) / float(extra["images"]))
-        steps = float(extra.get("steps_done", torch.zeros(()))) + 1
-        rate = max(share, 1 / steps)  # a mean over the first rounds, then over as many as all clients need to be heard
-        sums = mean.vector.double()
-        if "sums" in extra:
-            sums = (1 - rate) * extra["sums"] + rate * sums
-        extra |= {"sums": sums, "steps_done": scalar(steps)}
+        images = float(sum(part.examples for part in parts))
+        heard = images + float(extra.get("heard", torch.zeros(())))
+        sums = images * mean.vector.double() + extra.get("sums", torch.zeros(size, dtype=torch.float64))
+        extra |= {"heard": scalar(heard), "sums": sums}
+        state = replace(state, extra=extra, weights=mean.weights)
+        if heard < self.hear * float(extra["images"]) or float(extra["done"]):
+            return replace(state, metrics={"settled": float(extra["done"])})
         counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
-        if not float(extra["done"]):
-            extra |= self._m_step(extra, site, counts, moments, curve / counts.sum(), min(1.0, 2 * share))
-            lean = float((counts / counts.sum() / extra["mix"]).clamp_min(1e-4).log().abs().max())
-            quiet = steps > max(1 / share, 1) and moved < self.settled and lean < EVEN
-            extra["done"] = scalar(float(quiet))
         omega, strength = self._model(extra, site, counts, moments)
+        first = not bool(extra["previous_weight"].any())
+        extra |= self._m_step(extra, site, counts, moments, curve)
+        extra |= {"done": scalar(float(not first and moved < self.settled))}
+        del extra["heard"], extra["sums"]
         metrics = {"moved": moved, "alpha": float(extra["alpha"]), "trust": strength}
         metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
-        return replace(state, omega=omega, extra=extra, weights=mean.weights, metrics=metrics)
+        return replace(state, omega=omega, extra=extra, metrics=metrics)
 
     def _m_step(
-        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor, curve: Tensor, pace: float
+        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor, curve: Tensor
     ) -> dict[str, Tensor]:
-        """Class means from the sums and the labels, shrunk by the prior; one covariance; the balance of the classes."""
+        """Class means from the sums and the labels, shrunk by the prior, with one covariance; T for the next step."""
         space, prior = Space(extra["centre"], extra["basis"], extra["values"]), prior_in(extra)
         d = len(prior.gamma)
         mine = space(features(site.labeled.images), d)
@@ -236,11 +237,8 @@ class FedMoments(Method):
         eye = torch.eye(d, dtype=torch.float64)
         second = float(extra["images"]) * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
-        lean = (counts / counts.sum() / extra["mix"]).clamp_min(1e-4).log()
-        balance = {"balance": extra["balance"] - pace * lean}
         before = {"weight": extra["weight"], "bias": extra["bias"]}
-        temperature = temperature_for(curve, self.confidence)
-        return balance | self._scores(dict(extra) | balance, *linear(means, within), temperature, before)
+        return self._scores(extra, *linear(means, within), temperature_for(curve, self.confidence), before)
 
     def _model(
         self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
@@ -277,8 +275,6 @@ class FedMoments(Method):
 
 WEAK = 0.5
 """Between-class share assumed along the first principal direction, where the clients tell nothing."""
-EVEN = 0.1
-"""Classes are balanced when none is further from its share than this, in logarithms."""
 RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 
@@ -289,13 +285,13 @@ def features(images: Tensor) -> Tensor:
     return shortened
 
 
-def split(mean: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
-    """Means over images as sums over all: Σ r, Σ r x; the share of images that moved; the sureness curve."""
-    counts = mean[:classes].clamp_min(1e-9)
-    scale = images / counts.sum()
-    moments = mean[classes : classes * (width + 1)].view(classes, width)
-    moved = float(mean[classes * (width + 1)] / counts.sum())
-    return counts * scale, moments * scale, moved, mean[-len(TEMPERATURES) :] * scale
+def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
+    """Sums as if all images had been heard: Σ r, Σ r x; the share of images that moved; the mean sureness."""
+    counts = sums[:classes].clamp_min(1e-9)
+    heard = counts.sum()
+    moments = sums[classes : classes * (width + 1)].view(classes, width)
+    moved = float(sums[classes * (width + 1)] / heard)
+    return counts * images / heard, moments * images / heard, moved, sums[-len(TEMPERATURES) :] / heard
 
 
 def prior_in(extra: Mapping[str, Tensor]) -> Prior:
