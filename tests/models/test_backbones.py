@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
-from fedfew.models.backbones import Backbone, Preprocess, Pretrained, efficientnet_lite0, pretrained
-from fedfew.models.backbones import efficientnet_lite0 as published
+from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
+from fedfew.models.backbones import efficientnet_lite0 as lite0
+from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.backbones.transformers_model import last_block
 from fedfew.models.build import build_model
-
-lite0 = sys.modules[published.__module__]
 
 
 def rng(seed: int = 0) -> torch.Generator:

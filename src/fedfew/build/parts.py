@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ class Parts:
     network: Network
     server: ServerSite
     clients: Clients
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
+        return backbone_of(self.federation, self.network)
 
     @property
     def wire(self) -> Wire:
@@ -116,6 +122,13 @@ def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network
     network = Network.of(module, federation.pixels, engine, input_shape(federation))
     rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
+
+
+def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
+    """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
+    if federation.origin is not None:
+        return dict(federation.origin.backbone)
+    return network.module.about() if isinstance(network.module, Pretrained) else {}
 
 
 def input_shape(federation: Federation) -> tuple[int, ...]:

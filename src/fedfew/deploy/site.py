@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfew.build.parts import federation_of, prepare, sites_of
+from fedfew.build.parts import backbone_of, federation_of, prepare, sites_of
 from fedfew.config.names import is_own
 from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
@@ -67,7 +67,9 @@ def real_site(
         if shape not in loaded:
             loaded.clear()
             loaded[shape] = load_images(data, shape)
-        own = sites_of(config, *prepare(config, _federation(number, loaded[shape], about)))
+        federation, network = prepare(config, _federation(number, loaded[shape], about))
+        _check_backbone(backbone_of(federation, network).get("sha256", ""), about.get("backbone", ""))
+        own = sites_of(config, federation, network)
         return Ready(own, lambda client: client == number)
 
     return build
@@ -83,6 +85,17 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
         if is_own(name) and name not in allowed:
             remedy = f"If you know it and want it, start the site with --allow-code {name}"
             raise FedfewError("E417", f"{section}.name", f"the server asks this site to run {name}", remedy)
+    source = str(config.document.get("model", {}).get("source", ""))
+    if source and source not in allowed:  # a folder of this machine, or a download
+        remedy = f"If you know it and want it, start the site with --allow-code {source}"
+        raise FedfewError("E417", "model.source", f"the server asks this site to load {source}", remedy)
+
+
+def _check_backbone(ours: str, claimed: str) -> None:
+    """E417 unless site and server have the same pretrained weights: a head fits the features of one backbone only."""
+    if ours != claimed:
+        what = f"the server's backbone has the SHA-256 {claimed[:16] or 'of none'}…, this site's {ours[:16] or 'none'}…"
+        raise FedfewError("E417", "model", what, "Install the same weights as the server")
 
 
 def _check_privacy(config: Config, min_noise: float, max_clip: float) -> None:
