@@ -96,9 +96,18 @@ def model_of(config: Config, federation: Federation) -> nn.Module:
     return build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
 
 
-def prepare(config: Config, federation: Federation, report: Report | None = None) -> tuple[Federation, Network]:
-    """The federation and the network to train on it: features and a head where the model's backbone is frozen."""
+def prepare(
+    config: Config, federation: Federation, report: Report | None = None, backbone: str | None = None
+) -> tuple[Federation, Network]:
+    """The federation and the network to train on it: features and a head where the model's backbone is frozen.
+
+    ``backbone`` is the SHA-256 it must have, if another machine's head is to fit its features.
+    """
     module, engine = model_of(config, federation), Engine(**config["engine"])
+    ours = module.hash if isinstance(module, Pretrained) else ""
+    if backbone is not None and ours != backbone:
+        what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
+        raise FedfewError("E417", "model", what, "Install the same weights as the server")
     if isinstance(module, Pretrained) and federation.pixels != Pixels.unit(federation.shape[0]):
         what = f"{module.name} brings its own mean and deviation of pixels"
         raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
