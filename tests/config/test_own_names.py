@@ -151,3 +151,7 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
         assert caught.value.code == "E417"
         refuse_foreign_code(asked, ["subprocess:Popen"])
         refuse_foreign_code(Config(document), [])
+    asked = Config(load(SMALL).document | {"model": {"name": "transformers", "source": "/home/someone"}})
+    with pytest.raises(FedfewError, match=r"E417 model\.source.*--allow-code /home/someone"):
+        refuse_foreign_code(asked, [])
+    refuse_foreign_code(asked, ["/home/someone"])

@@ -72,6 +72,10 @@ def contributions(m: int, size: int) -> list[Contribution]:
     return [Contribution(3 * k, noise[k], k + 1, k + 2, steps=float(k + 1)) for k in range(m)]
 
 
+WITHOUT_SOURCE = [name for name, make in MODELS.items() if "source" not in settings_of(make)]
+"""Models that need no folder or hub; tests/models has folders for the others."""
+
+
 @pytest.mark.parametrize("name", AGGREGATORS)
 @pytest.mark.parametrize("m", [1, 2, 3, 7])
 def test_an_aggregator_is_pure_finite_and_weighs_to_one(name: str, m: int) -> None:
@@ -102,7 +106,7 @@ def test_where_nobody_moved_nothing_moves(name: str) -> None:
     torch.testing.assert_close(AGGREGATORS[name](parts, omega, omega).vector, omega)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", WITHOUT_SOURCE)
 @pytest.mark.parametrize(("channels", "size"), [(1, 28), (3, 32)])
 def test_a_models_every_parameter_is_trained(name: str, channels: int, size: int) -> None:
     options = {key: value for key, value in SMALL_MODEL.items() if key in settings_of(MODELS[name])}
@@ -120,7 +124,7 @@ def test_a_models_every_parameter_is_trained(name: str, channels: int, size: int
     assert Layout.of(network.module) == network.layout
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", WITHOUT_SOURCE)
 def test_a_model_runs_by_its_name_in_the_config(name: str) -> None:
     options = {key: value for key, value in SMALL_MODEL.items() if key in settings_of(MODELS[name])}
     small = TINY | {"dataset": TINY["dataset"] | {"unlabeled": 12, "test": 10, "open": 0}, "labels": 10, "rounds": 1}

@@ -10,9 +10,9 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fedfew.build.parts import Parts, network_of
+from fedfew.build.parts import Parts, assemble, network_of
 from fedfew.config.method import method_of
-from fedfew.config.schema import load
+from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Payload
@@ -126,6 +126,25 @@ def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, imag
     assert not [name for name in answer["metrics"] if name.startswith("class/") or name == "right"]
     assert list(unpack(answer["tensors"], up)) == ["psi"]
     assert (tmp_path / "s" / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_a_real_site_computes_its_own_features(
+    tiny: Tiny, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "server"))
+    document = dict(tiny(method__threshold=0.0).config.document)
+    parts = assemble(check(document | {"model": {"name": "efficientnet-lite0", "size": 32}}))
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "site"))
+    site = real(tmp_path / "s", images)
+    head, content = message(parts, parts.network.snapshot())
+    assert len(head["about"]["shape"]) == 3 and len(head["about"]["backbone"]) == 64
+    reply, up = site.answer(head, content)
+    assert list((tmp_path / "site").rglob("*.safetensors")), "the features stay at the site"
+    (answer,) = reply["answers"]
+    assert unpack(answer["tensors"], up)["psi"].shape == (1280 * 10 + 10,)
+    other = head | {"run": "another", "about": head["about"] | {"backbone": "0" * 64}}
+    (refused,) = site.answer(other, content)[0]["answers"]
+    assert refused["code"] == "E417" and "the server's backbone has the SHA-256 0000" in refused["reason"]
 
 
 def test_noise_of_a_real_site_depends_on_its_secret_and_on_what_it_was_sent(

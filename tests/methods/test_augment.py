@@ -8,7 +8,7 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from fedfew.training.augment import cutout, flip, shift, strong, views, weak
+from fedfew.training.augment import FORGOTTEN, cutout, flip, noise_image, noisy, shift, strong, views, weak
 from fedfew.training.randaugment import GREY, POOL, operate, rand_augment
 
 
@@ -252,3 +252,54 @@ def test_shape_type_repeatability_and_no_side_effects(
     assert torch.equal(images, before)
     assert torch.equal(torch.random.get_rng_state(), state)
     assert np.random.get_state()[1].tolist() == numpy_state  # type: ignore[index]
+
+
+# features N×V×d
+
+
+def cached(count: int = 200, kept: int = 3, width: int = 40) -> Tensor:
+    return torch.randn(count, kept, width, generator=rng(5)).half()
+
+
+def which(drawn: Tensor, features: Tensor) -> list[int]:
+    """The number of the view that each row is."""
+    return [int((features[i] == row).all(1).nonzero()[0, 0]) for i, row in enumerate(drawn[:, 0])]
+
+
+def test_a_weak_view_of_features_is_one_of_the_cached() -> None:
+    features = cached()
+    drawn = weak(features, rng())
+    assert drawn.shape == (200, 1, 40) and drawn.dtype == torch.float16
+    assert set(which(drawn, features)) == {0, 1, 2}
+    assert torch.equal(weak(features, rng()), drawn) and not torch.equal(weak(features, rng(1)), drawn)
+    assert torch.equal(weak(drawn, rng()), drawn), "a view of a view is the view"
+
+
+def test_a_strong_view_of_features_has_lost_a_tenth() -> None:
+    features = cached(400)
+    drawn = strong(features, rng(2))
+    lost = drawn == 0
+    assert drawn.shape == (400, 1, 40) and abs(float(lost.float().mean()) - FORGOTTEN) < 0.02
+    source = weak(features, rng(2))
+    torch.testing.assert_close(drawn[~lost], source[~lost] / (1 - FORGOTTEN), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_views_of_features_differ_as_long_as_there_are_any(count: int) -> None:
+    features = cached(50)
+    family = views(features, count, rng())
+    assert family.shape == (count, 50, 1, 40)
+    numbers = torch.tensor([which(part, features) for part in family])
+    assert all(len(set(column[:3].tolist())) == min(count, 3) for column in numbers.T)
+
+
+def test_noise_fits_what_it_is_added_to() -> None:
+    features, images = cached().float(), photos()
+    spread = (noisy(features, 0.5, rng()) - features).std() / features.square().mean().sqrt()
+    assert float(spread) == pytest.approx(0.5, rel=0.05)
+    blurred = noisy(images, 0.1, rng())
+    assert float(blurred.min()) >= 0 and float(blurred.max()) <= 255
+    assert float((blurred - images).std()) == pytest.approx(25.5, rel=0.1)
+    assert noise_image(images, rng()).shape == (1, 3, 32, 32)
+    noise = noise_image(features, rng())
+    assert noise.shape == (1, 1, 40) and float(noise.norm()) == pytest.approx(float(features[0, 0].norm()))

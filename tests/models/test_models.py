@@ -11,6 +11,7 @@ from fedfew.models import MODELS
 from fedfew.models.build import build_model
 from fedfew.models.layers import convolution, groups
 
+PRETRAINED = {"train", "size", "views", "lr_scale"}
 SMALL = {"resnet9": {"width": 4}, "cnn": {"width": 4}, "wrn": {"depth": 10, "width": 1}}
 
 
@@ -43,7 +44,7 @@ def test_the_small_cnn_is_small() -> None:
     assert parameters(MODELS["cnn"](1, 28, 10)) == weights + norms + 32 * 10 + 10 == 14_714
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("size", [8, 28, 32, 64])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_one_logit_per_class_for_any_size(name: str, size: int, channels: int) -> None:
@@ -53,7 +54,7 @@ def test_one_logit_per_class_for_any_size(name: str, size: int, channels: int) -
     assert bool(logits.isfinite().all())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize(("channels", "size"), [(1, 7), (2, 32), (4, 32)])
 def test_images_that_do_not_fit_are_refused(name: str, channels: int, size: int) -> None:
     with pytest.raises(FedfewError, match=f"E110 .*{channels}×{size}×{size}"):
@@ -67,7 +68,7 @@ def test_an_impossible_depth_and_an_unknown_name_are_refused() -> None:
         build_model("resnet8", 3, 32, 10, {}, rng())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 def test_weights_come_from_the_generator_alone(name: str) -> None:
     before = torch.random.get_rng_state()
     first = build_model(name, 1, 28, 10, SMALL[name], rng(5))
@@ -91,7 +92,7 @@ def test_a_model_of_ones_own_is_seeded_too_but_keeps_its_initialisation() -> Non
     assert state["1.bias"].tolist() == [0.5] * 5
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 def test_binding_to_a_vector_keeps_outputs_and_fills_the_flat_gradient(name: str) -> None:
     module = build_model(name, 1, 16, 10, SMALL[name], rng())
     batch = images(1, 16).float() / 255
@@ -114,7 +115,7 @@ def test_binding_to_a_vector_keeps_outputs_and_fills_the_flat_gradient(name: str
     assert not bool(network(images(1, 16)).any())
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 def test_convolution_weights_are_channels_last_views_into_the_vector(name: str) -> None:
     network = Network.of(build_model(name, 3, 16, 10, SMALL[name], rng()), Pixels.unit(3))
     memory = network.vector.untyped_storage().data_ptr()
@@ -123,7 +124,7 @@ def test_convolution_weights_are_channels_last_views_into_the_vector(name: str) 
         assert parameter.dim() != 4 or parameter.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", SMALL)
 def test_batch_norm_statistics_live_in_the_vector(name: str) -> None:
     network = Network.of(build_model(name, 1, 16, 10, SMALL[name] | {"norm": "batch"}, rng()), Pixels.unit(1))
     before = network.vector.clone()
@@ -171,5 +172,8 @@ def test_settings_are_documented() -> None:
         "resnet9": {"width", "norm"},
         "cnn": {"width", "norm"},
         "wrn": {"depth", "width", "norm"},
+        "efficientnet-lite0": PRETRAINED,
+        "transformers": PRETRAINED | {"source"},
+        "timm": PRETRAINED | {"source"},
     }
     assert settings_of(MODELS["resnet9"])["width"].default == 64

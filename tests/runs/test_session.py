@@ -352,7 +352,7 @@ def test_other_classes_are_no_start(tmp_path: Path) -> None:
     Experiment(tiny()).run(tmp_path / "first")
     network = assemble(tiny()).network
     with pytest.raises(FedfewError, match=r"E113.*knows the classes 0, 1.*here they are bar, cross"):
-        first_weights(str(tmp_path / "first"), network, ["bar", "cross"])
+        first_weights(str(tmp_path / "first"), network, ["bar", "cross"], {})
 
 
 def test_a_start_in_a_config_file_is_meant_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,6 +46,11 @@ class Parts:
     network: Network
     server: ServerSite
     clients: Clients
+
+    @property
+    def backbone(self) -> dict[str, Any]:
+        """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
+        return backbone_of(self.federation, self.network)
 
     @property
     def wire(self) -> Wire:
@@ -90,9 +96,18 @@ def model_of(config: Config, federation: Federation) -> nn.Module:
     return build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
 
 
-def prepare(config: Config, federation: Federation, report: Report | None = None) -> tuple[Federation, Network]:
-    """The federation and the network to train on it: features and a head where the model's backbone is frozen."""
+def prepare(
+    config: Config, federation: Federation, report: Report | None = None, backbone: str | None = None
+) -> tuple[Federation, Network]:
+    """The federation and the network to train on it: features and a head where the model's backbone is frozen.
+
+    ``backbone`` is the SHA-256 it must have, if another machine's head is to fit its features.
+    """
     module, engine = model_of(config, federation), Engine(**config["engine"])
+    ours = module.hash if isinstance(module, Pretrained) else ""
+    if backbone is not None and ours != backbone:
+        what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
+        raise FedfewError("E417", "model", what, "Install the same weights as the server")
     if isinstance(module, Pretrained) and federation.pixels != Pixels.unit(federation.shape[0]):
         what = f"{module.name} brings its own mean and deviation of pixels"
         raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
@@ -116,6 +131,13 @@ def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network
     network = Network.of(module, federation.pixels, engine, input_shape(federation))
     rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
+
+
+def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
+    """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
+    if federation.origin is not None:
+        return dict(federation.origin.backbone)
+    return network.module.about() if isinstance(network.module, Pretrained) else {}
 
 
 def input_shape(federation: Federation) -> tuple[int, ...]:

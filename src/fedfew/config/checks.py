@@ -146,10 +146,11 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
     stays = any(isinstance(transform, LocalNorm) for transform in method.transforms)
     if norm == "none" and (stays or policy == "local"):
         what = f"model {model['name']} has no normalisation layers, so clients have nothing to keep to themselves"
-        yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _NORMALISED)
+        yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))
     if norm not in ("batch", "unknown") and policy == "server-data":
         what = f"model {model['name']} has no batch norm, so there are no statistics to measure"
-        yield FedfewError("E113", "norm.policy", what, 'Set model.norm = "batch", or norm.policy = "average"')
+        remedy = 'Set model.norm = "batch", or norm.policy = "average"' if "norm" in model else _remedy(model)
+        yield FedfewError("E113", "norm.policy", what, remedy)
     sends_models = not isinstance(method, Oracle) and vectors(method.reply_schema(TOY))[:1] == ["psi"]
     if policy != "average" and method.asks_clients and not sends_models:
         what = f"norm.policy = {policy!r} needs clients that send models, which method {name}'s do not"
@@ -164,4 +165,6 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
         )
 
 
-_NORMALISED = 'Set model.norm = "batch" or "group", or use another method'
+def _remedy(model: Table) -> str:
+    choice = 'Set model.norm = "batch" or "group", or use' if "norm" in model else "Use"
+    return f'{choice} another method and norm.policy = "average"'

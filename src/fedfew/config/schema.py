@@ -196,10 +196,15 @@ def _absolute_paths(table: Table, folder: Path) -> Table:
     """Paths in a config file are meant from its folder, others from here; run.toml must find them from anywhere."""
     if isinstance(start := table.get("start"), str) and start:
         table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
+    match table.get("model"):
+        case {"name": "transformers", "source": str(source)} if source:
+            place = folder / Path(source).expanduser()
+            if place.is_dir():  # anything else is a name on the hub
+                table = table | {"model": {**table["model"], "source": str(place.absolute())}}
     match table.get("dataset"):
         case {"name": str(name), "path": str(path)} if name in DATASETS and path:
-            place = str((folder / Path(path).expanduser()).absolute())
-            return table | {"dataset": {**table["dataset"], "path": place}}
+            place = folder / Path(path).expanduser()
+            return table | {"dataset": {**table["dataset"], "path": str(place.absolute())}}
     return table
 
 

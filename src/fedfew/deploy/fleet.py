@@ -92,6 +92,7 @@ def run_description(parts: Parts, run: str) -> dict[str, Any]:
             "mean": list(federation.pixels.mean),
             "std": list(federation.pixels.std),
             "shape": list(federation.shape),
+            "backbone": parts.backbone.get("sha256", ""),
             "partition": federation.partition.hash,
         },
     }

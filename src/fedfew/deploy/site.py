@@ -46,7 +46,7 @@ def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise FedfewError("E417", "dataset", "the data here give another partition than the server's")
-        everything = sites_of(config, *prepare(config, federation))
+        everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
         return Ready(everything, lambda client: client % sites == number)
 
     return build
@@ -67,7 +67,8 @@ def real_site(
         if shape not in loaded:
             loaded.clear()
             loaded[shape] = load_images(data, shape)
-        own = sites_of(config, *prepare(config, _federation(number, loaded[shape], about)))
+        federation = _federation(number, loaded[shape], about)
+        own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
         return Ready(own, lambda client: client == number)
 
     return build
@@ -83,6 +84,10 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
         if is_own(name) and name not in allowed:
             remedy = f"If you know it and want it, start the site with --allow-code {name}"
             raise FedfewError("E417", f"{section}.name", f"the server asks this site to run {name}", remedy)
+    source = str(config.document.get("model", {}).get("source", ""))
+    if source and source not in allowed:  # a folder of this machine, or a download
+        remedy = f"If you know it and want it, start the site with --allow-code {source}"
+        raise FedfewError("E417", "model.source", f"the server asks this site to load {source}", remedy)
 
 
 def _check_privacy(config: Config, min_noise: float, max_clip: float) -> None:

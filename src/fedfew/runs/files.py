@@ -11,7 +11,6 @@ from fedfew.core import toml
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
 from fedfew.data import Federation
-from fedfew.models.backbones import Pretrained
 from fedfew.runs.calibration import class_shares, temperature
 from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.summary import summarise
@@ -62,17 +61,10 @@ def label_counts(federation: Federation) -> list[int]:
     return [int(n) for n in torch.bincount(federation.server.labels, minlength=len(federation.classes))]
 
 
-def backbone_of(parts: Parts) -> dict[str, Any]:
-    """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
-    if parts.federation.origin is not None:
-        return dict(parts.federation.origin.backbone)
-    return parts.network.module.about() if isinstance(parts.network.module, Pretrained) else {}
-
-
 def model_file(parts: Parts, state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
-    federation, backbone = parts.federation, backbone_of(parts)
+    federation, backbone = parts.federation, parts.backbone
     if not backbone:  # one that can be had again by its name and hash is not stored
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.omega)

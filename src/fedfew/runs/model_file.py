@@ -1,7 +1,7 @@
 """Reading a trained model from its safetensors file: weights, class names, image shape, normalisation."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
         if isinstance(module, Pretrained):
-            refuse_other_backbone(module, about, path)
+            refuse_other_backbone(about, module.about(), path)
             tensors = network.frozen | tensors
         network.load_all(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -42,16 +42,16 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
     return network, about
 
 
-def refuse_other_backbone(module: Pretrained, about: dict[str, Any], path: Path) -> None:
-    """E313 unless the backbone here is the one the file's head was trained on, with the same preprocessing."""
-    theirs, ours = about.get("backbone", {}), json.loads(json.dumps(module.about()))
+def refuse_other_backbone(about: dict[str, Any], backbone: Mapping[str, Any], path: Path) -> None:
+    """E313 unless the backbone here is the one a file's head was trained on, with the same preprocessing."""
+    theirs, ours = about.get("backbone", {}), json.loads(json.dumps(backbone))
     for key in ("sha256", "preprocess", "length"):
-        if theirs.get(key) != ours[key]:
-            what = f"was trained on a backbone with {key} {theirs.get(key)}, here {module.name} has {ours[key]}"
+        if theirs.get(key) != ours.get(key):
+            what = f"was trained on a backbone with {key} {theirs.get(key)}, the one here has {ours.get(key)}"
             raise FedfewError("E313", str(path), what)
 
 
-def first_weights(start: str, network: Network, classes: Sequence[str]) -> Vector:
+def first_weights(start: str, network: Network, classes: Sequence[str], backbone: Mapping[str, Any]) -> Vector:
     """ω_0: as drawn from the seed, or those of a finished run or of its model file."""
     if not start:
         return network.snapshot()
@@ -69,6 +69,9 @@ def first_weights(start: str, network: Network, classes: Sequence[str]) -> Vecto
     if not allclose((*about["mean"], *about["std"]), (*network.pixels.mean, *network.pixels.std), atol=PIXELS):
         what = f"the model in {file} was trained on pixels normalised in another way"
         raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
+    refuse_other_backbone(about, backbone, file)
+    if isinstance(network.module, Pretrained):
+        weights = network.layout.views(network.snapshot()) | weights  # a head's run holds no backbone
     try:
         return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})
     except FedfewError as error:

@@ -51,7 +51,8 @@ def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
     if parts.federation.partition.hash != found.facts["partition"]:
         raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
     if found.facts.get("images", "") not in ("", parts.federation.fingerprint()):
-        what = "the images are not those the run was started with"
+        which = "the images, or the backbone and its preprocessing, are" if parts.backbone else "the images are"
+        what = f"{which} not those the run was started with"
         raise FedfewError("E307", str(folder / CONFIG), what, "Put the files back, or start a new run")
     if found.state.omega.shape != parts.network.vector.shape:
         raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")

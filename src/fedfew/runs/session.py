@@ -108,7 +108,9 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config, report)
-    state = parts.algorithm.start(first_weights(config["start"], parts.network, parts.federation.classes))
+    state = parts.algorithm.start(
+        first_weights(config["start"], parts.network, parts.federation.classes, parts.backbone)
+    )
     around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,
@@ -132,7 +134,14 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
     return Session(RunFolder(path), parts, state, {}, facts)
 
 
-def reopen(path: str | Path, warn: Warn, overrides: dict[str, Any] | None = None, *, anyway: bool = False) -> Session:
+def reopen(
+    path: str | Path,
+    warn: Warn,
+    overrides: dict[str, Any] | None = None,
+    *,
+    anyway: bool = False,
+    report: Report | None = None,
+) -> Session:
     """Go on with a run from its newest whole checkpoint; what is damaged in the folder is told and put right.
 
     Only the fleet may be changed by ``overrides``: it has no influence on the result.
@@ -151,7 +160,7 @@ def reopen(path: str | Path, warn: Warn, overrides: dict[str, Any] | None = None
         document = {**found.facts["document"], "fleet": dict(found.facts["document"]["fleet"])}
         for key, value in (overrides or {}).items():
             document["fleet"][key.partition(".")[2]] = value
-        parts = assemble(check(document, str(folder / CONFIG)))
+        parts = assemble(check(document, str(folder / CONFIG)), report)
         refuse_misfit(folder, parts, found)
         store.mend(found, warn)
         mend(folder, parts, found, warn)

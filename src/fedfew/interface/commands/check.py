@@ -83,8 +83,9 @@ def _suggested(folder: Path, overrides: dict[str, Any]) -> Config:
 
 def _check_config(config: Config, name: str, json: bool) -> None:
     """Another dataset: build everything up to the first round."""
-    parts = assemble(config)
-    first_weights(config["start"], parts.network, parts.federation.classes)
+    with counting("features of images") as report:
+        parts = assemble(config, report=report)
+    first_weights(config["start"], parts.network, parts.federation.classes, parts.backbone)
     problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))

@@ -31,7 +31,9 @@ def resume(
     json: Json = False,
 ) -> None:
     """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
-    finish(reopen(run, warn, options.overrides(set_), anyway=anyway), json)
+    with counting("features of images") as report:
+        session = reopen(run, warn, options.overrides(set_), anyway=anyway, report=report)
+    finish(session, json)
 
 
 def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:

@@ -96,14 +96,23 @@ def _load(source: str) -> nn.Module:
     with _quiet():
         for local in (True, False):  # what was downloaded before is used without asking the hub
             try:
-                model: nn.Module = AutoModel.from_pretrained(
-                    source, trust_remote_code=False, use_safetensors=True, local_files_only=local, dtype=torch.float32
+                model, info = AutoModel.from_pretrained(
+                    source,
+                    trust_remote_code=False,
+                    use_safetensors=True,
+                    local_files_only=local,
+                    dtype=torch.float32,
+                    output_loading_info=True,
                 )
-                return model.eval()
-            except (OSError, ValueError, ImportError, RuntimeError) as error:
+                break
+            except Exception as error:  # safetensors and the hub raise types of their own besides the usual ones
                 if not local or Path(source).is_dir():
                     raise _fault(source, error) from error
-    raise AssertionError("unreachable")
+    lacking = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
+    if lacking:
+        raise FedfewError("E121", PLACE, f"{source} has no weights for {', '.join(sorted(lacking)[:4])}")
+    loaded: nn.Module = model.eval()
+    return loaded
 
 
 def _fault(source: str, error: Exception) -> FedfewError:
