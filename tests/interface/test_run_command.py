@@ -73,6 +73,13 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
     assert "no runs below" in fedfew(capsys, "ls", tmp_path / "runs" / "one" / "checkpoints").out
 
 
+def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")
+    scores = [f"{100 * record['accuracy']:.1f} %" for record in Run.open(tmp_path / "run").rounds]
+    lines = [line.partition(",")[0] for line in said.err.splitlines() if line.startswith("round ")]
+    assert lines == [f"round {i}/2: accuracy {score}" for i, score in enumerate(scores, 1)]
+
+
 def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "run", config, "--set", "method.name=server-only", "--out", tmp_path / "run")
     assert said.status == 0
@@ -268,7 +275,7 @@ def test_a_polite_request_to_stop(sign: signal.Signals, whole: Run, tmp_path: Pa
     assert f"stopped after round {done}" in " ".join(err.split())
     said = fedfew(capsys, "resume", run, "--set", "fleet.kind=inline", "--json")
     assert said.status == 0
-    assert said.err.strip() == ""
+    assert all(line.startswith("round ") for line in said.err.strip().splitlines())  # no warning
     assert said.json["model_sha256"] == model_hash(whole)
     assert records(run) == records(whole)
     assert json.loads((run / "summary.json").read_text())["rounds"] == LASTING["rounds"]

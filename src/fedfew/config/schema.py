@@ -308,6 +308,12 @@ def _closest(key: str, known: list[str]) -> list[str]:
     return words[:1] or difflib.get_close_matches(key, known, 1, cutoff=0.5)
 
 
+def _sections_with(key: str) -> list[str]:
+    """The sections a key that stands outside any belongs to, e.g. server.lr and client.lr."""
+    named = {section: default for section, (_, _, default) in NAMED.items() if default != "auto"}
+    return [f"{section}.{key}" for section in (*named, *PLAIN) if key in settings_for(section, named.get(section, ""))]
+
+
 def _section(
     section: str,
     given: Table,
@@ -321,8 +327,8 @@ def _section(
     settings = settings_for(section, name) if settings is None else settings
     prefix = f"{section}." if section else ""
     for key in given.keys() - settings.keys():
-        close = _closest(key, candidates or list(settings))
-        hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+        close = _closest(key, candidates or list(settings)) or ([] if section else _sections_with(key))
+        hint = f"; did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
         about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
         remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
         faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))
