@@ -100,6 +100,12 @@ def test_a_mistake_is_named(path: str, value: Any, code: str, says: str) -> None
     assert re.search(says, str(found[0])), str(found[0])
 
 
+def test_a_setting_of_earlier_versions_is_dropped_where_it_changed_nothing() -> None:
+    assert load(TINY | {"engine": {"stack": 1}}).document == load(TINY).document
+    (fault,) = faults(TINY | {"engine": {"stack": 4}})
+    assert (fault.code, "no longer" in fault.what) == ("E104", True)
+
+
 def test_all_mistakes_are_told_at_once() -> None:
     wrong = {"rounds": "x", "sed": 1, "client.lr": -1.0, "method.name": "fedmixx", "gate.norm": 2, "fleet.workers": 1.5}
     found = faults(TINY, wrong)

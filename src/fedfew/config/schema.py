@@ -250,6 +250,8 @@ def check(table: Table, place: str = "config") -> Config:
         table = _with_sites(table, place, faults)
     for section in SECTIONS:
         given = table.get(section, {})
+        if section == "engine" and isinstance(given, dict) and "stack" in given:  # a setting of earlier versions
+            given = _without_stack(given, place, faults)
         if not isinstance(given, dict):
             faults.append(FedfewError("E103", place, f"{section} = {given!r} is not a section", f"Write [{section}]"))
             continue
@@ -264,6 +266,13 @@ def check(table: Table, place: str = "config") -> Config:
 def brings_sites(name: Any) -> bool:
     """Whether a dataset says beforehand that its clients are given by the data; others are found out as they load."""
     return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
+
+
+def _without_stack(engine: Table, place: str, faults: list[FedfewError]) -> Table:
+    if engine["stack"] != 1:
+        what = f"engine.stack = {engine['stack']!r}, but clients are no longer trained in stacked passes"
+        faults.append(FedfewError("E104", place, what, "Remove the line; fleet.workers says how many train at a time"))
+    return {key: value for key, value in engine.items() if key != "stack"}
 
 
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
