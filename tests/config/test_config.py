@@ -44,6 +44,8 @@ def faults(table: dict[str, Any], overrides: dict[str, Any] | None = None) -> li
         ("partition.dirichlet_mu", 0.1, "E104", "unknown key partition.dirichlet_mu .*did you mean partition.mu"),
         ("partision", {"kind": "iid"}, "E104", "unknown key partision; did you mean partition"),
         ("round", 3, "E104", "did you mean rounds"),
+        ("momentum", 0.9, "E104", r"unknown key momentum; did you mean server.momentum or client.momentum\?$"),
+        ("mu", 0.1, "E104", r"did you mean partition.mu\?$"),
         ("method.aplha", 0.5, "E104", "did you mean method.alpha"),
         ("client.learning", 0.5, "E104", "unknown key client.learning"),
         ("gate.zzz", 0.5, "E104", "Known here: max_norm, max_growth"),
@@ -68,7 +70,7 @@ def faults(table: dict[str, Any], overrides: dict[str, Any] | None = None) -> li
         ("availability.dropout", 2.0, "E103", "availability.dropout"),
         ("method", "fedmix", "E103", "method = 'fedmix' is not a section"),
         ("method.name", 3, "E103", "method.name = 3 is not a name"),
-        ("method.name", "fedmixx", "E105", "'fedmixx' is unknown; did you mean fedmix"),
+        ("method.name", "fedmixx", "E105", r"'fedmixx' is unknown; did you mean fedmix\? Known"),
         ("aggregator.name", "mean", "E105", "aggregator.name = 'mean' is unknown"),
         ("model.name", "resnet", "E105", "did you mean resnet9"),
         ("dataset.name", "cifar", "E105", "did you mean cifar10"),
@@ -96,6 +98,12 @@ def test_a_mistake_is_named(path: str, value: Any, code: str, says: str) -> None
     found = faults(table)
     assert [fault.code for fault in found] == [code]
     assert re.search(says, str(found[0])), str(found[0])
+
+
+def test_a_setting_of_earlier_versions_is_dropped_where_it_changed_nothing() -> None:
+    assert load(TINY | {"engine": {"stack": 1}}).document == load(TINY).document
+    (fault,) = faults(TINY | {"engine": {"stack": 4}})
+    assert (fault.code, "no longer" in fault.what) == ("E104", True)
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -54,10 +54,6 @@ def batches(arrays: Arrays) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     return cut | {"test_batch": (arrays["test_images"], arrays["test_labels"])}
 
 
-def cifar_python(arrays: Arrays) -> dict[str, bytes]:
-    return {f"cifar-10-batches-py/{name}": python2_batch(*batch) for name, batch in batches(arrays).items()}
-
-
 def cifar_binary(arrays: Arrays) -> dict[str, bytes]:
     return {
         f"cifar-10-batches-bin/{name}.bin": np.hstack(
@@ -106,27 +102,3 @@ def pack(path: Path, files: Mapping[str, bytes]) -> Path:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return path
-
-
-def python2_batch(images: np.ndarray, labels: np.ndarray) -> bytes:
-    """A batch with the opcodes that Python 2's cPickle wrote into the official files (protocol 2, byte strings)."""
-
-    def text(value: str) -> bytes:
-        return b"U" + bytes([len(value)]) + value.encode()
-
-    def number(value: int) -> bytes:
-        return b"K" + bytes([value]) if value < 256 else b"J" + struct.pack("<i", value)
-
-    pixels = images.tobytes()
-    count, width = len(images), images[0].size
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x02cnumpy\nndarray\nq\x03K\x00\x85" + text("b") + b"\x87Rq\x04"
-    dtype = b"cnumpy\ndtype\nq\x05" + text("u1") + b"K\x00K\x01\x87Rq\x06"
-    dtype += b"(K\x03" + text("|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    state = b"(K\x01" + number(count) + number(width) + b"\x86" + dtype + b"\x89"
-    state += b"T" + struct.pack("<i", len(pixels)) + pixels + b"tb"
-    numbers = b"]q\x07(" + b"".join(number(int(label)) for label in labels) + b"e"
-    names = b"]q\x08(" + b"".join(text(f"image_s_{i:06}.png") for i in range(count)) + b"e"
-    items = (
-        text("batch_label") + text("training batch 1 of 5") + text("labels") + numbers + text("data") + array + state
-    )
-    return b"\x80\x02}q\x01(" + items + text("filenames") + names + b"u."

@@ -132,9 +132,9 @@ def bad() -> Iterator[Animal]:
     yield "pnm.ppm", saved(picture(), "PPM"), SKIPPED
     yield "icon.ico", saved(picture(), "ICO"), SKIPPED
     yield "jpeg2000.jp2", saved(picture(), "JPEG2000"), SKIPPED
-    yield "Thumbs.db", b"\xd0\xcf\x11\xe0" + bytes(500), SKIPPED
-    yield ".DS_Store", b"\0\0\0\1Bud1" + bytes(500), SKIPPED
-    yield "._apple.png", b"\0\5\x16\7" + bytes(500), SKIPPED
+    yield "database.db", b"\xd0\xcf\x11\xe0" + bytes(500), SKIPPED
+    yield "settings.bin", b"\0\0\0\1Bud1" + bytes(500), SKIPPED
+    yield "apple-double.png", b"\0\5\x16\7" + bytes(500), SKIPPED
     yield "bomb-30000.png", png_claiming(30_000, 30_000), SKIPPED
     yield "bomb-9000.png", png_claiming(9_000, 9_000), SKIPPED
     yield "bomb-wide.png", png_claiming(2**31 - 1, 1), SKIPPED

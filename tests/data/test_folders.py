@@ -51,6 +51,20 @@ def test_a_folder_becomes_a_dataset_with_its_sites(digits: Path) -> None:
         assert torch.equal(held, original.train.images[40:100][owner == k])
 
 
+def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
+    before = read_folder(digits, 28, 1)
+    for place in (digits, digits / "server", digits / "server" / "digit 3", digits / "clients" / "hospital-1"):
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._photo.png"):
+            (place / name).write_bytes(b"\0\0\0\1Bud1")
+        (place / "__MACOSX").mkdir()
+        (place / "__MACOSX" / "._photo.png").write_bytes(b"\0")
+    after = read_folder(digits, 28, 1)
+    assert after.survey.groups == before.survey.groups
+    assert after.survey.unused == []
+    assert (after.places, after.problems) == (before.places, before.problems)
+    assert len(read_images(digits / "clients" / "hospital-1", 28, 1)[1]) == 0
+
+
 def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) -> None:
     dataset = folder(path=str(digits), size=28, channels=1)
     federation = federate(dataset, labels=1000, clients=100, validation=1000, seed=3)

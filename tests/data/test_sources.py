@@ -74,8 +74,8 @@ def offer(monkeypatch: pytest.MonkeyPatch, content: dict[str, bytes], final: str
 
 def test_the_official_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, arrays = make.small("cifar10")
-    content = make.pack(tmp_path / "made.tgz", make.cifar_python(arrays)).read_bytes()
-    download = Download("https://example.org/a/cifar-10-python.tar.gz", f"sha256:{hashlib.sha256(content).hexdigest()}")
+    content = make.pack(tmp_path / "made.tgz", make.cifar_binary(arrays)).read_bytes()
+    download = Download("https://example.org/a/cifar-10-binary.tar.gz", f"sha256:{hashlib.sha256(content).hexdigest()}")
     recipe, _ = install("cifar10", monkeypatch, official=(download,))
     said: list[str] = []
     offer(monkeypatch, {download.url: content})

@@ -5,12 +5,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+import torch
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import __version__
 from fedfew.interface.cli import app
+from fedfew.interface.commands import doctor
 from fedfew.interface.commands.catalog import REGISTRIES
 from fedfew.interface.lazy import COMMANDS, LazyGroup
 from fedfew.interface.outline import registry, summary
@@ -96,3 +99,29 @@ def test_a_word_that_is_not_known(words: list[str], says: str, never: str, capsy
 
 def test_arguments_have_their_help(capsys: Capture) -> None:
     assert "A preset's name or a TOML file." in fedfew(capsys, "run", "--help").out
+
+
+def test_doctor(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    said = fedfew(capsys, "doctor", "--json")
+    facts = said.json
+    assert (said.status, facts["problems"]) == (0, [])
+    assert facts["torch"]["version"] == torch.__version__
+    assert facts["cache"]["folder"] == str(tmp_path / "cache")
+    assert {"flower", "export", "data", "privacy", "sweep", "track"} <= facts["extras"].keys()
+    lines = fedfew(capsys, "doctor").out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [name for name in facts if name != "problems"]
+
+
+def test_doctor_names_what_is_wrong(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "ROOM", 1 << 60)
+    said = fedfew(capsys, "doctor", "--json")
+    assert said.status == 2
+    assert "free for temporary files" in said.json["problems"][1]
+    assert "problem:" in fedfew(capsys, "doctor").out
+
+
+def test_an_extra_that_is_not_installed_is_said_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = ["numpy>=2", "no-such-package>=1; extra == 'flower'", 'numpy; extra == "flower"', "numpy; extra == 'data'"]
+    monkeypatch.setattr(doctor.metadata, "requires", lambda _: needs)
+    assert doctor.extras() == {"flower": "lacks no-such-package", "data": "installed"}

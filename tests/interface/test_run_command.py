@@ -73,6 +73,13 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
     assert "no runs below" in fedfew(capsys, "ls", tmp_path / "runs" / "one" / "checkpoints").out
 
 
+def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, capsys: Capture) -> None:
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")
+    scores = [f"{100 * record['accuracy']:.1f} %" for record in Run.open(tmp_path / "run").rounds]
+    lines = [line.partition(",")[0] for line in said.err.splitlines() if line.startswith("round ")]
+    assert lines == [f"round {i}/2: accuracy {score}" for i, score in enumerate(scores, 1)]
+
+
 def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "run", config, "--set", "method.name=server-only", "--out", tmp_path / "run")
     assert said.status == 0
@@ -157,12 +164,17 @@ def test_rejected_updates_are_told_whatever_their_reason_says(
     """A client's words are text, not markup."""
     from fedfew.runtime.site import Sites
 
-    monkeypatch.setattr(Sites, "train", lambda self, t, k, payload: Missing(k, "E408", "a [/bold] b [red]c"))
-    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--set", "rounds=1", "--json")
+    plain = Sites.train
+
+    def train(self: Sites, t: int, k: int, payload: Any) -> Any:
+        return plain(self, t, k, payload) if t == 0 else Missing(k, "E408", "a [/bold] b [red]c")
+
+    monkeypatch.setattr(Sites, "train", train)
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")
     assert said.status == 0, said.err
     assert said.err.count("left out, E408 client failed: a [/bold] b [red]c") == 3
-    assert "round 1 skipped" in said.err
-    assert records(tmp_path / "run")[0]["skipped"]
+    assert "round 2 skipped" in said.err
+    assert records(tmp_path / "run")[1]["skipped"]
 
 
 def test_what_was_mended_is_told_on_resume(config: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -268,7 +280,7 @@ def test_a_polite_request_to_stop(sign: signal.Signals, whole: Run, tmp_path: Pa
     assert f"stopped after round {done}" in " ".join(err.split())
     said = fedfew(capsys, "resume", run, "--set", "fleet.kind=inline", "--json")
     assert said.status == 0
-    assert said.err.strip() == ""
+    assert all(line.startswith("round ") for line in said.err.strip().splitlines())  # no warning
     assert said.json["model_sha256"] == model_hash(whole)
     assert records(run) == records(whole)
     assert json.loads((run / "summary.json").read_text())["rounds"] == LASTING["rounds"]

@@ -5,7 +5,6 @@ import io
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import conv2d
 from torch.nn.grad import conv2d_input, conv2d_weight
 from torch.utils.flop_counter import FlopCounterMode
@@ -118,19 +117,3 @@ def test_gradients_of_gradients_and_single_images_are_torchs() -> None:
     with torch.inference_mode():
         assert near(ours(seeded(MANY, 8, 8)), plain(seeded(MANY, 8, 8)))
         assert near(ours(seeded(1, MANY, 8, 8)), plain(seeded(1, MANY, 8, 8)))
-
-
-def test_several_networks_can_be_stacked() -> None:
-    layer = Conv3x3(MANY, MANY)
-    weights, x = seeded(2, MANY, MANY, 3, 3).requires_grad_(), seeded(2, 3, MANY, 4, 4)
-
-    def one(weight: Tensor, images: Tensor) -> Tensor:
-        out: Tensor = functional_call(layer, {"weight": weight}, (images,))
-        return out
-
-    stacked = torch.vmap(one)(weights, x)
-    (slopes,) = torch.autograd.grad(stacked.square().sum(), weights)
-    for k in range(2):
-        weight = weights[k].detach().requires_grad_()
-        (slope,) = torch.autograd.grad(one(weight, x[k]).square().sum(), weight)
-        assert near(slopes[k], slope)

@@ -32,7 +32,6 @@ from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
-from fedfew.runtime.stack import Stack
 from fedfew.runtime.wire import Wire
 
 
@@ -207,11 +206,6 @@ def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
 def local_fleet(parts: Parts) -> Fleet:
     """The fleet of this machine that the config names; a pool's workers get the images through shared memory."""
     sites = sites_of(parts.config, parts.federation, parts.network)
-    together = min(parts.config["engine.stack"], parts.clients.cohort)
-    if together > 1:
-        stack = Stack(parts.network, together)
-        stack.check(input_shape(parts.federation))
-        return InlineFleet(sites, stack)
     shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
     if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
         return InlineFleet(sites)

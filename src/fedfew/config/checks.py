@@ -12,7 +12,6 @@ from fedfew.core.types import Method, Oracle
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import cohort_size
-from fedfew.runtime.stack import NO_BATCH_NORM
 from fedfew.transforms.compression import Compression, vectors
 from fedfew.transforms.norm_policy import LocalNorm
 from fedfew.transforms.privacy import unprotected
@@ -41,21 +40,6 @@ def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
     yield from _norm(document, method)
     yield from _validation(document)
     yield from _own(document)
-    yield from _engine(document)
-
-
-def _engine(document: Table) -> Iterator[FedfewError]:
-    if document["engine"]["stack"] == 1:
-        return
-    fleet = document["fleet"]
-    if fleet["kind"] == "flower" or (fleet["kind"] == "pool" and fleet["workers"]):
-        what = "a stack of clients is trained in one process, so there can be no workers and no sites"
-        yield FedfewError("E113", "engine.stack", what, 'Set fleet.kind = "inline", or engine.stack = 1')
-    if document["engine"]["compile"]:
-        what = "stacked passes are not compiled"
-        yield FedfewError("E113", "engine.stack", what, "Set engine.compile = false, or engine.stack = 1")
-    if document["model"].get("norm") == "batch":
-        yield FedfewError("E113", "engine.stack", NO_BATCH_NORM, 'Set engine.stack = 1, or model.norm = "group"')
 
 
 def _own(document: Table) -> Iterator[FedfewError]:

@@ -255,6 +255,8 @@ def check(table: Table, place: str = "config") -> Config:
         table = _with_sites(table, place, faults)
     for section in SECTIONS:
         given = table.get(section, {})
+        if section == "engine" and isinstance(given, dict) and "stack" in given:  # a setting of earlier versions
+            given = _without_stack(given, place, faults)
         if not isinstance(given, dict):
             faults.append(FedfewError("E103", place, f"{section} = {given!r} is not a section", f"Write [{section}]"))
             continue
@@ -269,6 +271,13 @@ def check(table: Table, place: str = "config") -> Config:
 def brings_sites(name: Any) -> bool:
     """Whether a dataset says beforehand that its clients are given by the data; others are found out as they load."""
     return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
+
+
+def _without_stack(engine: Table, place: str, faults: list[FedfewError]) -> Table:
+    if engine["stack"] != 1:
+        what = f"engine.stack = {engine['stack']!r}, but clients are no longer trained in stacked passes"
+        faults.append(FedfewError("E104", place, what, "Remove the line; fleet.workers says how many train at a time"))
+    return {key: value for key, value in engine.items() if key != "stack"}
 
 
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
@@ -313,6 +322,12 @@ def _closest(key: str, known: list[str]) -> list[str]:
     return words[:1] or difflib.get_close_matches(key, known, 1, cutoff=0.5)
 
 
+def _sections_with(key: str) -> list[str]:
+    """The sections a key that stands outside any belongs to, e.g. server.lr and client.lr."""
+    named = {section: default for section, (_, _, default) in NAMED.items() if default != "auto"}
+    return [f"{section}.{key}" for section in (*named, *PLAIN) if key in settings_for(section, named.get(section, ""))]
+
+
 def _section(
     section: str,
     given: Table,
@@ -326,8 +341,8 @@ def _section(
     settings = settings_for(section, name) if settings is None else settings
     prefix = f"{section}." if section else ""
     for key in given.keys() - settings.keys():
-        close = _closest(key, candidates or list(settings))
-        hint = f"; did you mean {prefix}{close[0]}?" if close else ""
+        close = _closest(key, candidates or list(settings)) or ([] if section else _sections_with(key))
+        hint = f"; did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
         about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
         remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
         faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))

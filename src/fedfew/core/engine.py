@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.settings import Count, Doc
+from fedfew.core.settings import Doc
 
 CPU = torch.device("cpu")
 
@@ -28,11 +28,6 @@ class Engine:
     compile: Annotated[
         bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")
     ] = False
-
-    stack: Annotated[
-        Count,
-        Doc("clients trained at once in stacked passes, for small models on a GPU; 1: one by one; needs no workers"),
-    ] = 1
 
     def place(self) -> torch.device:
         """The device meant; E116 if there is no such device here."""

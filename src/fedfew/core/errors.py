@@ -388,7 +388,8 @@ class FedfewError(Exception):
     def __init__(self, code: str, place: str, what: str, remedy: str | None = None) -> None:
         self.code, self.place, self.what = code, place, what
         self.remedy = CODES[code].remedy if remedy is None else remedy
-        super().__init__(f"{code} {place}: {what}" + (f". {self.remedy}" if self.remedy else ""))
+        stop = "" if what.endswith((".", "?", "!")) else "."
+        super().__init__(f"{code} {place}: {what}" + (f"{stop} {self.remedy}" if self.remedy else ""))
 
 
 class ConfigErrors(FedfewError):  # noqa: N818 - it is several

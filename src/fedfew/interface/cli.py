@@ -64,6 +64,7 @@ app = LazyGroup(
         "methods": "catalog:methods",
         "presets": "catalog:presets",
         "explain": "catalog:explain",
+        "doctor": "doctor:doctor",
         "data": DATA,
         "deploy": DEPLOY,
     },

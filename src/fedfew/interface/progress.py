@@ -23,6 +23,12 @@ def estimate(record: RoundRecord, rounds: int) -> str:
     return f"about {pace * left / 60:.0f} minutes for the {words} ({pace:.1f} s a round)"
 
 
+def _line(record: RoundRecord, rounds: int) -> str:
+    """A round in a log file."""
+    seconds = sum(record["seconds"].values())
+    return f"round {record['round']}/{rounds}: accuracy {percent(record['accuracy'])}, {seconds:.1f} s"
+
+
 def follow(session: Session, title: str) -> None:
     """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
     columns = (
@@ -55,6 +61,8 @@ def follow(session: Session, title: str) -> None:
                         told.add(alarm.kind)
                 if record["skipped"]:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
+                if not err.is_terminal:  # a log file: a bar would not be seen
+                    err.print(_line(record, session.rounds), soft_wrap=True)
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
     except KeyboardInterrupt:
         err.print(f"stopped after round {session.saved}; everything up to it is saved. Go on with:")

@@ -70,11 +70,11 @@ class FL2(Alternate):
         chosen, here = views[certain], network.vector[:n].clone()
         logits = network(chosen)
         goal = logits.detach().softmax(1)
-        network.backward(cross_entropy(logits, targets[certain.to(targets.device)]))
+        cross_entropy(logits, targets[certain.to(targets.device)]).backward()
         with torch.no_grad():
             network.vector[:n].add_(uphill(network, self.rho))
         network.gradient.zero_()
         divergence = kl_div(network(chosen).log_softmax(1), goal, reduction="sum") / len(views)
-        network.backward(self.lambda_sharp * divergence)
+        (self.lambda_sharp * divergence).backward()
         with torch.no_grad():
             network.vector[:n].copy_(here)

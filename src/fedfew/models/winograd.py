@@ -14,12 +14,11 @@ input's gradient is such a convolution again; the weights' gradient is the same 
 S. Winograd 1980; A. Lavin, S. Gray 2016, Fast algorithms for convolutional neural networks.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, pad
+from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 TILE = 4
@@ -114,11 +113,6 @@ class Winograd(torch.autograd.Function):
         of_x = input_gradient(gradient, weight) if ctx.needs_input_grad[0] else None
         of_weight = weight_gradient(x, gradient) if ctx.needs_input_grad[1] else None
         return of_x, of_weight
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, weight: Tensor) -> tuple[Tensor, int]:
-        """Stacked clients take the plain way, as one grouped convolution."""
-        return torch.vmap(partial(conv2d, padding=1), in_dims)(x, weight), 0
 
 
 def convolve(x: Tensor, weight: Tensor) -> Tensor:

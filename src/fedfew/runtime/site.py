@@ -1,8 +1,8 @@
 """A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +27,6 @@ from fedfew.core.types import (
     Trained,
     Transform,
 )
-from fedfew.runtime.stack import Stack
 from fedfew.runtime.wire import Wire
 
 
@@ -122,25 +121,13 @@ class Later:
 
 @dataclass(frozen=True, eq=False)
 class InlineFleet:
-    """One client after another in this process, or as many at a time as the stack has places."""
+    """One client after another in this process."""
 
     sites: Sites
-    stack: Stack | None = None
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        if self.stack is None:
-            for client, payload in payloads.items():
-                yield self.sites.train(round, client, payload)
-            return
-        # clients of about equal length together, so that few places stay empty; the longest first
-        order = sorted(payloads, key=lambda k: (-len(self.sites.shares.of(k)), k))
-        for start in range(0, len(order), len(self.stack)):
-            together = order[start : start + len(self.stack)]
-            jobs = [partial(self._job, round, client, payloads[client]) for client in together]
-            yield from self.stack.train(jobs)
-
-    def _job(self, round: int, client: int, payload: Payload, network: Network) -> ClientUpdate | Missing:
-        return replace(self.sites, network=network).train(round, client, payload)
+        for client, payload in payloads.items():
+            yield self.sites.train(round, client, payload)
 
     def score(self, omega: Vector) -> Later:
         return Later(self.sites, omega)

@@ -145,7 +145,7 @@ def descend(
             if loss is None and penalty is None:
                 continue
             if loss is not None:
-                network.backward(loss)
+                loss.backward()
             with torch.no_grad():
                 if penalty is not None:
                     penalty(network)

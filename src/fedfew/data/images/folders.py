@@ -13,6 +13,8 @@ from fedfew.data.images.unreadable import Problem, shown
 
 PARTS = ("server", "clients", "test")
 LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/"
+CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
+"""What file managers and archives leave in folders, together with macOS's ``._`` files; nobody means them."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the folders and of the files, sorted."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries)
+            found = sorted((entry.name, entry.is_dir()) for entry in entries if not _is_clutter(entry.name))
     except OSError as error:
         raise FedfewError("E206", shown(folder), f"cannot be read: {error.strerror or error}") from None
     return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
@@ -115,11 +117,15 @@ def walk(root: Path, below: str, strays: list[Problem]) -> Iterator[str]:
         strays.append(Problem(_relative(root, error.filename), f"cannot be read: {error.strerror}"))
 
     for folder, folders, files in os.walk(root / below, onerror=cannot):
-        folders.sort()
+        folders[:] = sorted(name for name in folders if not _is_clutter(name))
         links = [link for name in folders if (link := Path(folder) / name).is_symlink()]
         strays += [Problem(_relative(root, link), "is a link to a folder, which is not followed") for link in links]
-        for name in sorted(files):
+        for name in sorted(name for name in files if not _is_clutter(name)):
             yield os.path.relpath(Path(folder) / name, root)
+
+
+def _is_clutter(name: str) -> bool:
+    return name in CLUTTER or name.startswith("._")
 
 
 def _relative(root: Path, path: str | Path) -> str:

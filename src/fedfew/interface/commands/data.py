@@ -21,7 +21,10 @@ from fedfew.interface.options import Json, Set
 
 def fetch(
     name: Annotated[str, typer.Argument(help="cifar10, mnist or fashion-mnist.")],
-    source: Annotated[Path | None, typer.Option("--from", metavar="PATH", help="A local archive or folder.")] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="A local archive or folder, e.g. cifar-10-binary.tar.gz."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Fetch a dataset from a local copy or from the first of its sources that answers."""

@@ -1,0 +1,104 @@
+"""fedfew doctor: what this machine and installation have, one line each; for bug reports and before long runs."""
+
+import os
+import platform
+import re
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from fedfew import __version__
+from fedfew.core.engine import devices
+from fedfew.data.cache import cache_folder
+from fedfew.data.datasets import inventory
+from fedfew.interface.console import out, print_json, size
+from fedfew.interface.options import Json
+from fedfew.runs.environment import processor
+
+ROOM = 1 << 30
+"""Free bytes below which a disk is a problem."""
+NOT_FOR_USERS = ("dev",)
+
+
+def doctor(json: Json = False) -> None:
+    """Show versions, torch build, threads, extras, cache folder and disk; exit status 2 if something is wrong."""
+    problems: list[str] = []
+    facts: dict[str, Any] = {
+        "fedfew": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": processor(),
+        "torch": _torch(),
+        "threads": _threads(),
+        "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "pydantic", "typer", "rich", "click")},
+        "extras": extras(),
+        "cache": _cache(problems),
+        "disk": _disk(problems),
+    }
+    if json:
+        print_json(facts | {"problems": problems})
+    else:
+        for name, value in facts.items():
+            out.print(f"{name + ':':12}{_words(value)}", markup=False, soft_wrap=True)
+        for problem in problems:
+            out.print(f"[bold red]problem:[/]    {problem}", soft_wrap=True)
+    if problems:
+        raise typer.Exit(2)
+
+
+def extras() -> dict[str, str]:
+    """Every extra of the installation: installed, or the packages it lacks."""
+    wanted: dict[str, list[str]] = {}
+    for requirement in metadata.requires("fedfew") or []:
+        if found := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement):
+            wanted.setdefault(found[2], []).append(found[1])
+    return {name: _lacking(packages) for name, packages in wanted.items() if name not in NOT_FOR_USERS}
+
+
+def _lacking(packages: list[str]) -> str:
+    lacking = [package for package in packages if not any(metadata.distributions(name=package))]
+    return f"lacks {', '.join(lacking)}" if lacking else "installed"
+
+
+def _torch() -> dict[str, Any]:
+    return {
+        "version": torch.__version__,
+        "build": f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPU",
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "devices": devices(),
+    }
+
+
+def _threads() -> dict[str, Any]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"cores": usable, "torch": torch.get_num_threads(), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "")}
+
+
+def _cache(problems: list[str]) -> dict[str, Any]:
+    folder = cache_folder()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        problems.append(f"the cache folder {folder} cannot be written; set FEDFEW_DATA to another place")
+    used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return {"folder": str(folder), "bytes": used, "datasets": [entry.name for entry in inventory() if entry.fetched]}
+
+
+def _disk(problems: list[str]) -> dict[str, int]:
+    places = {"here": Path.cwd(), "temporary files": Path(tempfile.gettempdir())}
+    free = {name: shutil.disk_usage(path).free for name, path in places.items()}
+    problems += [f"{size(count)} free for {name} ({places[name]})" for name, count in free.items() if count < ROOM]
+    return free
+
+
+def _words(value: Any) -> str:
+    """One line for people."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}".strip() for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value)) or "none"
+    return f"{size(value)}" if isinstance(value, int) and value >= 1000 else str(value)
