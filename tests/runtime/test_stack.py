@@ -44,7 +44,7 @@ def counted(network: Network) -> Iterator[list[int]]:
     handle.remove()
 
 
-def outcome(**settings: Any) -> tuple[Tensor, list[dict[str, Any]]]:
+def outcome(**settings: Any) -> tuple[Tensor, list[Any]]:
     parts, fleet = tiny_parts(**settings)
     rounds = play(parts, fleet, 2)
     return rounds[-1][0].omega, [record for _, record in rounds]
