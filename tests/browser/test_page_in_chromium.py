@@ -14,6 +14,7 @@ import fedfew
 from fedfew.core.storage import append_durably
 from fedfew.interface.page.library import key_of
 from fedfew.interface.report import write_report
+from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it")
 
@@ -74,7 +75,7 @@ def test_a_run_advances_before_our_eyes(tab: Tab, tmp_path: Path, pictures: Path
             expected = next(advancing)
             assert expected["round"] == number
             delays.append(tab.wait(f"document.getElementById('round-now')?.textContent === '{number}'"))
-            shown = f"{100 * expected['accuracy']:.1f} %"
+            shown = f"{100 * (expected['accuracy'] or 0.0):.1f} %"
             tab.wait(f"document.getElementById('accuracy-now').textContent.includes('{shown}')")
             tab.wait(f"document.querySelector('#accuracy .plot')?.data?.[0].y.length === {number}")
         assert min(delays) < 1.0  # the machine may be busy in between, but this is the pace
@@ -99,7 +100,7 @@ def test_a_lost_connection_is_taken_up_again(tab: Tab, tmp_path: Path) -> None:
 
 def test_a_rejected_client_is_marked_with_its_reason(tab: Tab, runs: Path, server: str) -> None:
     records = [json.loads(line) for line in (runs / "mix" / "rounds.jsonl").read_text().splitlines()]
-    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in r["rejected"]]
+    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in left_out(r)]
     tab.open(server + place(runs, "mix"))
     tab.wait(DRAWN)
     tab.run("document.getElementById('participation').scrollIntoView()")

@@ -123,5 +123,5 @@ def test_doctor_names_what_is_wrong(capsys: Capture, monkeypatch: pytest.MonkeyP
 
 def test_an_extra_that_is_not_installed_is_said_with_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = ["numpy>=2", "no-such-package>=1; extra == 'flower'", 'numpy; extra == "flower"', "numpy; extra == 'data'"]
-    monkeypatch.setattr(doctor.metadata, "requires", lambda _: needs)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
     assert doctor.extras() == {"flower": "lacks no-such-package", "data": "installed"}

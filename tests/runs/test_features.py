@@ -23,7 +23,8 @@ from fedfew.methods import METHODS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
 from fedfew.objectives import OBJECTIVES
-from fedfew.runs.run import Experiment, Run, predict
+from fedfew.runs.experiment import Experiment, predict
+from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
 
 FIRST = {"model": {"name": "efficientnet-lite0", "size": 32, "views": 3}}

@@ -36,7 +36,7 @@ class Tally:
 def run_all(
     cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
-    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
+    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to continue."""
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
         if jobs
@@ -50,7 +50,7 @@ def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, job
     try:
         return _follow(events, cells, max(jobs, 1), until)
     except KeyboardInterrupt:
-        err.print("stopped; every round that was done is saved. The same command goes on from there:")
+        err.print("stopped; every round that was done is saved. The same command continues from there:")
         err.print(f"  {command}", markup=False, soft_wrap=True)
         raise
 
@@ -71,7 +71,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
         task = bar.add_task(f"{len(cells)} runs" if cells else "search", total=total or None)
         for event in events:
             rounds = _wanted(event.cell, until)
-            if event.kind == "round":
+            if event.record is not None:
                 left, done = left - 1, done + 1
                 note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
                 bar.update(task, completed=total - left if total else done, description=note)
@@ -81,7 +81,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
                 left -= rounds
                 bar.update(task, completed=max(total - left, 0))
             _note(event, tally)
-            if event.kind == "round" and not pace:
+            if event.record is not None and not pace:
                 pace = sum(event.record["seconds"].values()) / abreast
                 if pace * left > LONG:
                     bar.console.print(f"about {_duration(pace * left)} for {left} rounds, if all go like the first")

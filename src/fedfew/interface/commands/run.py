@@ -12,7 +12,8 @@ from fedfew.interface.console import err, out, percent, print_json, size, warn
 from fedfew.interface.options import Anyway, Config, Json, Out, Scale, Set
 from fedfew.interface.progress import follow
 from fedfew.interface.reading import counting
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen
 
 
@@ -65,7 +66,7 @@ def finish(session: Session, json: bool) -> None:
         "pseudo-labels: coverage": percent(summary["coverage"]),
         "pseudo-labels: correct": percent(summary["correct"]),
         "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
-        "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
+        "updates left out / rounds skipped": f"{summary['rejected'] + summary['missing']} / {summary['skipped']}",
         "seconds": f"{summary['seconds']:.1f}",
         **_privacy(summary.get("privacy")),
         "model SHA-256": summary["model_sha256"][:16] + "…",
