@@ -79,6 +79,10 @@ def described(about: dict[str, Any]) -> dict[str, Any]:
     """What someone needs to know who has only the file."""
     channels, height, width = about["shape"]
     colors = "grey" if channels == 1 else "RGB"
+    if backbone := about.get("backbone"):
+        look, means = backbone["preprocess"], "mean {mean}, deviation {std}"
+        scaled = f"{look['size']}×{look['size']} ({look['interpolation']})"
+        about = about | {"inside": f"the model itself scales images to {scaled}, {means.format(**look)}"}
     return about | {
         "input": f"uint8 N×{channels}×{height}×{width}, {colors}, 0..255",
         "resize": f"shorter side to {height} (bicubic), middle {height}×{width} cut out",
