@@ -41,12 +41,13 @@ def fitting(method: str) -> list[str]:
 
 
 def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:
-    """A config for a method; one that needs a normalisation of its own gets it."""
+    """A config for a method; one that needs a normalisation or a backbone of its own gets it."""
     known = settings_for("method", method)
     chosen = {f"method.{name}": value for name, value in SURE.items() if name in known}
     faults = []
-    for norm in ("group", "batch", "none"):
-        table = TINY | {"method": {"name": method}, "model": {"name": "cnn", "width": 4, "norm": norm}}
+    models = [{"name": "cnn", "width": 4, "norm": norm} for norm in ("group", "batch", "none")]
+    for model in (*models, {"name": "efficientnet-lite0", "size": 32}):
+        table = TINY | {"method": {"name": method}, "model": model}
         try:
             return load(table | {"objective": {"threshold": 0.05}}, chosen | (overrides or {}))
         except FedfewError as fault:

@@ -11,6 +11,8 @@ A generative step is evidence where a prior-corrected loss on one's own predicti
 means by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
 clients do not drift; only sums leave a client; and α, the temperature, when to stop and how much to trust the clients
 follow from the sums and the server's labels. ``training/moments.py`` derives how skewed sites become an advantage.
+
+Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -72,9 +74,11 @@ class FedMoments(Method):
     label_weight: Annotated[NonNegative, Doc("κ: images without label that one label outweighs in a class mean")] = 50.0
     evidence: Annotated[Positive, Doc("images a class whose mean the prior shrinks like")] = 30.0
     steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
-    settled: Annotated[Fraction, Doc("EM stops when fewer than this share of images changes class in a round")] = 0.02
-    survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, or those of all clients")] = 5000
-    hear: Annotated[Fraction, Doc("share of the surveyed images that is heard, over rounds, before a step of EM")] = 0.5
+    settled: Annotated[
+        Fraction, Doc("EM stops when fewer images change class than this, or more than before")
+    ] = 0.02
+    survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, if there are as many")] = 8000
+    hear: Annotated[Fraction, Doc("images heard, over rounds, before a step of EM, as a share of those surveyed")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fednova": SUMS, "fltrust": SUMS, "status": SUMS}
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
@@ -134,17 +138,17 @@ class FedMoments(Method):
     def _survey(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
         width = site.labeled.images.shape[-1]
         size = width + width * (width + 1) // 2
-        fresh = [u for u in updates if state.participation[u.client] == 1 and u.reply["sums"].shape == (size,)]
+        fresh = [u for u in updates if state.participation[u.client] == 1 and fits(u, size)]
         extra = dict(state.extra)
         counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
         sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
         between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
         for update in fresh:
-            own, n = update.reply["sums"].double(), max(update.examples, 1)
+            own, n = update.reply["sums"].double(), update.examples
             counts = counts + torch.tensor([n, n**2, 1.0], dtype=torch.float64)
             sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
         extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
-        enough = float(counts[0]) >= self.survey or len(fresh) < max(len(updates), 1)
+        enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
         metrics = {"surveyed": float(counts[0])}
         if not enough or not counts[0]:
             return replace(state, extra=extra, metrics=metrics)
@@ -163,7 +167,7 @@ class FedMoments(Method):
         space = Space.of(survey, min(self.wide, x.shape[1]))
         width = min(self.width, space.basis.shape[1])
         mine = space(x)
-        prior = prior_of(survey, space, width, mine, labels, WEAK)
+        prior = prior_of(survey, space, width, mine, labels, site.classes, WEAK)
         counts = torch.bincount(labels, minlength=site.classes).double()
         anchor = prior.shrunk(class_sums(mine[:, :width], labels, site.classes) / counts[:, None].clamp_min(1), counts)
         head = torch.linalg.solve(prior.within, anchor.T)
@@ -197,9 +201,9 @@ class FedMoments(Method):
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
         parts = [
-            Contribution(u.client, u.reply["sums"] / max(u.examples, 1), u.examples, state.participation[u.client])
+            Contribution(u.client, u.reply["sums"] / u.examples, u.examples, state.participation[u.client])
             for u in updates
-            if u.reply["sums"].shape == (size,) and u.examples
+            if fits(u, size)
         ]
         if not parts:
             return state
@@ -213,11 +217,15 @@ class FedMoments(Method):
         if heard < self.hear * float(extra["images"]) or float(extra["done"]):
             return replace(state, metrics={"settled": float(extra["done"])})
         counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
-        omega, strength = self._model(extra, site, counts, moments)
-        first = not bool(extra["previous_weight"].any())
-        extra |= self._m_step(extra, site, counts, moments, curve)
-        extra |= {"done": scalar(float(not first and moved < self.settled))}
         del extra["heard"], extra["sums"]
+        before = float(extra.get("moved", scalar(2.0)))
+        if (
+            moved >= before
+        ):  # what is left is noise and drift: the step before was the last
+            return replace(state, extra=extra | {"done": scalar(1.0)}, metrics={"moved": moved, "settled": 1.0})
+        omega, strength = self._model(extra, site, counts, moments)
+        extra |= self._m_step(extra, site, counts, moments, curve)
+        extra |= {"moved": scalar(moved), "done": scalar(float(moved < self.settled))}
         metrics = {"moved": moved, "alpha": float(extra["alpha"]), "trust": strength}
         metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
         return replace(state, omega=omega, extra=extra, metrics=metrics)
@@ -273,6 +281,8 @@ class FedMoments(Method):
         return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE)}
 
 
+NEW = 0.25
+"""The survey ends when no more than this share of a round's clients had not been heard before."""
 WEAK = 0.5
 """Between-class share assumed along the first principal direction, where the clients tell nothing."""
 RIDGE, WIDE_RIDGE = 0.02, 0.1
@@ -283,6 +293,11 @@ def features(images: Tensor) -> Tensor:
     x = images.double().mean(1)
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
+
+
+def fits(update: ClientUpdate, size: int) -> bool:
+    """Whether a client has images and answered what it was asked."""
+    return update.examples > 0 and update.reply["sums"].shape == (size,)
 
 
 def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:

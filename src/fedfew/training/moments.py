@@ -7,7 +7,7 @@ so its images' mean is Σ_c π_k,c M_c, and the spread of the clients' means bey
 
 Client sums alone therefore span the C − 1 directions in which classes differ, before any label is looked at; the labels
 say how large the differences are, and so what α is. Clients that are alike show no direction above the noise (the
-Marchenko–Pastur edge), and what is left is a weak prior along the principal directions.
+Marchenko–Pastur edge; I. M. Johnstone 2001), and what is left is a weak prior along the principal directions.
 """
 
 from dataclasses import dataclass
@@ -20,6 +20,8 @@ TEMPERATURES = 2.0 ** (torch.arange(-6, 13).double() / 2)
 """Temperatures at which clients report how sure the model is, so that the server can choose one."""
 EDGE = 1.05
 """A direction counts from this many times the largest eigenvalue that sampling noise gives."""
+SMALLEST = 1e-5
+"""Directions with less than this share of the largest variance are rounding errors, or few images."""
 ALIKE = 1e4
 """α of clients between which no difference can be seen."""
 
@@ -51,11 +53,13 @@ class Space:
 
     @staticmethod
     def of(survey: Survey, most: int) -> "Space":
-        """The first ``most`` principal directions of all images."""
+        """The first ``most`` principal directions of all images, of those in which the images differ at all."""
         mean = survey.total / survey.images
         values, vectors = torch.linalg.eigh(survey.second / survey.images - torch.outer(mean, mean))
-        kept = values.flip(0)[:most].clamp_min(1e-8)
-        return Space(mean, vectors.flip(1)[:, :most] / kept.sqrt(), kept)
+        values, vectors = values.flip(0), vectors.flip(1)
+        kept = min(most, max(int((values > SMALLEST * values[0]).sum()), 1))
+        spread = values[:kept].clamp_min(1e-12)
+        return Space(mean, vectors[:, :kept] / spread.sqrt(), spread)
 
     def __call__(self, x: Tensor, width: int | None = None) -> Tensor:
         """Coordinates of features N×D, the first ``width`` of them."""
@@ -85,12 +89,14 @@ class Prior:
         return torch.stack(list(rows))
 
 
-def prior_of(survey: Survey, space: Space, width: int, labeled: Tensor, labels: Tensor, weak: float) -> Prior:
+def prior_of(
+    survey: Survey, space: Space, width: int, labeled: Tensor, labels: Tensor, classes: int, weak: float
+) -> Prior:
     """Empirical Bayes: the spread of the clients' means, scaled by the spread of the labeled images' class means.
 
     ``weak`` is the between-class share assumed along the first principal direction where the clients tell nothing.
     """
-    classes, n, clients = int(labels.max()) + 1, survey.images, survey.clients
+    n, clients = survey.images, survey.clients
     eye = torch.eye(width, dtype=torch.float64)
     basis = space.basis[:, :width]
     centre = space.centre @ basis

@@ -1,0 +1,179 @@
+"""fedmoments: what the spread of clients tells, EM on sums, and what few, small, odd or hostile clients do to it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedfew.aggregators import AGGREGATORS
+from fedfew.core.network import Network, Pixels
+from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
+from fedfew.methods.fedmoments import FedMoments
+from fedfew.methods.fedmoments import features as features_of
+from fedfew.models.backbones.pretrained import LENGTH, Head
+from fedfew.runtime.gate import Gate
+from fedfew.runtime.rounds import count
+from fedfew.runtime.wire import Wire
+from fedfew.training.moments import Space, Survey, prior_of, responsibilities
+from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.transforms.privacy import Private
+
+CLASSES, WIDTH = 4, 12
+METHOD = FedMoments(Supervised(), LocalSGD(), AGGREGATORS["fedavg"], width=8, wide=12, survey=10_000)
+
+
+def cloud(labels: Tensor, seed: int) -> Tensor:
+    """Features of one length around class means of a quarter of the noise's length, as N×1×d."""
+    means = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(7))
+    noise = torch.randn(len(labels), WIDTH, generator=torch.Generator().manual_seed(seed))
+    x = 2.0 + 0.6 * means[labels] + noise
+    features: Tensor = (LENGTH * x / x.norm(dim=1, keepdim=True))[:, None].half()
+    return features
+
+
+@cache
+def world(mu: float, clients: int = 60, images: int = 40) -> tuple[list[Tensor], list[Tensor], ServerSite, LabeledSet]:
+    """Clients with class shares from Dir(μ), a server with three labels a class, and a test set."""
+    rng = np.random.default_rng(3)
+    shares = rng.dirichlet([mu] * CLASSES, clients)
+    labels = [torch.from_numpy(rng.choice(CLASSES, images, p=share)) for share in shares]
+    parts = [cloud(own, 100 + k) for k, own in enumerate(labels)]
+    few = torch.arange(CLASSES).repeat(3)
+    network = Network.of(Head(WIDTH, CLASSES), Pixels.unit(3))
+    held = torch.arange(CLASSES).repeat(250)
+    return parts, labels, ServerSite(network, LabeledSet(cloud(few, 1), few), CLASSES), LabeledSet(cloud(held, 2), held)
+
+
+def accuracy(site: ServerSite, omega: Tensor, test: LabeledSet) -> float:
+    site.network.load(omega)
+    return float((site.network.probabilities(test.images).argmax(1) == test.labels).float().mean())
+
+
+def asked(method: FedMoments, state: ServerState, parts: Sequence[Tensor], who: Sequence[int], site: ServerSite
+          ) -> list[ClientUpdate]:  # fmt: skip
+    def update(k: int) -> ClientUpdate:
+        client = ClientSite(k, site.network, parts[k], CLASSES)
+        trained = method.train_client(method.broadcast(state, k), client, torch.Generator())
+        return ClientUpdate(k, trained.reply, len(parts[k]), trained.metrics)
+
+    return [update(k) for k in who]
+
+
+def trained(method: FedMoments, parts: Sequence[Tensor], site: ServerSite, cohorts: Sequence[Sequence[int]]
+            ) -> ServerState:  # fmt: skip
+    state = method.start(site.network.snapshot())
+    for cohort in cohorts:
+        state = method.before_clients(state, site, torch.Generator())
+        updates = asked(method, state, parts, cohort, site)
+        state = replace(state, participation=count(state, updates), round=state.round + 1)
+        state = method.after_clients(state, updates, site, torch.Generator())
+    return state
+
+
+def survey_of(parts: Sequence[Tensor]) -> Survey:
+    own = [features_of(part) for part in parts]
+    total, x = [p.sum(0) for p in own], torch.cat(own)
+    between = torch.stack([torch.outer(t, t) / len(p) for t, p in zip(total, own, strict=True)]).sum(0)
+    sizes = torch.tensor([float(len(p)) for p in own])
+    return Survey(len(x), float(sizes.square().sum()), len(own), x.sum(0), x.T @ x, between)
+
+
+def test_without_a_pull_the_mix_is_the_clients_own_and_with_an_endless_one_the_global() -> None:
+    scores = torch.tensor([[2.0, 0.0], [2.0, 0.0], [0.0, 0.5]]).double()
+    even = torch.tensor([0.5, 0.5]).double()
+    assert torch.allclose(responsibilities(scores, 1e12, even, 5), scores.softmax(1))
+    own = responsibilities(scores, 0.0, even, 200)
+    assert float(own[2, 0]) > float(scores.softmax(1)[2, 0]), "two images of class 0 make a third likelier"
+
+
+@pytest.mark.parametrize(("mu", "low", "high"), [(0.1, 0.1, 1.2), (1.0, 2.0, 8.0)])
+def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, high: float) -> None:
+    parts, *_ = world(mu, clients=200)
+    survey = survey_of(parts)
+    space = Space.of(survey, WIDTH)
+    many = torch.arange(CLASSES).repeat(200)
+    prior = prior_of(survey, space, 8, space(features_of(cloud(many, 5))), many, CLASSES, 0.5)
+    assert prior.seen == CLASSES - 1
+    assert low < prior.alpha < high, "α = μ·C"
+
+
+def test_clients_that_are_alike_show_no_direction() -> None:
+    parts, _, site, _ = world(1e6, clients=200)
+    survey = survey_of(parts)
+    prior = prior_of(survey, Space.of(survey, WIDTH), 8, torch.randn(12, WIDTH).double(), site.labeled.labels, 4, 0.5)
+    assert prior.seen == 0
+    assert prior.alpha > 1000
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0])
+def test_skewed_clients_are_worth_more_than_the_labels(mu: float) -> None:
+    parts, _, site, test = world(mu)
+    everyone = [range(60)] * 12
+    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    found = trained(METHOD, parts, site, everyone)
+    assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) + 0.05
+    assert float(found.extra["done"]) == 1.0, "it stops by itself"
+
+
+def test_the_sum_over_clients_is_all_that_is_needed() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    updates = asked(METHOD, state, parts, range(60), site)
+    everyone = replace(state, participation=count(state, updates))
+    single = METHOD.after_clients(everyone, updates, site, torch.Generator())
+    whole = ClientUpdate(0, {"sums": torch.stack([u.reply["sums"] for u in updates]).sum(0)}, 60 * 40)
+    summed = METHOD.after_clients(everyone, [whole], site, torch.Generator())
+    assert torch.allclose(single.omega, summed.omega, atol=2e-3)
+    assert torch.allclose(single.extra["weight"], summed.extra["weight"], atol=1e-3)
+
+
+def test_few_clients_a_round_come_to_the_same() -> None:
+    parts, _, site, test = world(0.3)
+    rng = np.random.default_rng(0)
+    few = trained(METHOD, parts, site, [sorted(rng.choice(60, 12, replace=False)) for _ in range(60)])
+    whole = trained(METHOD, parts, site, [range(60)] * 12)
+    assert accuracy(site, few.omega, test) > accuracy(site, whole.omega, test) - 0.03
+
+
+def test_small_and_empty_clients_do_no_harm() -> None:
+    parts, _, site, test = world(0.3)
+    pieces = [piece for part in parts for piece in (part[:3], part[3:4], part[:0])] + [part[4:] for part in parts]
+    found = trained(METHOD, pieces, site, [range(len(pieces))] * 5)
+    assert bool(torch.isfinite(found.omega).all())
+    assert accuracy(site, found.omega, test) > 0.6
+
+
+def test_one_client_and_one_label_a_class_do_no_harm() -> None:
+    parts, _, site, _ = world(0.3)
+    few = LabeledSet(site.labeled.images[:CLASSES], site.labeled.labels[:CLASSES])
+    found = trained(METHOD, parts[:1], replace(site, labeled=few), [range(1)] * 3)
+    assert bool(torch.isfinite(found.omega).all())
+
+
+def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
+    parts, _, site, _ = world(0.3)
+    state = trained(METHOD, parts, site, [range(60)])
+    update = asked(METHOD, state, parts, [0], site)[0]
+    schema, payload = METHOD.reply_schema(site.network.layout), METHOD.broadcast(state, 0)
+    assert Gate().check(update, payload, schema, 40) is None
+    large = replace(update, reply={"sums": 30 * update.reply["sums"]})
+    fault = Gate().check(large, payload, schema, 40)
+    assert fault is not None
+    assert fault.code == "E406"
+    odd = replace(update, reply={"sums": update.reply["sums"][:-1]})
+    after = METHOD.after_clients(replace(state, participation={0: 2}), [odd], site, torch.Generator())
+    assert torch.equal(after.omega, state.omega), "an answer to another question is left out"
+
+
+def test_sums_can_be_private() -> None:
+    parts, _, site, _ = world(0.3)
+    state = trained(METHOD, parts, site, [range(60)])
+    client = ClientSite(0, site.network, parts[0], CLASSES)
+    wire = Wire(METHOD, [Private(1.0, 0.0)])
+    sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
+    assert float(sent.reply["sums"].norm()) == pytest.approx(1.0, abs=1e-4)
+    assert sent.examples == 1
