@@ -17,6 +17,7 @@ from typing import Any
 
 from fedfew.runs.environment import environment
 from fedfew.runs.run import Experiment
+from fedfew.runtime.record import left_out
 
 KINDS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -36,7 +37,7 @@ def measure(method: str, changes: dict[str, Any], seed: int, rounds: int) -> tup
     chosen = {"method.name": method, "seed": seed, "dataset.seed": seed, "rounds": rounds} | changes
     with tempfile.TemporaryDirectory() as place:
         records = Experiment.load("quick", chosen).run(Path(place) / "run").rounds
-    updates = sum(len(record["cohort"]) - len(record["rejected"]) for record in records)
+    updates = sum(len(record["cohort"]) - len(left_out(record)) for record in records)
     accuracy = statistics.fmean(record["accuracy"] for record in records[-LAST:])
     return sum(record["bytes_up"] for record in records) / updates, accuracy
 

@@ -26,7 +26,7 @@ from typing import Any
 
 from fedfew.config.schema import Config, load, settings_for
 from fedfew.interface.batch import run_all
-from fedfew.studies.outcomes import Outcome, read_outcome
+from fedfew.runs.run import Run
 from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
@@ -200,7 +200,7 @@ def cell_of(task: Task, name: str, seed: int, start: Path) -> Cell:
     return Cell(f"{'-'.join(name.split())}-s{seed}", config)
 
 
-def outcomes(task: Task, folder: Path) -> Iterator[tuple[str, Outcome]]:
+def runs_of(task: Task, folder: Path) -> Iterator[tuple[str, Run]]:
     """The runs that are there, by arm."""
     known, told = index(folder), set[str]()
     for name in ARMS | ABLATION:
@@ -208,7 +208,7 @@ def outcomes(task: Task, folder: Path) -> Iterator[tuple[str, Outcome]]:
             identity = cell_of(task, name, seed, start).identity
             if identity in known and identity not in told and reached(known[identity]):
                 told.add(identity)  # where a task does without an ingredient, leaving it out changes nothing
-                yield name, read_outcome(known[identity])
+                yield name, Run.open(known[identity])
 
 
 def starts(task: Task, known: Mapping[str, Path]) -> dict[int, Path]:
@@ -220,10 +220,10 @@ def starts(task: Task, known: Mapping[str, Path]) -> dict[int, Path]:
 def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     """A table for every round in ``levels``, over the runs that have come that far."""
     task = TASKS[key]
-    found: dict[str, list[Outcome]] = {}
-    for name, outcome in outcomes(task, folder):
-        found.setdefault(name, []).append(outcome)
-    begun = [read_outcome(path) for path in starts(task, index(folder)).values()]
+    found: dict[str, list[Run]] = {}
+    for name, run in runs_of(task, folder):
+        found.setdefault(name, []).append(run)
+    begun = [Run.open(path) for path in starts(task, index(folder)).values()]
     reached_alone = [o.records[-1]["accuracy"] for o in begun]
     around = begun[0].environment["fingerprint"]
     minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
@@ -247,12 +247,12 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     )
 
 
-def table(found: dict[str, list[Outcome]], upto: int) -> str:
+def table(found: dict[str, list[Run]], upto: int) -> str:
     """All arms that have come as far as ``upto`` rounds, read there."""
     rows = []
-    base = {o.seeds: accuracy(o, upto) for o in found.get(SERVER_ONLY, []) if o.rounds >= upto}
+    base = {o.seeds: accuracy(o, upto) for o in found.get(SERVER_ONLY, []) if o.done >= upto}
     for name, runs in found.items():
-        far = [o for o in runs if o.rounds >= upto]
+        far = [o for o in runs if o.done >= upto]
         if not far:
             continue
         values = [accuracy(o, upto) for o in far]
@@ -270,9 +270,9 @@ def table(found: dict[str, list[Outcome]], upto: int) -> str:
     return f"| {columns} |\n|---|---|---|---|---|---|---|---|---|\n{body}"
 
 
-def accuracy(outcome: Outcome, upto: int) -> float:
+def accuracy(run: Run, upto: int) -> float:
     """The mean of the last five rounds up to ``upto``: a single round is a draw of five clients."""
-    tail = [r["accuracy"] for r in outcome.records[max(upto - 5, 0) : upto]]
+    tail = [r["accuracy"] for r in run.records[max(upto - 5, 0) : upto]]
     return float(mean(tail))
 
 

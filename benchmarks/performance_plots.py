@@ -7,7 +7,7 @@ from benchmarks.peers_table import NAMES, model_name
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedfew.interface.matplotlib_style import COLOURS, save
+from fedfew.interface.charts.printed import COLOURS, save
 
 GREY = "#adb5bd"
 SHADES = {

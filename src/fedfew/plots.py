@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Figure as Chart
+from fedfew.interface.charts import run_charts
 from fedfew.interface.charts.printed import draw
-from fedfew.interface.report import figures
-from fedfew.interface.report.facts import Facts, bounds_of, read_facts
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import bounds_of
 
 __all__ = [
     "accuracy",
@@ -33,71 +33,72 @@ Source = Run | str | Path
 
 def accuracy(run: Source, *others: Source) -> Figure:
     """Test accuracy by round; with ``others`` several runs in one figure, server-only and all-labels as levels."""
-    first, rest = _facts(run), [_facts(other) for other in others]
+    first, rest = _opened(run), [_opened(other) for other in others]
     bounds = [bound for bound in bounds_of(first, rest) if bound.runs]
     shown = {id(part) for bound in bounds for part in bound.runs}
-    return draw(figures.accuracy(first, bounds, [other for other in rest if id(other) not in shown]))
+    return draw(run_charts.accuracy(first, bounds, [other for other in rest if id(other) not in shown]))
 
 
 def loss(run: Source, *others: Source) -> Figure:
     """Cross-entropy on the test images by round."""
-    return draw(figures.loss(_facts(run), [_facts(other) for other in others]))
+    return draw(run_charts.loss(_opened(run), [_opened(other) for other in others]))
 
 
 def pseudo_labels(run: Source) -> Figure:
     """Share of the clients' images with a confident label, and, in a simulation, how many of these are right."""
-    return _drawn(run, figures.pseudo_labels, _labels)
+    return _drawn(run, run_charts.pseudo_labels, _labels)
 
 
 def pseudo_classes(run: Source) -> Figure:
     """The newest round's pseudo-labels by class, beside what the clients that answered really hold."""
-    return _drawn(run, figures.pseudo_classes, _labels)
+    return _drawn(run, run_charts.pseudo_classes, _labels)
 
 
 def participation(run: Source) -> Figure:
     """Client × round: the weight of every update that counted, and a mark for every one that did not."""
-    return _drawn(run, figures.participation, lambda facts: any(r["cohort"] for r in facts.records))
+    return _drawn(run, run_charts.participation, lambda found: any(r["cohort"] for r in found.records))
 
 
 def partition(run: Source) -> Figure:
     """Client × class: who holds what; known in a simulation only."""
-    return _drawn(run, figures.partition, lambda facts: bool(facts.classes.get("clients")))
+    return _drawn(run, run_charts.partition, lambda found: bool(found.classes.get("clients")))
 
 
 def norms(run: Source) -> Figure:
     """How far server, clients and model move in a round."""
-    return _drawn(run, figures.norms)
+    return _drawn(run, run_charts.norms)
 
 
 def cosines(run: Source) -> Figure:
     """Whether each client's update points where the server's does."""
-    return _drawn(run, figures.cosines)
+    return _drawn(run, run_charts.cosines)
 
 
 def traffic(run: Source) -> Figure:
     """Bytes sent so far, up and down."""
-    return _drawn(run, figures.traffic)
+    return _drawn(run, run_charts.traffic)
 
 
 def times(run: Source) -> Figure:
     """Seconds of each round by phase."""
-    return _drawn(run, figures.phases)
+    return _drawn(run, run_charts.phases)
 
 
-def _facts(run: Source) -> Facts:
-    facts = read_facts(run.path if isinstance(run, Run) else run)
-    if not facts.records:
-        raise FedfewError("E310", str(facts.path), "has no round yet")
-    return facts
+def _opened(run: Source) -> Run:
+    """The run as it is now."""
+    found = run.again() if isinstance(run, Run) else Run.open(run)
+    if not found.records:
+        raise FedfewError("E310", str(found.path), "has no round yet")
+    return found
 
 
-def _labels(facts: Facts) -> bool:
-    return any(record["coverage"] is not None for record in facts.records)
+def _labels(run: Run) -> bool:
+    return any(record["coverage"] is not None for record in run.records)
 
 
-def _drawn(run: Source, describe: Callable[[Facts], Chart], known: Callable[[Facts], bool] = bool) -> Figure:
-    facts = _facts(run)
-    if not known(facts):
-        what = f"a run of {facts.method} on {facts.dataset} has nothing to draw here"
-        raise FedfewError("E310", str(facts.path), what, f"It is about {describe.__name__.replace('_', ' ')}")
-    return draw(describe(facts))
+def _drawn(run: Source, describe: Callable[[Run], Chart], known: Callable[[Run], bool] = bool) -> Figure:
+    found = _opened(run)
+    if not known(found):
+        what = f"a run of {found.method} on {found.dataset} has nothing to draw here"
+        raise FedfewError("E310", str(found.path), what, f"It is about {describe.__name__.replace('_', ' ')}")
+    return draw(describe(found))

@@ -8,7 +8,7 @@ from benchmarks.methods import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_
 
 from benchmarks import methods
 from fedfew.methods import METHODS
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.run import Run
 
 ALIKE = ("rounds", "clients", "labels", "dataset.name", "dataset.seed", "partition.kind", "model.name", "model.norm",
          "server.epochs", "server.lr", "server.batch", "server.augment", "start")  # fmt: skip
@@ -41,11 +41,11 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) == 1 + len(names)
     assert "few digits" in text
     runs = {
-        name: [o for found, o in methods.outcomes(methods.TASKS["digits"], tmp_path) if found == name] for name in names
+        name: [o for found, o in methods.runs_of(methods.TASKS["digits"], tmp_path) if found == name] for name in names
     }
     assert [len(found) for found in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
     assert start["rounds"] == 2
-    accuracy = sum(r["accuracy"] for o in runs["fixmatch"] for r in read_outcome(o.path).records) / 4
+    accuracy = sum(r["accuracy"] for o in runs["fixmatch"] for r in Run.open(o.path).records) / 4
     assert f"| fixmatch | {100 * accuracy:.1f}" in table(runs, 2)
     assert table(runs, 3).count("\n") == 2  # nobody has come that far

@@ -14,6 +14,7 @@ import fedfew
 from fedfew.core.storage import append_durably
 from fedfew.interface.page.library import key_of
 from fedfew.interface.report import write_report
+from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it")
 
@@ -99,7 +100,7 @@ def test_a_lost_connection_is_taken_up_again(tab: Tab, tmp_path: Path) -> None:
 
 def test_a_rejected_client_is_marked_with_its_reason(tab: Tab, runs: Path, server: str) -> None:
     records = [json.loads(line) for line in (runs / "mix" / "rounds.jsonl").read_text().splitlines()]
-    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in r["rejected"]]
+    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in left_out(r)]
     tab.open(server + place(runs, "mix"))
     tab.wait(DRAWN)
     tab.run("document.getElementById('participation').scrollIntoView()")

@@ -13,7 +13,6 @@ from fedfew.config.schema import Config, load
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.runs.run import Experiment, Run
 from fedfew.runs.session import reopen
-from fedfew.studies.outcomes import read_outcome
 
 OWN = "tests.config.own_parts"
 SMALL = TINY | {"model": {"name": "cnn", "width": 4}}
@@ -123,7 +122,7 @@ def test_a_run_can_be_read_without_the_code_but_not_gone_on_with(
         assert run.config["aggregator.power"] == 0.5
     del sys.modules["rule_of_mine"]
     assert run.config["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
-    assert run.model() and read_outcome(run.path).accuracy("last") == run.summary["accuracy"]["last"]
+    assert run.model() and Run.open(run.path).accuracy("last") == run.summary["accuracy"]["last"]
     with pytest.raises(FedfewError, match=r"E111.*rule_of_mine"):
         reopen(run.path, lambda fault: None)
 

@@ -24,6 +24,7 @@ from fedfew.core.types import ClientSite, ClientUpdate, Method, Oracle, OracleSi
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.record import left_out
 
 PAIRS = [(method, name) for method in METHODS for name in fitting(method)]
 UNFIT = [(method, name) for method in METHODS for name in AGGREGATORS if name not in fitting(method)]
@@ -41,7 +42,7 @@ def test_two_runs_of_a_method_are_the_same_run(method: str, tmp_path: Path) -> N
     assert first == second and len(first) == 2
     assert runs[0].summary["model_sha256"] == runs[1].summary["model_sha256"]
     for record in first:
-        assert record["rejected"] == [] and not record["skipped"], record["rejected"]
+        assert left_out(record) == [] and not record["skipped"], left_out(record)
         assert math.isfinite(record["loss"]) and 0 <= record["accuracy"] <= 1
     assert all(bool(torch.isfinite(p).all()) for p in runs[0].model().parameters())
 
@@ -51,7 +52,7 @@ def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: 
     rounds = tiny_rounds(tiny_config(method, {"aggregator.name": aggregator}))
     assert [state.round for state, _ in rounds] == [1, 2]
     for state, record in rounds:
-        assert record["rejected"] == [], record["rejected"]
+        assert left_out(record) == [], left_out(record)
         assert all(bool(torch.isfinite(t).all()) for t in tensors_of(state))
         assert set(state.weights) <= set(record["cohort"])
         assert all(math.isfinite(w) and w >= 0 for w in state.weights.values())
@@ -187,7 +188,7 @@ def test_every_objective_trains_fedavgs_clients(objective: str) -> None:
     chosen |= {"objective.threshold": 0.05} if "threshold" in settings else {}
     config = load(tiny_config("fedavg").document, chosen)
     rounds = tiny_rounds(config)
-    assert all(record["rejected"] == [] for _, record in rounds)
+    assert all(left_out(record) == [] for _, record in rounds)
     assert bool(torch.isfinite(rounds[-1][0].omega).all())
     again = tiny_rounds(config)
     assert torch.equal(again[-1][0].omega, rounds[-1][0].omega)

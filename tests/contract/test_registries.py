@@ -23,6 +23,7 @@ from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
 from fedfew.objectives import OBJECTIVES
+from fedfew.runtime.record import left_out
 
 REGISTRIES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "method": METHODS,
@@ -137,4 +138,4 @@ def test_a_partition_runs_by_its_name_in_the_config(kind: str) -> None:
     options = {"per_client": 5} if "per_client" in settings_of(PARTITIONS[kind]) else {}
     table = TINY | {"partition": {"kind": kind} | options, "model": {"name": "cnn", "width": 4}, "rounds": 1}
     rounds = tiny_rounds(load(table))
-    assert rounds[0][1]["rejected"] == [] and len(rounds[0][1]["cohort"]) == 5
+    assert left_out(rounds[0][1]) == [] and len(rounds[0][1]["cohort"]) == 5

@@ -24,6 +24,7 @@ from fedfew.core.types import Fleet
 from fedfew.runs.fleets import fleet_of
 from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet
+from fedfew.runtime.record import left_out
 
 SHARE = 0.3
 
@@ -68,13 +69,13 @@ def attack(base: Path, rounds: int) -> dict[str, Any]:
     killer.ended = True
     killer.join()
     assert gone(killer.pool.processes)
-    codes = {fault["code"] for record in records for fault in record["rejected"]}
+    codes = {fault["code"] for record in records for fault in left_out(record)}
     assert codes <= {"E409"}, codes
     return {
         "rounds": len(records),
         "asked": sum(len(record["cohort"]) for record in records),
         "killed": killer.killed,
-        "missing": sum(len(record["rejected"]) for record in records),
+        "missing": sum(len(left_out(record)) for record in records),
         "skipped": sum(record["skipped"] for record in records),
         "finite": bool(torch.isfinite(session.state.omega).all()),
         "seconds": round(time.monotonic() - began),

@@ -20,7 +20,7 @@ from fedfew.deploy.flower.answers import read_answers
 from fedfew.deploy.flower.fleet import Timeouts
 from fedfew.deploy.flower.records import from_content, to_content
 from fedfew.deploy.flower.warm_site import Memory, WarmSite
-from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 
@@ -59,7 +59,7 @@ def test_same_bits_and_bytes_as_inline(tiny: Tiny, changes: dict[str, Any]) -> N
         state, records = rounds_of(parts, network.fleet)
     assert torch.equal(state.omega, expected.omega)
     assert state.participation == expected.participation
-    assert not any(record["rejected"] or record["unused"] for record in records)
+    assert not any(left_out(record) or record["unused"] for record in records)
     assert [record["wire"]["up"] for record in records] == [record["bytes_up"] for record in here]
     assert [record["bytes_up"] for record in records] == [record["bytes_up"] for record in here]
 
@@ -106,7 +106,7 @@ def test_a_lost_server_app_is_replaced_and_the_result_is_the_same(tiny: Tiny) ->
         state, records = rounds_of(parts, network.fleet)
         assert len(network.calls) == 3
     assert torch.equal(state.omega, inline(parts).omega)
-    assert not any(record["rejected"] for record in records)
+    assert not any(left_out(record) for record in records)
 
 
 def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
@@ -129,8 +129,12 @@ def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
         assert len(network.calls) == 2 and len(trained) == 1
 
 
-def rejected(records: list[RoundRecord], key: str = "rejected") -> dict[int, list[str]]:
-    return {record["round"]: sorted(fault["code"] for fault in record[key]) for record in records}
+def rejected(records: list[RoundRecord]) -> dict[int, list[str]]:
+    return {record["round"]: sorted(fault["code"] for fault in left_out(record)) for record in records}
+
+
+def unused(records: list[RoundRecord]) -> dict[int, list[str]]:
+    return {record["round"]: sorted(fault["code"] for fault in record["unused"]) for record in records}
 
 
 def spoiling(change: Callable[[dict[str, Any]], Any]) -> Callable[[WarmSite], Any]:
@@ -227,7 +231,7 @@ def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
         grid.spoil = spoil
         state, records = rounds_of(parts, network.fleet, 2)
     assert rejected(records) == {1: ["E410"] * 3, 2: []}
-    assert rejected(records, "unused") == {1: [], 2: ["E413"] * 3}
+    assert unused(records) == {1: [], 2: ["E413"] * 3}
     assert state.participation == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1}
 
 
@@ -239,7 +243,7 @@ def test_a_second_answer_is_noted_and_counts_once(tiny: Tiny) -> None:
 
     with loop(parts, answers={1: spoiling(twice)}) as network:
         state, records = rounds_of(parts, network.fleet, 1)
-    assert rejected(records, "unused") == {1: ["E414"] * 3} and rejected(records) == {1: []}
+    assert unused(records) == {1: ["E414"] * 3} and rejected(records) == {1: []}
     assert set(state.participation.values()) == {1}
 
 
@@ -377,7 +381,7 @@ def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny)
     with loop(parts, answers={1: older}) as network:
         _, records = rounds_of(parts, network.fleet, 1)
         assert rejected(records) == {1: ["E417"] * 3}
-        assert "0.0.1" in records[0]["rejected"][0]["reason"]
+        assert "0.0.1" in left_out(records[0])[0]["reason"]
         sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
         head |= network.fleet._description
         assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417"

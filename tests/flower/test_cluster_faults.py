@@ -9,6 +9,7 @@ import torch
 from tests.flower.cluster import Cluster, alive, cluster, descendants, eventually, named
 
 from fedfew.runs.run import Experiment, Run
+from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.slow
 
@@ -97,9 +98,9 @@ def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_pat
         kill(stalled, signal.SIGCONT)
         assert server.wait(400) == 0, network.words()
         records = network.rounds()
-        missed = [fault["code"] for record in records for fault in record["rejected"]]
+        missed = [fault["code"] for record in records for fault in left_out(record)]
         assert "E410" in missed and set(missed) <= {"E410"}
-        assert all(record["rejected"] == [] or record["rejected"][0]["client"] == 1 for record in records)
+        assert all(left_out(record) == [] or left_out(record)[0]["client"] == 1 for record in records)
         assert {fault["code"] for record in records for fault in record["unused"]} <= {"E413"}
         assert not any(record["skipped"] for record in records)
 
@@ -129,7 +130,7 @@ def test_without_tls_on_loopback(tmp_path: Path) -> None:
         network.site("b")
         assert server.wait(300) == 0, network.words()
         assert [record["cohort"] for record in network.rounds()] == [[0, 1], [0, 1]]
-        assert not any(record["rejected"] for record in network.rounds())
+        assert not any(left_out(record) for record in network.rounds())
 
 
 def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ epochs = 1
         assert server.wait(400) == 0, here.words()
         run = Run.open(tmp_path / made["server"] / "run")
         assert [record["cohort"] for record in run.rounds] == [[0, 1]] * 2
-        assert not any(record["rejected"] for record in run.rounds), run.rounds
+        assert not any(left_out(record) for record in run.rounds), run.rounds
         report = here.start("report", str(run.path), "--out", str(tmp_path / "report.html"))
         assert report.wait(120) == 0, report.errors()
     finally:

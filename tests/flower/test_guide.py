@@ -13,6 +13,7 @@ from tests.flower.cluster import FEDFEW, Cluster, alive, descendants, eventually
 
 from fedfew.deploy.processes import free_ports
 from fedfew.runs.run import Run
+from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.slow
 PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
@@ -79,5 +80,5 @@ def test_the_guide_for_three_machines(tmp_path: Path, monkeypatch: pytest.Monkey
     assert below and not alive(below)
     run = Run.open(tmp_path / "clinic" / "server" / "run")
     assert [record["cohort"] for record in run.rounds] == [[0, 1]] * 2
-    assert not any(record["rejected"] for record in run.rounds)
+    assert not any(left_out(record) for record in run.rounds)
     assert [words[1] for words in lines(on_one)] == ["init", "server", "client", "client"]

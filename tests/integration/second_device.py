@@ -24,6 +24,7 @@ from fedfew.core import engine
 from fedfew.core.network import Network
 from fedfew.runs.fleets import fleet_of
 from fedfew.runs.session import one_thread
+from fedfew.runtime.record import left_out
 from fedfew.runtime.site import InlineFleet
 
 backend_registration._setup_privateuseone_for_python_backend("elsewhere")
@@ -110,7 +111,7 @@ def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
         tie(parts.network)
     rounds = play(parts, fleet, 2)
     moved = sum(update.get("norm", 1.0) for _, record in rounds for update in record["updates"])
-    return rounds[-1][0].omega, {"rejected": [record["rejected"] for _, record in rounds], "moved": moved}
+    return rounds[-1][0].omega, {"rejected": [left_out(record) for _, record in rounds], "moved": moved}
 
 
 def refuses_mixtures() -> bool:

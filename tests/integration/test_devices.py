@@ -12,6 +12,7 @@ from tests.runtime.tiny_run import play, tiny_parts
 
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
+from fedfew.runtime.record import left_out
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_every_method_and_objective_runs_on_a_second_device(on_second_device: di
 def final_omega(**settings: Any) -> torch.Tensor:
     parts, fleet = tiny_parts(method__threshold=0.1, participation=0.17, **settings)
     rounds = play(parts, fleet, 2)
-    assert all(record["rejected"] == [] for _, record in rounds)
+    assert all(left_out(record) == [] for _, record in rounds)
     return rounds[-1][0].omega
 
 

@@ -50,7 +50,7 @@ def record(number: int, **values: Any) -> dict[str, Any]:
         "rejected": [],
         "skipped": False,
         "norm_server": 1.0,
-        "norm_clients": 0.5,
+        "norm_step": 0.5,
         "updates": [],
         "seconds": {"server": 0.1},
     } | values

@@ -323,7 +323,7 @@ def test_a_damaged_run_is_named_and_the_others_are_shown(client: httpx.Client, r
 
 def test_a_run_folder_itself_can_be_watched(root: Path) -> None:
     library = Library((root / "first").resolve())
-    assert [run.name for run in library.all().values()] == ["first"]
+    assert [run.name for run in library.all()[0].values()] == ["first"]
 
 
 def test_a_run_is_read_again_only_when_it_has_changed(root: Path) -> None:

@@ -14,12 +14,15 @@ from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Grid
+from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.facts import bounds_of, find_runs, lock_held, read_all, read_facts
-from fedfew.interface.report.figures import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report.groups import group
 from fedfew.interface.report.words import duration, events_of
+from fedfew.runs.folder import find_runs, held_locks, is_held
+from fedfew.runs.run import Run, read_all
+from fedfew.runtime.record import left_out
+from fedfew.studies.bounds import bounds_of
 
 
 @pytest.fixture(scope="module")
@@ -126,10 +129,10 @@ def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> Non
     written_run(tmp_path / "other-labels", [record(1, accuracy=0.9)], method__name="server-only", labels=50)
     written_run(tmp_path / "seed0", [record(1, accuracy=0.3)], method__name="server-only")
     written_run(tmp_path / "seed2", [record(1, accuracy=0.5)], method__name="server-only", seed=2)
-    lower = bounds_of(read_facts(run), read_all(tmp_path)[0])[0]
+    lower = bounds_of(Run.open(run), read_all(tmp_path)[0])[0]
     assert lower.accuracy() == pytest.approx(0.4) and not lower.same_seed
     written_run(tmp_path / "seed1", [record(1, accuracy=0.6)], method__name="server-only", seed=1)
-    lower = bounds_of(read_facts(run), read_all(tmp_path)[0])[0]
+    lower = bounds_of(Run.open(run), read_all(tmp_path)[0])[0]
     assert lower.accuracy() == pytest.approx(0.6) and lower.same_seed and lower.unfinished
 
 
@@ -193,15 +196,15 @@ def test_different_scenarios_never_share_a_table(tmp_path: Path) -> None:
 
 
 def test_left_out_clients_are_marked_with_their_reason(runs: Path) -> None:
-    facts = read_facts(runs / "mix")
-    lost = [(r["round"], f["client"], f["code"]) for r in facts.records for f in r["rejected"]]
+    opened = Run.open(runs / "mix")
+    lost = [(r["round"], f["client"], f["code"]) for r in opened.records for f in left_out(r)]
     assert lost  # half of the clients drop out
-    grid = participation(facts)
+    grid = participation(opened)
     marked = [(int(grid.columns[m.column]), int(grid.rows[m.row]), m.kind[:4]) for m in grid.marks]
     assert sorted(marked) == sorted(lost)
-    weights = {(r["round"], int(k)): w for r in facts.records for k, w in r["weights"].items()}
+    weights = {(r["round"], int(k)): w for r in opened.records for k, w in r["weights"].items()}
     assert {(int(grid.columns[p.column]), int(grid.rows[p.row])): p.value for p in grid.points} == weights
-    assert [(e.round, e.client, e.code) for e in events_of(facts) if e.client is not None] == lost
+    assert [(e.round, e.client, e.code) for e in events_of(opened) if e.client is not None] == lost
     assert "E411 client dropped out" in page_of(write_report(runs / "mix")).text
 
 
@@ -211,25 +214,25 @@ def test_pseudo_labels_stand_beside_what_the_clients_hold(tmp_path: Path) -> Non
         tmp_path / "run", [record(1, coverage=0.5, correct=0.5, pseudo_classes=[3, 1], updates=updates)], clients=3
     )
     (run / "classes.json").write_text(json.dumps({"classes": ["cat", "dog"], "clients": [[1, 5], [9, 9], [3, 1]]}))
-    figure = pseudo_classes(read_facts(run))
+    figure = pseudo_classes(Run.open(run))
     assert figure.names == ["cat", "dog"]
     assert dict(figure.series) == {"pseudo-labels": [0.75, 0.25], "images held": [0.4, 0.6]}
 
 
 def test_traffic_adds_up(tmp_path: Path) -> None:
     run = written_run(tmp_path / "run", [record(1, bytes_up=10, bytes_down=20), record(2, bytes_up=1, bytes_down=2)])
-    assert [(s.name, list(s.y)) for s in traffic(read_facts(run)).series] == [
+    assert [(s.name, list(s.y)) for s in traffic(Run.open(run)).series] == [
         ("to clients", [20, 22]),
         ("from clients", [10, 11]),
     ]
 
 
 def test_the_partition_is_drawn_from_the_run_folder_alone(runs: Path) -> None:
-    facts = read_facts(runs / "mix")
-    figure = next(f for f in figures_of(facts) if f.key == "partition")
+    opened = Run.open(runs / "mix")
+    figure = next(f for f in figures_of(opened) if f.key == "partition")
     assert isinstance(figure, Grid)
     assert sum(p.value for p in figure.points) == 120
-    assert facts.classes["server"] == [2] * 10
+    assert opened.classes["server"] == [2] * 10
 
 
 def test_hundreds_of_rounds_with_many_clients_stay_below_two_megabytes(tmp_path: Path) -> None:
@@ -261,7 +264,7 @@ def test_names_are_text_never_markup(tmp_path: Path) -> None:
 def test_an_unfinished_and_an_empty_run_can_be_reported(tmp_path: Path) -> None:
     stopped = written_run(tmp_path / "stopped", [record(1), record(2)], rounds=5)
     empty = written_run(tmp_path / "empty", [], rounds=5)
-    assert read_facts(stopped).state == "stopped"
+    assert Run.open(stopped).state == "stopped"
     text = page_of(write_report(stopped)).text
     assert "stopped" in text and "round 2 of 5" in text and "the run has not finished" in text
     assert "nothing to show yet" in page_of(write_report(empty)).text
@@ -271,10 +274,10 @@ def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path)
     from fedfew.core.storage import locked
 
     run = written_run(tmp_path / "run", [record(1)], rounds=5)
-    assert lock_held(run / "lock") is False
+    assert is_held(run, held_locks()) is False
     with locked(run):
-        assert read_facts(run).state == "running"
-    assert read_facts(run).state == "stopped"
+        assert Run.open(run).state == "running"
+    assert Run.open(run).state == "stopped"
 
 
 def test_what_is_not_a_run_is_refused_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

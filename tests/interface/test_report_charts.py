@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.csv_table import to_csv
 from fedfew.interface.charts.interactive import plot
 from fedfew.interface.charts.scale import Scale, amount, extent, labelled, thinned, ticks, writer
-from fedfew.interface.charts.stylesheet import to_csv
 from fedfew.interface.charts.svg import spark, svg
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)

@@ -9,7 +9,7 @@ from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
 from fedfew.core import toml
-from fedfew.interface.study_figures import weight_by_rank
+from fedfew.interface.paper_figures import weight_by_rank
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,11 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import tiny
 
-from fedfew.interface.sinks import scalars, times
+from fedfew.interface.sinks import times
+from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.summary import scalars
+from fedfew.runtime.record import complete
 
 
 def half_done(path: Path) -> Path:
@@ -26,14 +28,12 @@ def finish(path: Path) -> None:
 
 
 def test_scalars_and_times() -> None:
-    record: dict[str, Any] = {
-        "accuracy": 0.5,
-        "loss": None,
-        "seconds": {"server": 2},
-        "metrics": {"d": 3},
-        "rejected": [{}, {}],
-    }
-    assert scalars(record) == {"accuracy": 0.5, "seconds/server": 2.0, "metrics/d": 3.0, "rejected": 2.0}
+    record: Any = complete(
+        {"accuracy": 0.5, "loss": None, "seconds": {"server": 2}, "metrics": {"d": 3}, "rejected": [{}, {}]}
+    )
+    traffic = {"bytes_up": 0.0, "bytes_down": 0.0}
+    counted = {"seconds/server": 2.0, "metrics/d": 3.0, "rejected": 2.0, "missing": 0.0}
+    assert scalars(record) == {"accuracy": 0.5, **traffic, **counted}
 
 
 def test_tensorboard_gets_each_round_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_tensorboard_gets_each_round_once(capsys: pytest.CaptureFixture[str], tm
                 if value.tag == "accuracy":
                     assert event.step not in found
                     found[event.step] = value.simple_value
-    outcome = read_outcome(run)
+    outcome = Run.open(run)
     assert found == pytest.approx({r["round"]: r["accuracy"] for r in outcome.records})
     moments = list(times(outcome))
     assert moments == sorted(moments)
@@ -83,7 +83,7 @@ def test_mlflow_gets_each_round_once(capsys: pytest.CaptureFixture[str], tmp_pat
     assert logged[0].data.params["method.name"] == "fedmix"
     history = client.get_metric_history(logged[0].info.run_id, "accuracy")
     told = sorted((metric.step, metric.value) for metric in history)
-    assert told == [(r["round"], r["accuracy"]) for r in read_outcome(run).records]
+    assert told == [(r["round"], r["accuracy"]) for r in Run.open(run).records]
 
 
 @pytest.mark.parametrize(

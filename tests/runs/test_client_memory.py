@@ -7,6 +7,7 @@ import pytest
 
 from fedfew.runs.run import Experiment, Run
 from fedfew.runs.session import reopen
+from fedfew.runtime.record import left_out
 
 TABLE: dict[str, Any] = {
     "rounds": 3,
@@ -58,5 +59,5 @@ def test_forgetting_would_be_noticed(inline: Run, tmp_path: Path) -> None:
 
 def test_what_stays_does_not_travel(inline: Run) -> None:
     for record in inline.rounds:
-        assert record["rejected"] == []
+        assert left_out(record) == []
         assert record["bytes_up"] < record["bytes_down"] / 5

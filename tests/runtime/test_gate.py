@@ -24,6 +24,7 @@ from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.gate import Gate, reply_limit
+from fedfew.runtime.record import left_out
 from fedfew.runtime.rounds import count
 
 Tamper = Callable[[ClientUpdate], ClientUpdate]
@@ -295,7 +296,7 @@ def test_a_round_without_a_sound_update_is_skipped_and_the_model_stays() -> None
     assert torch.equal(one.omega, two.omega)
     assert one.participation == two.participation
     assert skipped["weights"] == {}
-    assert [fault["code"] for fault in skipped["rejected"]] == ["E404"] * 3
+    assert [fault["code"] for fault in left_out(skipped)] == ["E404"] * 3
     assert not after["skipped"]
     assert not torch.equal(two.omega, three.omega)
 
@@ -307,7 +308,7 @@ def test_one_survivor_is_enough(survivor: int) -> None:
     ((state, record),) = play(parts, lonely, 1)
     assert torch.isfinite(state.omega).all()
     assert list(record["weights"].values()) == [1.0]
-    assert len(record["rejected"]) == 2
+    assert len(left_out(record)) == 2
 
 
 @pytest.mark.parametrize("method", ["fedmix", "fedavg", "fedmatch", "all-labels"])
@@ -317,7 +318,7 @@ def test_clients_without_images_leave_the_model_finite(method: str) -> None:
     assert any(len(parts.federation.partition.of(k)) == 0 for k in range(40))
     for state, record in play(parts, fleet, 2):
         assert torch.isfinite(state.omega).all()
-        assert record["rejected"] == []
+        assert left_out(record) == []
 
 
 def test_after_max_skipped_the_run_stops_by_name_and_can_be_resumed(

@@ -18,7 +18,7 @@ from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
 from fedfew.runtime.clock import Clock
 from fedfew.runtime.exchange import Answers
-from fedfew.runtime.record import describe
+from fedfew.runtime.record import describe, left_out
 from fedfew.runtime.rounds import run_rounds
 
 
@@ -60,9 +60,9 @@ def test_only_those_that_answered_are_counted() -> None:
 def test_thirty_percent_dropout_for_many_rounds() -> None:
     parts, fleet = tiny_parts(availability__dropout=0.3, participation=0.5, rounds=30)
     records = [record for _, record in play(parts, fleet, 30)]
-    dropped = sum(len(record["rejected"]) for record in records)
+    dropped = sum(len(left_out(record)) for record in records)
     assert 0.15 < dropped / (30 * 6) < 0.45
-    assert {fault["code"] for record in records for fault in record["rejected"]} == {"E411"}
+    assert {fault["code"] for record in records for fault in left_out(record)} == {"E411"}
     assert all(record["loss"] is not None for record in records)
 
 
@@ -71,7 +71,7 @@ def test_too_few_updates_skip_the_round() -> None:
     two = AlteredFleet(fleet, lambda _, answers: answers[1:])
     ((state, record),) = play(parts, two, 1)
     assert record["skipped"]
-    assert sorted(fault["code"] for fault in record["rejected"]) == ["E410", "E418", "E418"]
+    assert sorted(fault["code"] for fault in left_out(record)) == ["E410", "E418", "E418"]
     assert state.participation == {}
 
 
@@ -88,8 +88,8 @@ def test_a_client_that_raises_costs_its_update_only(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(method, "train_client", unlucky)
     ((_, record),) = play(parts, fleet, 1)
     assert 2 in record["cohort"]
-    assert [(fault["client"], fault["code"]) for fault in record["rejected"]] == [(2, "E408")]
-    assert record["rejected"][0]["reason"] == "ZeroDivisionError: nothing to divide by"
+    assert [(fault["client"], fault["code"]) for fault in left_out(record)] == [(2, "E408")]
+    assert left_out(record)[0]["reason"] == "ZeroDivisionError: nothing to divide by"
 
 
 def test_votes_that_fit_no_image_cost_one_update(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_votes_that_fit_no_image_cost_one_update(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(method, "train_client", odd)
     ((_, record),) = play(parts, fleet, 1)
-    assert [(fault["client"], fault["code"]) for fault in record["rejected"]] == [(2, "E408")]
+    assert [(fault["client"], fault["code"]) for fault in left_out(record)] == [(2, "E408")]
 
 
 def test_a_client_whose_training_fails_keeps_the_memory_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,9 +136,11 @@ def test_the_numbers_of_a_record() -> None:
         update(3, torch.tensor([0.6, 0.8]), 10, kept=4.0, right=3.0, class_0=1.0, class_1=3.0),
         update(7, torch.tensor([0.0, -2.0]), 30, kept=6.0, right=2.0, class_0=6.0, class_1=0.0),
     ]
-    payloads = {k: {"omega": omega} for k in (3, 5, 7)}
-    answers = Answers([3, 5, 7], updates, [Missing(5, "E404", "NaN")], payloads, 1000, 800)
-    record = describe(Scores(0.123456789, float("nan"), None), after, trained, answers)
+    payloads = {k: {"omega": omega} for k in (3, 5, 6, 7)}
+    answers = Answers(
+        [3, 5, 6, 7], updates, [Missing(5, "E404", "NaN"), Missing(6, "E410", "late")], payloads, 1000, 800
+    )
+    record = describe(Scores(0.123456789, float("nan"), None), after, trained, answers, {"server": 1.0})
     assert record["round"] == 5
     assert record["accuracy"] == 0.123457
     assert record["loss"] is None
@@ -148,9 +150,10 @@ def test_the_numbers_of_a_record() -> None:
     assert record["pseudo_classes"] == [7, 3]
     assert (record["bytes_up"], record["bytes_down"]) == (800, 1000)
     assert record["rejected"] == [{"client": 5, "code": "E404", "reason": "NaN"}]
+    assert record["missing"] == [{"client": 6, "code": "E410", "reason": "late"}]
     assert record["weights"] == {"7": 0.25, "3": 0.75}
     assert record["norm_server"] == 5.0
-    assert record["norm_clients"] == 2.0
+    assert record["norm_step"] == 2.0
     assert record["updates"] == [
         {"client": 3, "norm": 1.0, "cosine": 1.0},
         {"client": 7, "norm": 2.0, "cosine": pytest.approx(-0.8)},
@@ -162,11 +165,11 @@ def test_the_numbers_of_a_record() -> None:
 def test_a_record_without_votes_or_truth() -> None:
     state = ServerState(1, torch.zeros(2), torch.zeros(2))
     silent = Answers([0], [update(0, torch.ones(2), 5)], [], {0: {"omega": torch.zeros(2)}}, 0, 0)
-    record = describe(Scores(0.5, 1.0, 0.25), state, state, silent)
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, silent, {})
     assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (None, None, [])
     assert record["updates"] == [{"client": 0, "norm": 1.41421, "cosine": 0.0}]
     unknown = replace(silent, updates=[update(0, torch.ones(2), 5, kept=2.0, class_0=2.0)])
-    record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown)
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown, {})
     assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (0.4, None, [2])
     assert record["validation"] == 0.25
 

@@ -7,10 +7,11 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
-from tests.studies.outcomes_by_hand import by_hand, flat
+from tests.studies.runs_by_hand import by_hand, flat
 
 from fedfew.core.errors import FedfewError
-from fedfew.studies.compare import Comparison, Interval, Row, compare
+from fedfew.runs.statistics import Interval
+from fedfew.studies.compare import Comparison, Row, compare
 from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
 
 T2 = 4.302653  # Student's t, 2 degrees of freedom, 97.5 %

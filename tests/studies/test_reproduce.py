@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 from tests.runtime.tiny_run import TINY, tiny
-from tests.studies.outcomes_by_hand import by_hand, flat
+from tests.studies.runs_by_hand import by_hand, flat
 
 from fedfew.core import toml
 from fedfew.core.errors import FedfewError
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.run import Run
 from fedfew.studies.reproduce import (
     FIGURES,
     IID,
@@ -164,20 +164,20 @@ def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_pa
     next(rounds)
     rounds.close()
     found = results(plan, "extra", tmp_path)["", "FedMix + FedFreq"]
-    assert [o.rounds for o in found.outcomes] == [1]
+    assert [run.done for run in found.runs] == [1]
     assert found.partial
     assert not found.finished
     list(advance([second], tmp_path / "runs", told))
     found = results(plan, "extra", tmp_path)["", "FedMix + FedFreq"]
-    assert [(o.seeds, o.rounds) for o in found.outcomes] == [((1, 1), 2)]
+    assert [(run.seeds, run.done) for run in found.runs] == [((1, 1), 2)]
     assert not found.partial
     assert not found.finished  # one of the two seeds is still missing
     list(advance([first], tmp_path / "runs", told))
     found = results(plan, "extra", tmp_path)["", "FedMix + FedFreq"]
     assert found.finished
-    values = [read_outcome(o.path).accuracy() for o in found.outcomes]
-    assert found.mean == pytest.approx(sum(v for v in values if v is not None) / 2)
-    assert results(plan, "extra", tmp_path)["", "FedMix + FedAvg"].outcomes == ()
+    values = [Run.open(run.path).accuracy() for run in found.runs]
+    assert mean_of(found) == pytest.approx(sum(v for v in values if v is not None) / 2)
+    assert results(plan, "extra", tmp_path)["", "FedMix + FedAvg"].runs == ()
 
 
 def test_plans_are_remembered_figure_by_figure(tmp_path: Path) -> None:
@@ -196,8 +196,13 @@ def test_plans_are_remembered_figure_by_figure(tmp_path: Path) -> None:
         known_plans(tmp_path)
 
 
-def arm_result(*outcomes: Any, label: str = "μ = 1", wanted: int = 0) -> ArmResult:
-    return ArmResult(Arm("", label, {}), outcomes, wanted or len(outcomes))
+def mean_of(arm: ArmResult) -> float:
+    assert arm.accuracy is not None
+    return arm.accuracy.mean
+
+
+def arm_result(*runs: Run, label: str = "μ = 1", wanted: int = 0) -> ArmResult:
+    return ArmResult(Arm("", label, {}), runs, wanted or len(runs))
 
 
 def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
@@ -205,12 +210,12 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
     arms = {("", "a"): arm_result(long), ("", "b"): arm_result(short)}
     even = level(arms)
     assert [even["", name].row()["rounds"] for name in "ab"] == [2, 2]
-    assert [len(even["", name].outcomes[0].records) for name in "ab"] == [4, 2]  # curves are drawn whole
-    assert even["", "a"].mean == pytest.approx(0.15)
+    assert [len(even["", name].runs[0].records) for name in "ab"] == [4, 2]  # curves are drawn whole
+    assert mean_of(even["", "a"]) == pytest.approx(0.15)
     done = {("", "a"): arm_result(by_hand([0.1, 0.2])), ("", "b"): arm_result(by_hand([0.3] * 4))}
     assert level(done) is done  # other lengths by choice
     mixed = level({("", "a"): arm_result(by_hand([0.5, 0.6, 0.7])), ("", "b"): arm_result(short)})
-    assert mixed["", "a"].mean == pytest.approx(0.55)
+    assert mean_of(mixed["", "a"]) == pytest.approx(0.55)
     assert mixed["", "a"].partial
 
 

@@ -6,11 +6,11 @@ from statistics import stdev
 
 import numpy as np
 import pytest
-from tests.studies.outcomes_by_hand import by_hand, flat
+from tests.studies.runs_by_hand import by_hand, flat
 
+from fedfew.runs.statistics import Interval
 from fedfew.studies.claims import CLAIMS, against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import (
-    Measure,
     Verdict,
     difference,
     early,
@@ -39,6 +39,13 @@ def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[
     }
 
 
+def measured(mean: float, sd: float | None, n: int, se: float | None) -> Interval:
+    """An interval over n seeds, as wide as its standard error makes it."""
+    half = None if se is None else se * {4: 3.182446}[n]  # Student's t, 3 degrees of freedom, 97.5 %
+    low, high = (None, None) if half is None else (mean - half, mean + half)
+    return Interval(mean, sd, n, se, low, high)
+
+
 def about(found: list[Verdict], words: str) -> Verdict:
     matching = [v for v in found if words in v.claim]
     assert len(matching) == 1, [v.claim for v in found]
@@ -49,56 +56,56 @@ def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None
     arm = figure("fig6a", {("", "μ = 1"): (0.44, 0.46, 0.51)})["", "μ = 1"]
     m = level(arm)
     assert m is not None
-    assert m.error == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
-    assert m.margin == pytest.approx(4.302653 * m.error)
+    assert m.se == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
+    assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * m.se)
     single = level(figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"])
     assert single is not None
-    assert single.error == pytest.approx(SE1)
-    assert single.margin == pytest.approx(2 * SE1)
+    assert single.se == pytest.approx(SE1)
+    assert single.high is not None and single.high - single.mean == pytest.approx(2 * SE1)
 
 
 def test_a_difference_takes_the_seeds_both_have() -> None:
     found = figure("fig6a", {("", "μ = 1"): (0.5, 0.6, 0.8), ("", "μ = 10"): (0.4, 0.4)})
     m = difference(found["", "μ = 1"], found["", "μ = 10"])
     assert m is not None
-    assert m.value == pytest.approx(0.15)
+    assert m.mean == pytest.approx(0.15)
     assert m.n == 2
-    assert m.error == pytest.approx(stdev([0.1, 0.2]) / math.sqrt(2))
+    assert m.se == pytest.approx(stdev([0.1, 0.2]) / math.sqrt(2))
 
 
 def test_near_counts_both_errors() -> None:
-    ours = Measure(0.475 - 0.02, 0.001, 4, 0.0005)  # alike seeds: the test images still give 1.1/√4 points
+    ours = measured(0.475 - 0.02, 0.001, 4, 0.0005)  # alike seeds: the test images still give 1.1/√4 points
     total = math.hypot(math.sqrt(0.455 * 0.545 / 2000) / 2, SE1)
     assert 2 * total > 0.02
     assert near(ours, 0.475)[0] == "yes"
-    far = Measure(0.475 + 2.1 * total, 0.001, 4, 0.0005)
+    far = measured(0.475 + 2.1 * total, 0.001, 4, 0.0005)
     agrees, words = near(far, 0.475)
     assert agrees == "no"
     assert words.startswith("Does not hold here: 2.6 points above")
 
 
 def test_a_gain_must_fit_and_be_more_than_nothing() -> None:
-    assert near_gain(Measure(0.03, 0.005, 4, 0.0025), 0.03, 0.475)[0] == "yes"
-    agrees, words = near_gain(Measure(0.01, 0.02, 4, 0.01), 0.03, 0.475)
+    assert near_gain(measured(0.03, 0.005, 4, 0.0025), 0.03, 0.475)[0] == "yes"
+    agrees, words = near_gain(measured(0.01, 0.02, 4, 0.01), 0.03, 0.475)
     assert agrees == "undecided"
     assert "so would no gain" in words
-    agrees, words = near_gain(Measure(0.12, 0.01, 4, 0.005), 0.03, 0.475)
+    agrees, words = near_gain(measured(0.12, 0.01, 4, 0.005), 0.03, 0.475)
     assert agrees == "no"
     assert "larger" in words
     assert "direction holds" in words
-    agrees, words = near_gain(Measure(-0.05, 0.01, 4, 0.005), 0.03, 0.475)
+    agrees, words = near_gain(measured(-0.05, 0.01, 4, 0.005), 0.03, 0.475)
     assert agrees == "no"
-    assert "the direction is the other" in words
+    assert "the direction is the opposite" in words
 
 
 def test_beyond_the_interval_or_not() -> None:
-    assert positive(Measure(0.05, 0.01, 4, 0.005))[0] == "yes"  # 5 ± 1.6
-    assert positive(Measure(-0.05, 0.01, 4, 0.005))[0] == "no"
-    agrees, words = positive(Measure(0.01, 0.01, 4, 0.005))
+    assert positive(measured(0.05, 0.01, 4, 0.005))[0] == "yes"  # 5 ± 1.6
+    assert positive(measured(-0.05, 0.01, 4, 0.005))[0] == "no"
+    agrees, words = positive(measured(0.01, 0.01, 4, 0.005))
     assert agrees == "undecided"
     assert "Not significant" in words
     assert "-0.6 to +2.6" in words
-    assert positive(Measure(0.01, None, 1, math.inf))[0] == "undecided"
+    assert positive(measured(0.01, None, 1, None))[0] == "undecided"
 
 
 def test_figure_4_as_the_paper_has_it() -> None:
@@ -143,7 +150,8 @@ def test_figure_5_best_weights_and_unrest() -> None:
     assert unstable.agrees == "yes"
     assert unstable.got.startswith("+4.1 points")  # from round to round 4.0, 4.1 and 4.2 points, against 0
     assert about(judged, "close to each other").agrees == "undecided"
-    assert found[calm].mean == pytest.approx(0.45)
+    calm_level = level(found[calm])
+    assert calm_level is not None and calm_level.mean == pytest.approx(0.45)
     rival = figure("fig5", best | {(NON_IID, mix_label(MIXES[3])): (0.50, 0.51, 0.52)})
     lost = about(verdicts("fig5", rival), "best weights")
     assert lost.agrees == "no"
@@ -205,7 +213,7 @@ def test_every_method_is_held_against_server_only() -> None:
     gains = against_server_only(found)
     assert set(gains) == {key for key in found if "server-only" not in key[1]}
     better, worse = gains["", "FedMix, 700 labels"], gains["", "FedMatch, 900 labels"]
-    assert better.value == pytest.approx(0.06)
+    assert better.mean == pytest.approx(0.06)
     assert "beats server-only training by 6.0 points" in gain_sentence(("", "FedMix, 700 labels"), better)
     assert "is worse than server-only" in gain_sentence(("", "FedMatch, 900 labels"), worse)
     same = gains["", "FedMix, 800 labels"]

@@ -13,7 +13,7 @@ from tests.runtime.tiny_run import TINY, model_hash, tiny
 from fedfew.build.parts import cores
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.run import Run
 from fedfew.studies.sweep import Cell, Event, advance, cells_of, grid, index, slug
 from fedfew.studies.sweep_jobs import advance_parallel, check_jobs
 from fedfew.studies.sweep_search import best_validation, search, space_of
@@ -102,7 +102,7 @@ def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path, jobs: int) -> Non
         return list(advance(cells, tmp_path / "cut", unwanted, until=until))
 
     assert kinds(go(2)) == ["started", "paused"]
-    assert read_outcome(tmp_path / "cut" / cells[0].folder).rounds == 2
+    assert Run.open(tmp_path / "cut" / cells[0].folder).done == 2
     assert kinds(go(2)) == ["paused"]
     rest = go(9)
     assert kinds(rest) == ["started", "finished"]
@@ -180,7 +180,7 @@ def test_processes_give_the_same_bits_and_end_with_their_parent(tmp_path: Path) 
     workers = children(os.getpid())
     events.close()
     assert gone(workers)
-    done = read_outcome(tmp_path / "jobs" / cells[0].folder).rounds
+    done = Run.open(tmp_path / "jobs" / cells[0].folder).done
     assert 1 <= done < 15
     rest = list(advance_parallel(cells, tmp_path / "jobs", 1))
     assert rest[0].done == done

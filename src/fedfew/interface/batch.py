@@ -71,7 +71,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
         task = bar.add_task(f"{len(cells)} runs" if cells else "search", total=total or None)
         for event in events:
             rounds = _wanted(event.cell, until)
-            if event.kind == "round":
+            if event.record is not None:
                 left, done = left - 1, done + 1
                 note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
                 bar.update(task, completed=total - left if total else done, description=note)
@@ -81,7 +81,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
                 left -= rounds
                 bar.update(task, completed=max(total - left, 0))
             _note(event, tally)
-            if event.kind == "round" and not pace:
+            if event.record is not None and not pace:
                 pace = sum(event.record["seconds"].values()) / abreast
                 if pace * left > LONG:
                     bar.console.print(f"about {_duration(pace * left)} for {left} rounds, if all go like the first")

@@ -1,14 +1,14 @@
-"""Progress of a run on the console: a bar with the time left, the newest accuracy, and every rejected update."""
+"""Progress of a run on the console: a bar with the time left, the newest accuracy, and every update left out."""
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from fedfew.core.errors import CODES
 from fedfew.interface.console import err, percent
-from fedfew.runs.alarms import alarms, newest
+from fedfew.runs.alarms import Guard
 from fedfew.runs.files import label_counts
 from fedfew.runs.session import Session
-from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.record import RoundRecord, left_out
 
 LONG = 120.0
 """Seconds from which on a run is announced as a long one."""
@@ -30,7 +30,7 @@ def _line(record: RoundRecord, rounds: int) -> str:
 
 
 def follow(session: Session, title: str) -> None:
-    """Run a session to its end and show how it goes; on Ctrl-C say how to go on."""
+    """Run a session to its end and show how it goes; on Ctrl-C say how to continue."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -42,29 +42,27 @@ def follow(session: Session, title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            usual, seen = session.state.round + 2, session.folder.records()  # warm-up and start are in the first round
-            labels = label_counts(session.parts.federation)
-            told = {alarm.kind for alarm in alarms(seen, labels)}
+            usual = session.state.round + 2  # warm-up and start are in the first round
+            guard = Guard(label_counts(session.parts.federation))
+            for known in session.folder.records():
+                guard.look(known)
             for record in session.advance():
                 if record["round"] == usual and (words := estimate(record, session.rounds)):
                     bar.console.print(words)
-                for fault in record["rejected"]:
+                for fault in left_out(record):
                     what = CODES[fault["code"]].title
                     bar.console.print(
                         f"[yellow]round {record['round']}: client {fault['client']} left out, "
                         f"{fault['code']} {what}:[/] {escape(fault['reason'])}"
                     )
-                seen.append(record)
-                for alarm in newest(seen, labels):
-                    if alarm.kind not in told:  # once is enough
-                        bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
-                        told.add(alarm.kind)
+                for alarm in guard.look(record):
+                    bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
                 if record["skipped"]:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
                 if not err.is_terminal:  # a log file: a bar would not be seen
                     err.print(_line(record, session.rounds), soft_wrap=True)
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
     except KeyboardInterrupt:
-        err.print(f"stopped after round {session.saved}; everything up to it is saved. Go on with:")
+        err.print(f"stopped after round {session.saved}; everything up to it is saved. Continue with:")
         err.print(f"  fedfew resume {session.folder.path}", markup=False, soft_wrap=True)
         raise

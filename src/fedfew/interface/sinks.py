@@ -2,38 +2,18 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs.folder import CONFIG
-from fedfew.studies.outcomes import Outcome
-
-PLAIN = (
-    "accuracy",
-    "loss",
-    "validation",
-    "coverage",
-    "correct",
-    "bytes_up",
-    "bytes_down",
-    "norm_server",
-    "norm_clients",
-)
+from fedfew.runs.run import Run
+from fedfew.runs.summary import scalars
 
 
-def scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a round, by name; what is not known is left out."""
-    found = {name: record.get(name) for name in PLAIN}
-    found |= {f"seconds/{phase}": value for phase, value in record.get("seconds", {}).items()}
-    found |= {f"metrics/{name}": value for name, value in record.get("metrics", {}).items()}
-    found["rejected"] = len(record.get("rejected", ()))
-    return {name: float(value) for name, value in found.items() if value is not None}
-
-
-def times(run: Outcome) -> Iterator[float]:
+def times(run: Run) -> Iterator[float]:
     """When each round was done: the start of the run plus the seconds of its rounds."""
     try:
         now = datetime.fromisoformat(run.environment["started"]).timestamp()
@@ -44,7 +24,7 @@ def times(run: Outcome) -> Iterator[float]:
         yield now
 
 
-def to_tensorboard(run: Outcome, out: Path) -> int:
+def to_tensorboard(run: Run, out: Path) -> int:
     """Write the rounds that the event files in OUT/NAME do not have yet, and say how many they were."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
@@ -68,7 +48,7 @@ def to_tensorboard(run: Outcome, out: Path) -> int:
     return len(fresh)
 
 
-def to_mlflow(run: Outcome, out: str) -> int:
+def to_mlflow(run: Run, out: str) -> int:
     """Log the rounds that MLflow does not have yet; OUT is a folder or the address of a tracking server."""
     address = out if "://" in out else Path(out).absolute().as_uri()
     if address.startswith("file:"):
@@ -84,7 +64,7 @@ def to_mlflow(run: Outcome, out: str) -> int:
         client = MlflowClient(tracking_uri=address)
         logged, known = _mlflow_run(client, run)
         tags = [RunTag("fedfew.path", str(run.path)), RunTag("fedfew.finished", str(run.finished))]
-        parameters = [] if known else [Param(key, value[:500]) for key, value in _parameters(run.config)]
+        parameters = [] if known else [Param(key, _text(value)[:500]) for key, value in run.flat.items()]
         metrics = [
             Metric(name, value, int(1000 * when), record["round"])
             for when, record in zip(times(run), run.records, strict=True)
@@ -101,9 +81,9 @@ def to_mlflow(run: Outcome, out: str) -> int:
     return len({metric.step for metric in metrics})
 
 
-def _mlflow_run(client: Any, run: Outcome) -> tuple[str, int]:
+def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
     """The MLflow run of this run (made if there is none), and the last round it has."""
-    name = run.config["dataset"]["name"]
+    name = run.dataset
     experiment = client.get_experiment_by_name(name)
     identifier = experiment.experiment_id if experiment else client.create_experiment(name)
     mark = f"{run.path.resolve().name} {run.environment.get('started', '')}"
@@ -115,12 +95,8 @@ def _mlflow_run(client: Any, run: Outcome) -> tuple[str, int]:
     return made.info.run_id, 0
 
 
-def _parameters(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _parameters(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value if isinstance(value, str) else json.dumps(value)
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _missing(name: str) -> FedfewError:

@@ -1,12 +1,15 @@
-"""Guard rails: pseudo-labels that collapse, told from the records of the rounds alone.
+"""Guard rails: pseudo-labels that collapse, seen in the records of the rounds alone.
 
 Two signs. One class takes far more of the labels than its share: the model names everything the same, and learns from
 that. Or nearly every image is labelled while the model gets worse: it is sure, and wrong.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from fedfew.runtime.record import RoundRecord
 
 WINDOW = 5
 """Rounds looked at together: one non-IID cohort may well hold little else than one class."""
@@ -32,62 +35,71 @@ class Alarm:
     text: str
 
 
-def alarms(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> list[Alarm]:
-    """Each kind of collapse at the first round that shows it; nothing for a run that looks sound.
+@dataclass(eq=False)
+class Guard:
+    """Looks at each round once, as it comes, and raises each kind of alarm at the first round that shows it."""
 
-    ``labels``: how many the server has of each class, which tells a class's share; without them all are alike.
-    """
-    found: dict[str, Alarm] = {}
-    for end in range(1, len(records) + 1):
-        for alarm in newest(records[:end], labels):
-            found.setdefault(alarm.kind, alarm)
-    return list(found.values())
+    labels: Sequence[float] = ()
+    """How many labels the server has of each class, which is a class's usual share; without them all are alike."""
+    _recent: deque[RoundRecord] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _best: float | None = None
+    """The best validation accuracy before the last ``STEADY`` rounds."""
+    _raised: set[str] = field(default_factory=set)
+
+    def look(self, record: RoundRecord) -> list[Alarm]:
+        """The alarms that this round raises."""
+        self._recent.append(record)
+        if len(self._recent) > STEADY and (passed := self._recent[-STEADY - 1]["validation"]) is not None:
+            self._best = passed if self._best is None else max(self._best, passed)
+        found = [alarm for alarm in (self._one_class(), self._sure_and_wrong()) if alarm]
+        fresh = [alarm for alarm in found if alarm.kind not in self._raised]
+        self._raised |= {alarm.kind for alarm in fresh}
+        return fresh
+
+    def _one_class(self) -> Alarm | None:
+        """Whether one class took more than three times its share of the labels kept in the last rounds."""
+        recent = [record["pseudo_classes"] for record in self._recent if record["pseudo_classes"]]
+        if len(self._recent) < WINDOW or not recent:
+            return None
+        counts = [sum(column) for column in zip_longest(*recent, fillvalue=0)]
+        kept, classes = sum(counts), len(counts)
+        if kept < FEWEST or classes < 2:
+            return None
+        labels = self.labels if len(self.labels) == classes else [0] * classes
+        known = sum(labels)
+        usual = [n / known if n else 1 / classes for n in labels]
+        largest = max(range(classes), key=lambda c: counts[c] / usual[c])
+        share = counts[largest] / kept
+        if share <= min(TIMES_ITS_SHARE * usual[largest], NEARLY_ALL):
+            return None
+        what = f"{share:.0%} of the pseudo-labels of the last {len(recent)} rounds are class {largest}"
+        return Alarm(
+            self._recent[-1]["round"],
+            "one-class",
+            f"{what}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be "
+            "collapsing. Raise the threshold, lower client.lr, or give the server more epochs.",
+        )
+
+    def _sure_and_wrong(self) -> Alarm | None:
+        """Whether nearly every image is labelled while validation accuracy has fallen from its best."""
+        recent = list(self._recent)[-STEADY:]
+        coverages = [r["coverage"] for r in recent if r["coverage"] is not None]
+        validations = [r["validation"] for r in recent if r["validation"] is not None]
+        if self._best is None or len(coverages) < STEADY or len(validations) < STEADY:
+            return None
+        now, coverage = max(validations), min(coverages)
+        if coverage <= COVERAGE or now >= self._best - FALL:
+            return None
+        return Alarm(
+            recent[-1]["round"],
+            "sure-and-wrong",
+            f"{coverage:.0%} of the images are labelled while validation accuracy fell from {self._best:.1%} to "
+            f"{now:.1%}: the model is sure and wrong. Raise the threshold, lower client.lr, or give the server more "
+            "epochs.",
+        )
 
 
-def newest(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> list[Alarm]:
-    """What the last of these rounds shows."""
-    return [alarm for alarm in (one_class(records, labels), sure_and_wrong(records)) if alarm]
-
-
-def one_class(records: Sequence[Mapping[str, Any]], labels: Sequence[float] = ()) -> Alarm | None:
-    """Whether one class took more than three times its share of the labels kept in the last rounds."""
-    recent = [record["pseudo_classes"] for record in records[-WINDOW:] if record["pseudo_classes"]]
-    if len(records) < WINDOW or not recent:
-        return None
-    counts = [sum(column) for column in zip(*recent, strict=True)]
-    kept, classes = sum(counts), len(counts)
-    if kept < FEWEST or classes < 2:
-        return None
-    known = sum(labels) if len(labels) == classes else 0
-    usual = [labels[c] / known if known and labels[c] else 1 / classes for c in range(classes)]
-    largest = max(range(classes), key=lambda c: counts[c] / usual[c])
-    share = counts[largest] / kept
-    if share <= min(TIMES_ITS_SHARE * usual[largest], NEARLY_ALL):
-        return None
-    what = f"{share:.0%} of the pseudo-labels of the last {len(recent)} rounds are class {largest}"
-    return Alarm(
-        records[-1]["round"],
-        "one-class",
-        f"{what}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be collapsing. "
-        "Raise the threshold, lower client.lr, or give the server more epochs.",
-    )
-
-
-def sure_and_wrong(records: Sequence[Mapping[str, Any]]) -> Alarm | None:
-    """Whether nearly every image is labelled while validation accuracy has fallen from its best."""
-    recent, before = records[-STEADY:], records[:-STEADY]
-    judged = [record["validation"] for record in before if record["validation"] is not None]
-    if len(recent) < STEADY or not judged:
-        return None
-    if any(record["coverage"] is None or record["validation"] is None for record in recent):
-        return None
-    best, now = max(judged), max(record["validation"] for record in recent)
-    coverage = min(record["coverage"] for record in recent)
-    if coverage <= COVERAGE or now >= best - FALL:
-        return None
-    return Alarm(
-        records[-1]["round"],
-        "sure-and-wrong",
-        f"{coverage:.0%} of the images are labelled while validation accuracy fell from {best:.1%} to {now:.1%}: "
-        "the model is sure and wrong. Raise the threshold, lower client.lr, or give the server more epochs.",
-    )
+def alarms(records: Iterable[RoundRecord], labels: Sequence[float] = ()) -> list[Alarm]:
+    """Each kind of collapse at the first round that shows it; nothing for a run that looks sound."""
+    guard = Guard(labels)
+    return [alarm for record in records for alarm in guard.look(record)]

@@ -6,6 +6,7 @@ from math import sqrt
 from typing import Any
 
 from fedfew.core.extras import require
+from fedfew.runtime.record import RoundRecord
 
 
 def epsilon(noise: float, rounds: int, delta: float) -> float:
@@ -20,7 +21,7 @@ def epsilon(noise: float, rounds: int, delta: float) -> float:
     return float(get_epsilon_gaussian(noise / 2 / sqrt(rounds), delta)) if rounds else 0.0
 
 
-def privacy_of(records: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def privacy_of(records: Sequence[RoundRecord], settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """What the summary says about privacy; None where it is off.
 
     Every time a client was asked counts, used or not: its update may have left.

@@ -1,24 +1,21 @@
 """The run folder: the truth about a run; reports, pages and comparisons are derived from it."""
 
 import errno
-import json
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import sync_folder
+from fedfew.runs.reading import read_rounds
+from fedfew.runtime.record import RoundRecord
 
 CONFIG, ENVIRONMENT, PARTITION, ROUNDS = "run.toml", "environment.json", "partition.npz", "rounds.jsonl"
 SUMMARY, MODEL, CHECKPOINTS = "summary.json", "model.safetensors", "checkpoints"
-CLASSES = "classes.json"
-
-KEYS = frozenset({"round", "accuracy"})
-"""What every reader of a record counts on."""
-RESUME = "`fedfew resume` restores it"
+CLASSES, LOCK = "classes.json", "lock"
 
 
 @dataclass(frozen=True)
@@ -43,23 +40,50 @@ class RunFolder:
             raise FedfewError("E302", str(path), what)
         return folder
 
-    def records(self) -> list[dict[str, Any]]:
-        """The rounds so far; a line still being written is left out."""
-        place = self / ROUNDS
-        try:
-            content = place.read_bytes()
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise FedfewError("E309", str(place), f"cannot be read: {error.strerror or error}") from None
-        lines = content[: content.rfind(b"\n") + 1].split(b"\n")[:-1]
-        try:
-            records = [json.loads(line) for line in lines]
-        except ValueError as error:
-            raise FedfewError("E309", str(place), f"holds a line that is not JSON ({error})", RESUME) from None
-        if not all(isinstance(record, dict) and record.keys() >= KEYS for record in records):
-            raise FedfewError("E309", str(place), "holds a line that is not the record of a round", RESUME)
-        return records
+    def records(self) -> list[RoundRecord]:
+        """The rounds so far."""
+        return read_rounds(self / ROUNDS).records
+
+
+def find_runs(folder: Path) -> list[Path]:
+    """The run folders at or below a folder, by name; hidden folders (runs being prepared) and links are left out."""
+    found = []
+    for place, below, files in os.walk(folder):
+        if CONFIG in files:
+            found.append(Path(place))
+            below.clear()
+        below[:] = [name for name in below if not name.startswith(".")]
+    return sorted(found)
+
+
+def named_runs(places: Iterable[str | Path]) -> list[Path]:
+    """The run folders named, or below the folders named; one that holds none is refused with E302."""
+    found: dict[Path, None] = {}
+    for place in map(Path, places):
+        below = find_runs(place)
+        if not below:
+            what = "is not a run folder and has none below it" if place.exists() else "does not exist"
+            raise FedfewError("E302", str(place), what)
+        found |= dict.fromkeys(below)
+    return list(found)
+
+
+def held_locks() -> frozenset[int] | None:
+    """The files that some process holds a lock on, by inode; None where the system does not say."""
+    try:
+        rows = [line.split() for line in Path("/proc/locks").read_text("ascii").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return None
+    return frozenset(int(row[5].rpartition(":")[2]) for row in rows if row[1] == "FLOCK")
+
+
+def is_held(folder: Path, locks: frozenset[int] | None) -> bool | None:
+    """Whether a process works on a run, found without touching its lock; None where the system does not say."""
+    try:
+        inode = (folder / LOCK).stat().st_ino
+    except OSError:
+        return False  # no process has worked on the run yet
+    return None if locks is None else inode in locks
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:

@@ -5,6 +5,7 @@ The hash covers what this process meant to write, not what a later look at the f
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ class Journal:
     def __post_init__(self) -> None:
         self._hash, self._length, self.content = hashlib.sha256(self.content), len(self.content), b""
 
-    def append(self, record: dict[str, Any]) -> Seal:
+    def append(self, record: Mapping[str, Any]) -> Seal:
         """Add a round, and give the seal of everything up to it."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         for place in self.places:

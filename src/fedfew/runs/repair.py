@@ -11,12 +11,12 @@ from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, wri
 from fedfew.runs.checkpoints import Checkpoint
 from fedfew.runs.environment import fingerprint
 from fedfew.runs.files import final_files, static_files
-from fedfew.runs.folder import CONFIG, ENVIRONMENT, PARTITION, RunFolder
+from fedfew.runs.folder import CONFIG, ENVIRONMENT, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.journal import go_on
 
 
 def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
-    """A checkpoint that tells of another config *and* another start than the folder's own files is another run's.
+    """A checkpoint with another config *and* another start than the folder's own files belongs to another run.
 
     One of them alone is damage or somebody's edit: it is restored from the checkpoint.
     """
@@ -64,8 +64,11 @@ def mend(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None
         drop_temporaries(place)
     go_on(folder, found.facts["rounds"], warn)
     files = static_files(parts, found.facts)
-    final = final_files(folder, parts, found.state) if found.state.round == parts.config["rounds"] else {}
-    files |= {name: content for name, content in final.items() if (folder / name).exists()}
+    if found.state.round < parts.config["rounds"]:  # a run that goes back behind its end is not finished
+        (folder / SUMMARY).unlink(missing_ok=True)
+    else:
+        final = final_files(folder, parts, found.state)
+        files |= {name: content for name, content in final.items() if (folder / name).exists()}
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue

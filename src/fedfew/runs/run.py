@@ -1,41 +1,66 @@
-"""The Python face: load an experiment, run it, open a run, use its model."""
+"""A run in Python: load an experiment, run it, open a run folder, read its parts, use its model."""
 
-import json
+import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from html import escape
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import Tensor, nn
-
-from fedfew.build.features import Report
-from fedfew.config import schema as configs
-from fedfew.config.schema import Config
-from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.core.network import Network
-from fedfew.runs.folder import CONFIG, MODEL, SUMMARY, RunFolder
-from fedfew.runs.model_file import read_model, read_weights
-from fedfew.runs.session import Session, start
+from fedfew.core.errors import FedfewError
+from fedfew.runs import reading
+from fedfew.runs.folder import (
+    CLASSES,
+    CONFIG,
+    ENVIRONMENT,
+    MODEL,
+    PARTITION,
+    ROUNDS,
+    SUMMARY,
+    RunFolder,
+    find_runs,
+    held_locks,
+    is_held,
+)
+from fedfew.runs.summary import HEADLINE, accuracies, best_round, newest, scalars
 from fedfew.runtime.record import RoundRecord
+
+if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is asked for
+    from pandas import DataFrame
+    from torch import Tensor, nn
+
+    from fedfew.build.features import Report
+    from fedfew.config.schema import Config
+    from fedfew.core.network import Network
+    from fedfew.runs.session import Session
+
+BOUNDS = ("server-only", "all-labels")
+State = Literal["starting", "running", "finished", "stopped"]
 
 
 @dataclass(frozen=True)
 class Experiment:
     """A checked config, ready to run."""
 
-    config: Config
+    config: "Config"
 
     @staticmethod
     def load(source: str | Path | dict[str, Any], overrides: Mapping[str, Any] | None = None) -> "Experiment":
         """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
-        return Experiment(configs.load(source, overrides))
+        from fedfew.config.schema import load
 
-    def start(self, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
+        return Experiment(load(source, overrides))
+
+    def start(self, out: str | Path | None = None, command: str = "", report: "Report | None" = None) -> "Session":
         """A session whose rounds are pulled with ``advance()``.
 
         ``report(done, total)`` is called while features are computed.
         """
+        from fedfew.runs.session import start
+
         return start(self.config, out, command, report)
 
     def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
@@ -50,62 +75,233 @@ class Experiment:
         return Run(session.folder)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder, read only."""
+    """A run folder, read only: every part is read when it is first used, and then kept.
+
+    So a run that is still going on is seen as it was at that moment; ``again()`` looks anew.
+    """
 
     folder: RunFolder
 
     @staticmethod
-    def open(path: str | Path) -> "Run":
-        """The run in a folder, finished or not."""
-        return Run(RunFolder.open(path))
+    def open(path: str | Path, **parts: Any) -> "Run":
+        """The run in a folder, finished or not; ``parts`` are known and need not be read."""
+        return Run(RunFolder.open(path)).with_(**parts)
+
+    def with_(self, **parts: Any) -> "Run":
+        """The same run with some parts given; the others are read when they are used."""
+        made = Run(self.folder)
+        vars(made).update(parts)
+        return made
+
+    def again(self, **parts: Any) -> "Run":
+        """The run as it is now; rounds that are known are not read again."""
+        known = {"_before": self._rounds} if "_rounds" in vars(self) else {}
+        return self.with_(name=self.name, **known, **parts)
+
+    def cut(self, rounds: int) -> "Run":
+        """The run as it was after so many rounds."""
+        if rounds >= self.done:
+            return self
+        kept = {"name": self.name, "document": self.document, "config": self.config, "environment": self.environment}
+        return self.with_(**kept, records=self.records[:rounds], finished=False)
+
+    # what it is
 
     @property
     def path(self) -> Path:
         return self.folder.path
 
-    @property
-    def config(self) -> Config:
-        """The config it was started with; a run of someone's own method can be read without having that method."""
-        try:
-            return configs.load(self.folder / CONFIG)
-        except ConfigErrors as faults:
-            if any(fault.code not in ("E111", "E115") for fault in faults.errors):
-                raise
-            return Config(configs.read(self.folder / CONFIG)[0])
+    @cached_property
+    def name(self) -> str:
+        """What lists call it: the folder's name, or its way from the folder that was searched."""
+        return self.path.resolve().name
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """run.toml as it is."""
+        return reading.read_config(self.folder / CONFIG)
+
+    @cached_property
+    def config(self) -> "Config":
+        """Its config, with the defaults of today for settings that fedfew did not have then."""
+        from fedfew.config.schema import Config
+        from fedfew.runs.defaults import with_defaults
+
+        return Config(with_defaults(self.document))
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """The same as dotted keys."""
+        found: dict[str, Any] = {}
+        for key, value in self.config.document.items():
+            found |= {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
+        return found
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        """Versions, machine and command."""
+        return reading.read_json(self.folder / ENVIRONMENT, reading.Environment) or {}
+
+    @cached_property
+    def classes(self) -> dict[str, Any]:
+        """Class names, and how many images of each the server and (in a simulation) the clients hold."""
+        return reading.read_json(self.folder / CLASSES, reading.Classes) or {}
 
     @property
-    def rounds(self) -> list[dict[str, Any]]:
+    def method(self) -> str:
+        return str(self.document["method"]["name"])
+
+    @property
+    def aggregator(self) -> str:
+        return str(self.document["aggregator"]["name"])
+
+    @property
+    def dataset(self) -> str:
+        return str(self.document["dataset"]["name"])
+
+    @property
+    def seed(self) -> int:
+        return int(self.document["seed"])
+
+    @property
+    def seeds(self) -> tuple[int, int]:
+        """Of training and of the split; runs that share both are compared pair by pair."""
+        return self.seed, int(self.document["dataset"]["seed"])
+
+    @property
+    def planned(self) -> int:
+        """How many rounds it is to have."""
+        return int(self.document["rounds"])
+
+    @property
+    def title(self) -> str:
+        """Method and, where clients are asked, how their updates are joined."""
+        return self.method if self.method in BOUNDS else f"{self.method} + {self.aggregator}"
+
+    # what came of it
+
+    @cached_property
+    def _rounds(self) -> reading.Rounds:
+        return reading.read_rounds(self.folder / ROUNDS, vars(self).get("_before"))
+
+    @cached_property
+    def records(self) -> list[RoundRecord]:
         """One record a round, as in rounds.jsonl."""
-        return self.folder.records()
+        return self._rounds.records
 
     @property
+    def rounds(self) -> list[RoundRecord]:
+        """One record a round, as in rounds.jsonl."""
+        return self.records
+
+    @cached_property
     def finished(self) -> bool:
         """Whether the last round is done and the model written."""
         return (self.folder / SUMMARY).is_file()
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json holds."""
+        """What summary.json holds; E310 if the run has not finished."""
+        found = reading.read_json(self.folder / SUMMARY, reading.Summary)
+        if found is None:
+            raise FedfewError("E310", str(self.path), "has not finished")
+        return found
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The summary, or nothing while there is none."""
+        return self.summary if self.finished else {}
+
+    @property
+    def done(self) -> int:
+        """How many rounds it has done."""
+        return int(self.final.get("rounds") or len(self.records))
+
+    @cached_property
+    def accuracies(self) -> dict[str, float | None]:
+        """Last round, mean of the last ten, and at the round where validation was best."""
+        return self.final.get("accuracy") or accuracies(self.records)
+
+    def accuracy(self, which: str = HEADLINE) -> float | None:
+        """last, mean_last_10 or best_by_validation."""
+        return self.accuracies[which]
+
+    def curve(self) -> list[float]:
+        """Test accuracy by round, not a number where there is none."""
+        return [math.nan if r["accuracy"] is None else float(r["accuracy"]) for r in self.records]
+
+    @property
+    def best_round(self) -> int | None:
+        """The round where validation was best."""
+        best = best_round(self.records)
+        return best["round"] if best else None
+
+    def newest(self, key: Literal["coverage", "correct"]) -> float | None:
+        """The last value of coverage or correctness that is known."""
+        return self.final[key] if key in self.final else newest(self.records, key)
+
+    def traffic(self, key: Literal["bytes_up", "bytes_down"]) -> float:
+        """Bytes of a round, the mean over the rounds."""
+        total = self.final[key] if key in self.final else sum(r[key] for r in self.records)
+        return float(total) / max(self.done, 1)
+
+    @cached_property
+    def seconds(self) -> float:
+        """What the rounds so far took."""
+        return float(self.final.get("seconds") or sum(sum(r["seconds"].values()) for r in self.records))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """What the rounds to come will take if they go on as the last ten did."""
+        if self.state != "running" or not self.records:
+            return None
+        last = [sum(r["seconds"].values()) for r in self.records[-10:]]
+        return sum(last) / len(last) * (self.planned - len(self.records))
+
+    @cached_property
+    def held(self) -> bool | None:
+        """Whether a process works on it; None where the system does not say."""
+        return is_held(self.path, held_locks())
+
+    @cached_property
+    def state(self) -> State:
+        """Finished, or whether a process works on it."""
+        if self.finished:
+            return "finished"
+        held = self.held
+        if held is None:  # go by the time since the last round
+            pace = median(sum(r["seconds"].values()) for r in self.records) if self.records else 60.0
+            files = [self.folder / ROUNDS, self.folder / PARTITION]
+            held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * pace
+        return "stopped" if not held else "running" if self.records else "starting"
+
+    @cached_property
+    def fault(self) -> FedfewError | None:
+        """Why it cannot be shown: the first file that is damaged."""
         try:
-            content: dict[str, Any] = json.loads((self.folder / SUMMARY).read_text("utf-8"))
-        except FileNotFoundError:
-            raise FedfewError("E310", str(self.path), "has not finished") from None
-        except ValueError as error:
-            raise FedfewError("E309", str(self.folder / SUMMARY), f"is damaged ({error})") from None
-        return content
+            _ = self.document, self.environment, self.classes, self.final, self.records
+        except FedfewError as fault:
+            return fault
+        return None
+
+    # using it
 
     def about_model(self) -> dict[str, Any]:
         """Model, class names, image shape and normalisation, as stored with the weights."""
+        from fedfew.runs.model_file import read_weights
+
         return read_weights(self._model_path())[1]
 
-    def model(self) -> nn.Module:
+    def model(self) -> "nn.Module":
         """The global model after the last round, as a module from normalised images to logits."""
         return self.network().module
 
-    def network(self) -> Network:
+    def network(self) -> "Network":
         """The same with its normalisation, for uint8 images."""
+        from fedfew.runs.model_file import read_model
+
         return read_model(self._model_path())[0]
 
     def _model_path(self) -> Path:
@@ -114,9 +310,39 @@ class Run:
             raise FedfewError("E310", str(self.path), "has no final model yet")
         return path
 
+    def to_frame(self) -> "DataFrame":
+        """The numbers of all rounds as a pandas table, one row a round."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            what = "a table of the rounds needs pandas, which is not installed"
+            raise FedfewError("E112", "to_frame", what, "Install it with pip install pandas") from None
+        rows = [scalars(record) for record in self.records]
+        return DataFrame(rows, index=[record["round"] for record in self.records]).rename_axis("round")
 
-def predict(run: Run | str | Path, images: Tensor) -> Tensor:
+    def _repr_html_(self) -> str:
+        """The run as a notebook shows it."""
+        rows = {"run": self.path, "state": self.state, "rounds": f"{self.done} of {self.planned}"}
+        rows |= {f"accuracy, {key}": "–" if a is None else f"{100 * a:.1f} %" for key, a in self.accuracies.items()}
+        cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
+        return f"<table><caption>{escape(self.title)} on {escape(self.dataset)}</caption>{cells}</table>"
+
+
+def read_all(folder: Path) -> tuple[list[Run], list[FedfewError]]:
+    """Every run at or below a folder that can be read, and the faults of the others."""
+    runs = [Run.open(path, name=name_below(folder, path)) for path in find_runs(folder)]
+    return [run for run in runs if run.fault is None], [run.fault for run in runs if run.fault is not None]
+
+
+def name_below(folder: Path, path: Path) -> str:
+    """A run's way from a folder; the folder's own name if it is the run."""
+    return path.resolve().name if path == folder else path.relative_to(folder).as_posix()
+
+
+def predict(run: Run | str | Path, images: "Tensor") -> "Tensor":
     """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one)."""
+    import torch
+
     run = run if isinstance(run, Run) else Run.open(run)
     shape = tuple(run.about_model()["shape"])
     batch = images[None] if images.ndim == 3 else images

@@ -1,36 +1,57 @@
 """The summary of a run: its accuracies, never the best on the test set alone, and what it cost."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.runs.epsilon import privacy_of
+from fedfew.runtime.record import RoundRecord
 
 if TYPE_CHECKING:
     from fedfew.config.schema import Config
 
+HEADLINE = "mean_last_10"
+"""The accuracy that tables and claims go by: no lucky round counts, and the test set chooses nothing."""
+MEASURES = ("last", HEADLINE, "best_by_validation")
+PLAIN = (
+    "accuracy", "loss", "validation", "coverage", "correct", "bytes_up", "bytes_down", "norm_server", "norm_step",
+)  # fmt: skip
 
-def accuracies(records: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+
+def accuracies(records: Sequence[RoundRecord]) -> dict[str, float | None]:
     """The last round's, the mean of the last ten, and the one at the round where validation was best."""
     if not records:
-        return {"last": None, "mean_last_10": None, "best_by_validation": None}
-    tail = [r["accuracy"] for r in records[-10:] if r["accuracy"] is not None]
-    judged = [r for r in records if r["validation"] is not None]
-    best = max(judged, key=lambda r: r["validation"]) if judged else None
+        return dict.fromkeys(MEASURES)
+    tail = [accuracy for r in records[-10:] if (accuracy := r["accuracy"]) is not None]
+    best = best_round(records)
     return {
         "last": records[-1]["accuracy"],
-        "mean_last_10": sum(tail) / len(tail) if tail else None,
+        HEADLINE: sum(tail) / len(tail) if tail else None,
         "best_by_validation": best["accuracy"] if best else None,
     }
 
 
-def traffic(records: Sequence[dict[str, Any]], which: str) -> float:
-    """``bytes_up`` or ``bytes_down`` of a round, the mean over the rounds."""
-    return float(sum(r[which] for r in records)) / max(len(records), 1)
+def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The round where validation was best, the first of several."""
+    judged = [r for r in records if r["validation"] is not None]
+    return max(judged, key=lambda r: r["validation"] or 0.0) if judged else None
 
 
-def summarise(records: Sequence[dict[str, Any]], config: "Config", model_sha256: str) -> dict[str, Any]:
+def newest(records: Sequence[RoundRecord], key: Literal["coverage", "correct"]) -> float | None:
+    """The last value that is known."""
+    return next((r[key] for r in reversed(records) if r[key] is not None), None)
+
+
+def scalars(record: RoundRecord) -> dict[str, float]:
+    """The numbers of a round by name; what is not known is left out."""
+    found: dict[str, Any] = {name: record.get(name) for name in PLAIN}
+    found |= {f"seconds/{phase}": value for phase, value in record["seconds"].items()}
+    found |= {f"metrics/{name}": value for name, value in record["metrics"].items()}
+    found |= {name: len(record[name]) for name in ("rejected", "missing")}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def summarise(records: Sequence[RoundRecord], config: "Config", model_sha256: str) -> dict[str, Any]:
     """What summary.json holds."""
-    voted = [r for r in records if r["coverage"] is not None]
     return {
         "method": config["method.name"],
         "aggregator": config["aggregator.name"],
@@ -38,11 +59,12 @@ def summarise(records: Sequence[dict[str, Any]], config: "Config", model_sha256:
         "seed": config["seed"],
         "rounds": len(records),
         "accuracy": accuracies(records),
-        "coverage": voted[-1]["coverage"] if voted else None,
-        "correct": voted[-1]["correct"] if voted else None,
+        "coverage": newest(records, "coverage"),
+        "correct": newest(records, "correct"),
         "bytes_up": sum(r["bytes_up"] for r in records),
         "bytes_down": sum(r["bytes_down"] for r in records),
         "rejected": sum(len(r["rejected"]) for r in records),
+        "missing": sum(len(r["missing"]) for r in records),
         "skipped": sum(r["skipped"] for r in records),
         "seconds": round(sum(sum(r["seconds"].values()) for r in records), 2),
         "privacy": privacy_of(records, config["privacy"]),

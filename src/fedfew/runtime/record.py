@@ -1,17 +1,106 @@
-"""The record of a round: one line of rounds.jsonl."""
+"""The record of a round: one line of rounds.jsonl, and what every chart, table and report is made of."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
-from torch import Tensor
+from annotated_types import Ge, MaxLen, Predicate
+from typing_extensions import TypedDict
 
-from fedfew.core.types import Scores, ServerState
-from fedfew.runtime.exchange import Answers
+if TYPE_CHECKING:  # records are read without torch
+    from torch import Tensor
 
-RoundRecord = dict[str, Any]
+    from fedfew.core.types import Missing, Scores, ServerState
+    from fedfew.runtime.exchange import Answers
+
+Natural = Annotated[int, Ge(0)]
+ClientName = Annotated[str, MaxLen(12), Predicate(str.isdecimal)]
+NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418"})
+"""Codes of clients that gave no update, or none that was looked at; any other code is a refusal by the gate."""
 
 
-def describe(scores: Scores, state: ServerState, trained: ServerState, answers: Answers) -> RoundRecord:
+class Fault(TypedDict):
+    """A client whose update does not count, and why."""
+
+    client: Natural
+    code: str
+    reason: str
+
+
+class Direction(TypedDict):
+    """How far a client moved, and how much its step agrees with the server's, where that is known."""
+
+    client: Natural
+    norm: NotRequired[float | None]
+    cosine: NotRequired[float | None]
+
+
+class RoundRecord(TypedDict):
+    """A round; what is not known is None."""
+
+    round: Natural
+    accuracy: float | None
+    loss: float | None
+    validation: float | None
+    cohort: list[Natural]
+    weights: dict[ClientName, float | None]
+    metrics: dict[str, float | None]
+    coverage: float | None
+    """Share of the clients' images with a confident pseudo-label."""
+    correct: float | None
+    """Share of these labels that are right; known in a simulation only."""
+    pseudo_classes: list[Natural]
+    bytes_up: float
+    bytes_down: float
+    rejected: list[Fault]
+    """Updates that the gate refused."""
+    missing: list[Fault]
+    """Clients that dropped out, failed or did not answer in time."""
+    unused: list[Fault]
+    """Answers that came late or twice."""
+    wire: dict[str, float] | None
+    """Bytes that really travelled, on a network."""
+    skipped: bool
+    norm_server: float | None
+    norm_step: float | None
+    """How far the model moved."""
+    updates: list[Direction]
+    seconds: dict[str, float]
+
+
+ADDED: RoundRecord = {
+    "round": 0, "accuracy": None, "loss": None, "validation": None, "cohort": [], "weights": {}, "metrics": {},
+    "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0, "bytes_down": 0, "rejected": [],
+    "missing": [], "unused": [], "wire": None, "skipped": False, "norm_server": None, "norm_step": None,
+    "updates": [], "seconds": {},
+}  # fmt: skip
+"""What a record of an older version is read with where it lacks a key."""
+
+
+def complete(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of rounds.jsonl with every key there is today."""
+    older = {"norm_step": line["norm_clients"]} if "norm_clients" in line else {}
+    return {**ADDED, **older, **line}
+
+
+def apart(record: RoundRecord) -> RoundRecord:
+    """An older record with drop-outs and refused updates in their own lists; they were in one."""
+    if record["missing"] or not record["rejected"]:
+        return record
+    faults = record["rejected"]
+    record["missing"] = [fault for fault in faults if fault["code"] in NO_UPDATE]
+    record["rejected"] = [fault for fault in faults if fault["code"] not in NO_UPDATE]
+    return record
+
+
+def left_out(record: RoundRecord) -> list[Fault]:
+    """Every client that was asked and whose update does not count."""
+    return sorted([*record["rejected"], *record["missing"]], key=lambda fault: fault["client"])
+
+
+def describe(
+    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float]
+) -> RoundRecord:
     """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from."""
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
@@ -30,17 +119,19 @@ def describe(scores: Scores, state: ServerState, trained: ServerState, answers: 
         "pseudo_classes": classes,
         "bytes_up": answers.bytes_up,
         "bytes_down": answers.bytes_down,
-        "rejected": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.missing],
-        "unused": [{"client": m.client, "code": m.code, "reason": m.reason} for m in answers.unused],
-        "wire": answers.wire or None,
+        "rejected": [_fault(m) for m in answers.missing if m.code not in NO_UPDATE],
+        "missing": [_fault(m) for m in answers.missing if m.code in NO_UPDATE],
+        "unused": [_fault(m) for m in answers.unused],
+        "wire": dict(answers.wire) or None,
         "skipped": bool(answers.cohort) and not answers.updates,
         "norm_server": _short(server_norm),
-        "norm_clients": _short(float((state.omega - trained.omega).norm())),
+        "norm_step": _short(float((state.omega - trained.omega).norm())),
         "updates": list(directions),
+        "seconds": seconds,
     }
 
 
-def pseudo_labels(answers: Answers) -> tuple[float | None, float | None, list[int]]:
+def pseudo_labels(answers: "Answers") -> tuple[float | None, float | None, list[int]]:
     """Share of images with a confident label, share of these that are right (simulation), and their number by class."""
     voted = [u for u in answers.updates if "kept" in u.metrics]
     images, kept = sum(u.examples for u in voted), sum(u.metrics["kept"] for u in voted)
@@ -53,8 +144,11 @@ def pseudo_labels(answers: Answers) -> tuple[float | None, float | None, list[in
     return _short(kept / images), correct, classes
 
 
-def _direction(answers: Answers, client: int, psi: Tensor | None, step: Tensor, length: float) -> dict[str, Any]:
-    """How far a client moved, and how much its way agrees with the server's."""
+def _fault(missing: "Missing") -> Fault:
+    return {"client": missing.client, "code": missing.code, "reason": missing.reason}
+
+
+def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Tensor", length: float) -> Direction:
     sent = answers.payloads[client].get("omega")
     if psi is None or sent is None:
         return {"client": client}

@@ -52,9 +52,9 @@ def run_rounds(
         with clock("evaluate"):
             scores = scoring.result()
         state = replace(state, validation=(*state.validation, scores.validation or 0.0))
-        record = describe(scores, state, trained, answers)
+        record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"))
         del answers  # a large round's replies are let go of before the next one's come
-        yield state, record | {"seconds": seconds | clock.take("evaluate")}
+        yield state, record
 
         trained = replace(ahead, validation=state.validation)
         skipped = skipped + 1 if record["skipped"] else 0

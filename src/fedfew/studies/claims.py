@@ -1,6 +1,5 @@
 """What the paper states about its figures, each beside what our runs say: a pure function from results to verdicts."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 
@@ -8,22 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data import heterogeneity
+from fedfew.runs.statistics import Interval
 from fedfew.studies.claims_measures import (
     Agrees,
-    Measure,
     Verdict,
+    between,
     difference,
     early,
     level,
     near,
     near_gain,
-    paired,
     plus_minus,
     points,
     positive,
     roughness,
     shown,
-    unsampled,
 )
 from fedfew.studies.reproduce import (
     BEST,
@@ -46,20 +44,24 @@ OURS, BASELINE = "FedMix + FedFreq", "FedMatch + FedAvg"
 
 
 def _verdict(
-    claim: str, source: str, m: Measure | None, judge: Callable[[Measure], tuple[Agrees, str]], *, signed: bool = False
+    claim: str,
+    source: str,
+    m: Interval | None,
+    judge: Callable[[Interval], tuple[Agrees, str]],
+    *,
+    signed: bool = False,
 ) -> Verdict:
     if m is None:
         return Verdict(claim, source, "–", "no runs yet", "")
     agrees, words = judge(m)
-    error = None if math.isinf(m.error) else m.error
-    return Verdict(claim, source, shown(m, signed=signed), agrees, words, error, m.n, m.partial)
+    return Verdict(claim, source, shown(m, signed=signed), agrees, words, m.se, m.n, m.partial)
 
 
 def fig4(found: Results) -> list[Verdict]:
     """Accuracy, the gain over FedMatch, FedFreq's part in it, and the early rounds."""
     ours, baseline = found[NON_IID, OURS], found[NON_IID, BASELINE]
     average = found[NON_IID, "FedMix + FedAvg"]
-    gain, early_gain = difference(ours, baseline), _early_gain(ours, baseline)
+    gain, early_gain = difference(ours, baseline), between(ours, baseline, early, sampled=True)
     steadier = _rougher(baseline, ours, 0.0, 1 / 3)
     return [
         _verdict("non-IID: FedMix converges at 47.5 %", FIG4, level(ours), lambda m: near(m, 0.475)),
@@ -98,23 +100,17 @@ def _everywhere(found: Results) -> Verdict:
     agrees: Agrees = "no" if against else "undecided" if open_ else "yes"
     words = f"Does not hold here: not so for {'; '.join(against)}. " if against else ""
     words += f"Not significant for {'; '.join(open_)}. " if open_ else ""
-    worst, n = max(m.error for _, m, _ in judged), min(m.n for _, m, _ in judged)
-    got = ", ".join(f"{name}: {100 * m.value:+.1f}" for name, m, _ in judged)
+    worst, n = max(m.se or 0.0 for _, m, _ in judged), min(m.n for _, m, _ in judged)
+    got = ", ".join(f"{name}: {100 * m.mean:+.1f}" for name, m, _ in judged)
     return Verdict(
         claim, FIG4, f"{got} points ({n} seed{'s' * (n > 1)})", agrees,
         f"{words}Largest {plus_minus(worst)}", worst, n, any(m.partial for _, m, _ in judged),
     )  # fmt: skip
 
 
-def _early_gain(first: ArmResult, second: ArmResult) -> Measure | None:
-    means = [{o.seeds: v for o in arm.read if (v := early(o)) is not None} for arm in (first, second)]
-    return paired(means[0], means[1], not (first.finished and second.finished))
-
-
-def _rougher(first: ArmResult, second: ArmResult, start: float = 0.5, end: float = 1.0) -> Measure | None:
+def _rougher(first: ArmResult, second: ArmResult, start: float = 0.5, end: float = 1.0) -> Interval | None:
     """By how much the first arm's curve changes more from round to round."""
-    a, b = ({o.seeds: v for o in arm.read if (v := roughness(o, start, end)) is not None} for arm in (first, second))
-    return unsampled([a[s] - b[s] for s in sorted(a.keys() & b.keys())], not (first.finished and second.finished))
+    return between(first, second, lambda run: roughness(run, start, end))
 
 
 def fig5(found: Results) -> list[Verdict]:
@@ -139,15 +135,15 @@ def _best(found: Results, panel: str, mix: tuple[float, float, float], claim: st
     mine = level(own)
     if mine is None or len(leads) < len(others):
         return Verdict(claim, FIG5, "–", "no runs yet", "")
-    rival, lead = min(leads, key=lambda entry: entry[1].value)
+    rival, lead = min(leads, key=lambda entry: entry[1].mean)
     agrees, words = positive(lead)
     words = {
-        "yes": f"ahead of the next, {rival}, by {points(lead.value)} ({plus_minus(lead.error)})",
-        "no": f"Does not hold here: {rival} is better by {points(-lead.value)} ({plus_minus(lead.error)})",
-        "undecided": f"Not significant: {points(lead.value, signed=True)} against {rival} ({plus_minus(lead.error)})",
+        "yes": f"ahead of the next, {rival}, by {points(lead.mean)} ({plus_minus(lead.se)})",
+        "no": f"Does not hold here: {rival} is better by {points(-lead.mean)} ({plus_minus(lead.se)})",
+        "undecided": f"Not significant: {points(lead.mean, signed=True)} against {rival} ({plus_minus(lead.se)})",
     }.get(agrees, words)
     partial = any(m.partial for _, m in leads)
-    return Verdict(claim, FIG5, shown(mine), agrees, words, lead.error, lead.n, partial)
+    return Verdict(claim, FIG5, shown(mine), agrees, words, lead.se, lead.n, partial)
 
 
 def fig6a(found: Results) -> list[Verdict]:
@@ -157,16 +153,17 @@ def fig6a(found: Results) -> list[Verdict]:
     means = {arm.arm.label: m for arm in arms if (m := level(arm)) is not None}
     if len(means) < len(arms):
         return [Verdict(claim, FIG6A, "–", "no runs yet", "")]
-    high, low = max(arms, key=lambda a: a.mean or 0.0), min(arms, key=lambda a: a.mean or 0.0)
+    high, low = (pick(arms, key=lambda arm: means[arm.arm.label].mean) for pick in (max, min))
     gap = difference(high, low) or means[high.arm.label]
-    width = (high.mean or 0.0) - (low.mean or 0.0)
-    agrees: Agrees = "yes" if width <= 0.01 else "no" if width - gap.margin > 0.01 else "undecided"
-    words = f"from {high.arm.label} down to {low.arm.label}; {plus_minus(gap.error)}"
+    width = means[high.arm.label].mean - means[low.arm.label].mean
+    margin = gap.mean - gap.low if gap.low is not None else 0.0
+    agrees: Agrees = "yes" if width <= 0.01 else "no" if width - margin > 0.01 else "undecided"
+    words = f"from {high.arm.label} down to {low.arm.label}; {plus_minus(gap.se)}"
     lead = {"no": "Does not hold here: ", "undecided": "More than 1 point, but not significantly: "}.get(agrees, "")
     partial = any(m.partial for m in means.values())
     n = min(m.n for m in means.values())
     got = f"spread {points(width)} ({n} seed{'s' * (n > 1)})"
-    return [Verdict(claim, FIG6A, got, agrees, lead + words, gap.error, n, partial)]
+    return [Verdict(claim, FIG6A, got, agrees, lead + words, gap.se, n, partial)]
 
 
 def fig6b(found: Results) -> list[Verdict]:
@@ -183,13 +180,13 @@ def fig6b(found: Results) -> list[Verdict]:
     ]  # fmt: skip
 
 
-def _large(m: Measure) -> tuple[Agrees, str]:
+def _large(m: Interval) -> tuple[Agrees, str]:
     """A great fall is more than a point, and more than noise."""
     agrees, words = positive(m)
-    if agrees == "yes" and m.value < 0.01:
-        return "no", f"Does not hold here: real, but less than 1 point ({plus_minus(m.error)})"
-    if agrees == "undecided" and m.value + m.margin < 0.01:
-        return "no", f"Does not hold here: no fall of 1 point or more ({plus_minus(m.error)})"
+    if agrees == "yes" and m.mean < 0.01:
+        return "no", f"Does not hold here: real, but less than 1 point ({plus_minus(m.se)})"
+    if agrees == "undecided" and m.high is not None and m.high < 0.01:
+        return "no", f"Does not hold here: no fall of 1 point or more ({plus_minus(m.se)})"
     return agrees, words
 
 
@@ -216,7 +213,7 @@ def verdicts(figure: str, found: Results) -> list[Verdict]:
     return CLAIMS[figure](found)
 
 
-def against_server_only(found: Results) -> dict[tuple[str, str], Measure]:
+def against_server_only(found: Results) -> dict[tuple[str, str], Interval]:
     """For each arm that asks clients, its gain over training on the server's labels alone."""
     gains = {}
     for (panel, label), arm in found.items():
@@ -226,20 +223,20 @@ def against_server_only(found: Results) -> dict[tuple[str, str], Measure]:
     return gains
 
 
-def gain_sentence(key: tuple[str, str], m: Measure) -> str:
+def gain_sentence(key: tuple[str, str], m: Interval) -> str:
     """Whether the arm beats the lower bound, in words."""
     panel, label = key
-    told = {
-        "yes": f"beats server-only training by {points(m.value)}",
-        "no": f"is worse than server-only training by {points(-m.value)}",
-    }.get(positive(m)[0], f"does not differ significantly from server-only training ({points(m.value, signed=True)})")
-    return f"{label}{', ' + panel if panel else ''} {told}; {plus_minus(m.error)}, {m.n} seed{'s' * (m.n > 1)}."
+    words = {
+        "yes": f"beats server-only training by {points(m.mean)}",
+        "no": f"is worse than server-only training by {points(-m.mean)}",
+    }.get(positive(m)[0], f"does not differ significantly from server-only training ({points(m.mean, signed=True)})")
+    return f"{label}{', ' + panel if panel else ''} {words}; {plus_minus(m.se)}, {m.n} seed{'s' * (m.n > 1)}."
 
 
-def gain_cell(m: Measure) -> str:
+def gain_cell(m: Interval) -> str:
     """The same for a table."""
-    told = {"yes": "better", "no": "**worse**"}.get(positive(m)[0], "not significant")
-    return f"{100 * m.value:+.1f} (SE {100 * m.error:.1f}), {told}"
+    words = {"yes": "better", "no": "**worse**"}.get(positive(m)[0], "not significant")
+    return f"{100 * m.mean:+.1f} (SE {100 * (m.se or 0.0):.1f}), {words}"
 
 
 def _bound(found: Results, panel: str, label: str) -> ArmResult | None:
@@ -285,7 +282,7 @@ def _falls(values: Sequence[float]) -> bool:
 
 
 def tally(found: Iterable[Verdict]) -> dict[str, int]:
-    """How many claims hold, do not, or cannot be told."""
+    """How many claims hold, do not hold, or are undecided."""
     counts: dict[str, int] = {}
     for verdict in found:
         counts[verdict.agrees] = counts.get(verdict.agrees, 0) + 1

@@ -6,37 +6,19 @@ The paper's own numbers come from one run on 2,000 images, so they carry an erro
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
 from typing import Literal
 
-from scipy.special import stdtrit
-
-from fedfew.studies.outcomes import Outcome, spread
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import BEYOND, Interval, differences, sampling_error
 from fedfew.studies.reproduce_results import ArmResult
 
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
 IMAGES = 2_000
 """Test images of the paper, and of our runs with its split."""
-BEYOND = 2.0
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A mean over n seeds, its standard deviation, and its standard error."""
-
-    value: float
-    sd: float | None
-    n: int
-    error: float
-    partial: bool = False
-
-    @property
-    def margin(self) -> float:
-        """Half of its 95 % interval."""
-        return (BEYOND if self.n < 2 else float(stdtrit(self.n - 1, 0.975))) * self.error
 
 
 @dataclass(frozen=True)
@@ -53,63 +35,46 @@ class Verdict:
     partial: bool = False
 
 
-def sampling(p: float, images: int = IMAGES) -> float:
-    """Standard error of an accuracy p told on so many images."""
-    return math.sqrt(max(p * (1 - p), 0.0) / images)
+def sampling(share: float) -> float:
+    """Standard error of an accuracy measured on the paper's test images."""
+    return sampling_error(share, IMAGES)
 
 
-def level(arm: ArmResult) -> Measure | None:
+def level(arm: ArmResult) -> Interval | None:
     """The accuracy of an arm."""
-    values = list(arm.values.values())
-    if not values:
-        return None
-    centre, sd = spread(values)
-    n = len(values)
-    return Measure(centre, sd, n, sampling(centre) if sd is None else sd / math.sqrt(n), _open(arm))
+    values = list(arm.by_seeds().values())
+    return Interval.of(values, sampling(mean(values))).marked(not arm.finished) if values else None
 
 
-def difference(first: ArmResult, second: ArmResult) -> Measure | None:
+def difference(first: ArmResult, second: ArmResult) -> Interval | None:
     """How much more accurate the first arm is, over the seeds that both have."""
-    return paired(first.values, second.values, _open(first) or _open(second))
+    return between(first, second, Run.accuracy, sampled=True)
 
 
-def paired(
-    first: Mapping[tuple[int, int], float], second: Mapping[tuple[int, int], float], partial: bool = False
-) -> Measure | None:
-    """The mean difference of accuracies with the same seeds."""
-    both = sorted(first.keys() & second.keys())
-    if not both:
+def between(
+    first: ArmResult, second: ArmResult, measure: Callable[[Run], float | None], *, sampled: bool = False
+) -> Interval | None:
+    """The mean difference of a measure with the same seeds; ``sampled``: an accuracy, whose error one seed tells."""
+    a, b = first.by_seeds(measure), second.by_seeds(measure)
+    gaps, both = differences(a, b), a.keys() & b.keys()
+    if not gaps:
         return None
-    centre, sd = spread([first[s] - second[s] for s in both])
-    n = len(both)
-    drawn = math.hypot(*(sampling(mean(arm[s] for s in both)) for arm in (first, second)))
-    return Measure(centre, sd, n, drawn if sd is None else sd / math.sqrt(n), partial)
+    drawn = math.hypot(*(sampling(mean(arm[s] for s in both)) for arm in (a, b))) if sampled else None
+    return Interval.of(gaps, drawn).marked(not (first.finished and second.finished))
 
 
-def unsampled(values: Sequence[float], partial: bool = False) -> Measure | None:
-    """A quantity whose error only the seeds can tell, such as the difference of two curves' roughness."""
-    if not values:
-        return None
-    centre, sd = spread(values)
-    return Measure(centre, sd, len(values), math.inf if sd is None else sd / math.sqrt(len(values)), partial)
-
-
-def roughness(outcome: Outcome, first: float = 0.5, last: float = 1.0) -> float | None:
+def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:
     """How unsteady a curve is between two shares of the run: the mean change of accuracy from a round to the next."""
-    curve = outcome.curve()
+    curve = run.curve()
     part = curve[int(first * len(curve)) : int(last * len(curve))]
     steps = [abs(b - a) for a, b in pairwise(part) if not math.isnan(b - a)]
     return mean(steps) if steps else None
 
 
-def early(outcome: Outcome, share: float = 1 / 3) -> float | None:
+def early(run: Run, share: float = 1 / 3) -> float | None:
     """The mean accuracy over the first third of the rounds."""
-    curve = [a for a in outcome.curve()[: max(int(share * outcome.of), 1)] if not math.isnan(a)]
+    curve = [a for a in run.curve()[: max(int(share * run.planned), 1)] if not math.isnan(a)]
     return mean(curve) if curve else None
-
-
-def _open(arm: ArmResult) -> bool:
-    return not arm.finished
 
 
 def points(value: float, signed: bool = False) -> str:
@@ -117,56 +82,53 @@ def points(value: float, signed: bool = False) -> str:
     return f"{100 * value:{'+' if signed else ''}.1f} points"
 
 
-def shown(m: Measure, *, signed: bool = False) -> str:
+def shown(m: Interval, *, signed: bool = False) -> str:
     """Mean ± sd (n seeds)."""
-    centre = points(m.value, signed=True) if signed else f"{100 * m.value:.1f} %"
+    centre = points(m.mean, signed=True) if signed else f"{100 * m.mean:.1f} %"
     deviation = f" ± {100 * m.sd:.1f}" if m.sd is not None else ""
     return f"{centre}{deviation} ({m.n} seed{'s' * (m.n > 1)})"
 
 
-def plus_minus(error: float) -> str:
-    return "no standard error from one seed" if math.isinf(error) else f"standard error {points(error)}"
+def plus_minus(error: float | None) -> str:
+    return "no standard error from one seed" if error is None else f"standard error {points(error)}"
 
 
-def interval(m: Measure) -> str:
+def interval(m: Interval) -> str:
     """The standard error and what it means for a difference."""
-    if math.isinf(m.error):
-        return plus_minus(m.error)
-    return (
-        f"{plus_minus(m.error)}, 95 % interval {100 * (m.value - m.margin):+.1f} to {100 * (m.value + m.margin):+.1f}"
-    )
+    if m.low is None or m.high is None:
+        return plus_minus(m.se)
+    return f"{plus_minus(m.se)}, 95 % interval {100 * m.low:+.1f} to {100 * m.high:+.1f}"
 
 
-def near(m: Measure, target: float) -> tuple[Agrees, str]:
+def near(m: Interval, target: float) -> tuple[Agrees, str]:
     """Whether an accuracy is what the paper reports: no further off than two standard errors of both together.
 
     Two seeds that happen to be alike do not make ours smaller than what drawing the test images gives.
     """
-    own = max(m.error, sampling(m.value) / math.sqrt(m.n))
-    gap, total = m.value - target, math.hypot(own, sampling(target))
-    agrees: Agrees = "yes" if abs(gap) <= BEYOND * total else "no"
+    own = max(m.se or 0.0, sampling(m.mean) / math.sqrt(m.n))
+    gap, total = m.mean - target, math.hypot(own, sampling(target))
     side = "above" if gap > 0 else "below"
-    told = f"{points(abs(gap))} {side}; {plus_minus(m.error)}, the paper's {points(sampling(target))}"
-    return agrees, told if agrees == "yes" else f"Does not hold here: {told}"
+    words = f"{points(abs(gap))} {side}; {plus_minus(m.se)}, the paper's {points(sampling(target))}"
+    return ("yes", words) if abs(gap) <= BEYOND * total else ("no", f"Does not hold here: {words}")
 
 
-def near_gain(m: Measure, target: float, around: float) -> tuple[Agrees, str]:
+def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:
     """Whether a gain is as large as reported; one that noise could explain leaves it undecided."""
-    total = math.hypot(m.error, math.sqrt(2) * sampling(around))
-    if abs(m.value - target) > BEYOND * total:
-        how = "smaller" if m.value < target else "larger"
-        direction = positive(m)[0]
-        more = {"yes": "; the direction holds", "no": "; the direction is the other", "undecided": ""}
-        return "no", f"Does not hold here: the gain is {how} ({plus_minus(m.error)}){more.get(direction, '')}"
-    if m.value <= m.margin:
+    total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(around))
+    direction = positive(m)[0]
+    if abs(m.mean - target) > BEYOND * total:
+        how = "smaller" if m.mean < target else "larger"
+        more = {"yes": "; the direction holds", "no": "; the direction is the opposite"}.get(direction, "")
+        return "no", f"Does not hold here: the gain is {how} ({plus_minus(m.se)}){more}"
+    if direction != "yes":
         return "undecided", f"Fits, but so would no gain at all ({interval(m)})"
-    return "yes", f"{plus_minus(m.error)}"
+    return "yes", plus_minus(m.se)
 
 
-def positive(m: Measure) -> tuple[Agrees, str]:
+def positive(m: Interval) -> tuple[Agrees, str]:
     """Whether something is above zero."""
-    if m.value > m.margin:
-        return "yes", plus_minus(m.error)
-    if m.value < -m.margin:
-        return "no", f"Does not hold here: the other way round ({plus_minus(m.error)})"
-    return "undecided", f"Not significant ({interval(m)})"
+    if not m.significant:
+        return "undecided", f"Not significant ({interval(m)})"
+    if m.mean > 0:
+        return "yes", plus_minus(m.se)
+    return "no", f"Does not hold here: it is the other way round ({plus_minus(m.se)})"

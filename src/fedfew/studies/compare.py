@@ -2,54 +2,25 @@
 
 import difflib
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
-
-from scipy.special import stdtrit
 
 from fedfew.config.schema import NAMED
 from fedfew.core.errors import FedfewError
-from fedfew.runs.summary import traffic
-from fedfew.studies.outcomes import WHICH, Outcome
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from fedfew.runs.summary import HEADLINE
+from fedfew.studies.bounds import BASELINE, METHOD, Pairing, settings
 
 SEEDS = ("seed", "dataset.seed")
-METHOD, BASELINE = "method.name", "server-only"
 SHORT = {"availability": "availability.kind"} | {section: f"{section}.{key}" for section, (key, *_) in NAMED.items()}
 """What may be written for a section's name in ``--by``: method for method.name, and so on."""
 TEST_DATA = ("dataset.name", "dataset.path", "dataset.split", "dataset.test")
-"""Runs that differ here are told on different test images."""
-NOT_ITS = ("partition", "aggregator", "availability", "client", "vote", "objective", "gate", "participation", "clients")
-"""What has no influence on server-only training, since it asks no client."""
+"""Accuracies of runs that differ here are measured on different test images."""
 
 Flat = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % interval by Student's t; one value alone has none."""
-
-    mean: float
-    sd: float | None
-    low: float | None
-    high: float | None
-    n: int
-
-    @staticmethod
-    def of(values: Sequence[float]) -> "Interval":
-        n, centre = len(values), mean(values)
-        if n < 2:
-            return Interval(centre, None, None, None, n)
-        sd = stdev(values)
-        half = float(stdtrit(n - 1, 0.975)) * sd / math.sqrt(n)
-        return Interval(centre, sd, centre - half, centre + half, n)
-
-    @property
-    def significant(self) -> bool | None:
-        """For a difference: whether the interval leaves out zero; not known from one pair."""
-        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)
@@ -83,66 +54,78 @@ class Comparison:
     left_out: dict[str, str]
 
 
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A run that is compared, with its settings."""
+
+    run: Run
+    flat: Flat
+    accuracy: float
+
+
 def compare(
-    runs: Sequence[Outcome], by: Sequence[str] | None = None, *, partial: bool = False, which: str = WHICH
+    runs: Sequence[Run], by: Sequence[str] | None = None, *, partial: bool = False, which: str = HEADLINE
 ) -> Comparison:
     """Group runs by config keys (those that differ, if none are given) and compare the groups.
 
     Unfinished runs are left out unless ``partial``; the same experiment counts once; mixed datasets are E114.
     """
-    flats = {id(run): flat(run) for run in runs}
-    kept, left_out = _usable(runs, flats, partial, which)
+    kept, left_out = _usable(runs, partial, which)
     if not kept:
         what = "; ".join(f"{path}: {why}" for path, why in left_out.items()) or "no run was given"
         raise FedfewError("E310", "compare", what, "Finish the runs, or add --partial to take them as they are")
-    known = [flats[id(run)] for run in kept]
-    keys = _keys(by, known) if by else _differing(known)
-    _refuse_mixed(known, keys)
-    groups: dict[str, list[Outcome]] = {}
-    for run in kept:
-        groups.setdefault(json.dumps([flats[id(run)].get(key) for key in keys]), []).append(run)
+    varying = _varying([entry.flat for entry in kept])
+    keys = _keys(by, kept) if by else _differing(kept, varying)
+    _refuse_mixed(kept, keys)
+    groups: dict[str, list[Entry]] = {}
+    for entry in kept:
+        groups.setdefault(json.dumps([entry.flat.get(key) for key in keys]), []).append(entry)
     notes: list[str] = []
-    rows = [_row(group, kept, flats, keys, which, notes) for group in groups.values()]
+    pairing = Pairing((entry.run for entry in kept), keys=keys)
+    rows = [_row(group, keys, varying, pairing, which, notes) for group in groups.values()]
     if any(row.accuracy.n < 2 for row in rows):
         single = ", ".join(row.label for row in rows if row.accuracy.n < 2)
         notes.append(f"No interval from fewer than two seeds: {single}")
-    if not any(f[METHOD] == BASELINE for f in known):
+    if not pairing:
         notes.append("No server-only run among these, so no difference to it")
     rows.sort(key=lambda row: -row.accuracy.mean)
     return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out)
 
 
-def flat(run: Outcome) -> Flat:
-    """A run's config as dotted keys, without the fleet and without what cannot matter to its method."""
-    found: Flat = {}
-    for key, value in run.config.items():
-        found |= {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
-    skip = ("fleet", *(NOT_ITS if found[METHOD] == BASELINE else ()))
-    return {key: value for key, value in found.items() if key.partition(".")[0] not in skip}
-
-
-def _usable(
-    runs: Sequence[Outcome], flats: Mapping[int, Flat], partial: bool, which: str
-) -> tuple[list[Outcome], dict[str, str]]:
-    kept: dict[str, Outcome] = {}
+def _usable(runs: Sequence[Run], partial: bool, which: str) -> tuple[list[Entry], dict[str, str]]:
+    flats = {id(run): settings(run) for run in runs}
+    varying = _varying(list(flats.values()))
+    kept: dict[tuple[Any, ...], Entry] = {}
     left_out: dict[str, str] = {}
     for run in sorted(runs, key=lambda r: not r.finished):  # of two runs of one experiment the finished one counts
-        identity = json.dumps(flats[id(run)], sort_keys=True)
+        flat = flats[id(run)]
+        identity = tuple(_hashable(flat, key) for key in varying)
         if not run.finished and not partial:
-            left_out[str(run.path)] = f"not finished, at round {run.rounds} of {run.of}"
-        elif run.accuracy(which) is None:
+            left_out[str(run.path)] = f"not finished, at round {run.done} of {run.planned}"
+        elif (accuracy := run.accuracy(which)) is None:
             left_out[str(run.path)] = "has no accuracy yet"
         elif identity in kept:
-            left_out[str(run.path)] = f"the same experiment as {kept[identity].path}"
+            left_out[str(run.path)] = f"the same experiment as {kept[identity].run.path}"
         else:
-            kept[identity] = run
+            kept[identity] = Entry(run, flat, accuracy)
     return list(kept.values()), left_out
 
 
-def _keys(by: Sequence[str], known: Sequence[Flat]) -> list[str]:
+def _hashable(flat: Flat, key: str) -> Any:
+    value = flat.get(key)
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _varying(flats: Sequence[Flat]) -> list[str]:
+    """The keys in which any two differ: with thousands of runs only these are looked at again."""
+    everywhere = dict.fromkeys(key for flat in flats for key in flat)
+    return [key for key in everywhere if len({_hashable(flat, key) for flat in flats}) > 1]
+
+
+def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     """The keys asked for, written out; one that no run has is refused."""
     keys = [SHORT.get(key, key) for key in by]
-    everywhere = set().union(*known)
+    everywhere = set[str]().union(*(entry.flat for entry in entries))
     for key in keys:
         if key not in everywhere:
             close = difflib.get_close_matches(key, everywhere, 1)
@@ -153,26 +136,25 @@ def _keys(by: Sequence[str], known: Sequence[Flat]) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _differing(known: Sequence[Flat], within: Iterable[str] = ()) -> list[str]:
+def _differing(entries: Sequence[Entry], varying: Iterable[str]) -> list[str]:
     """The method, and every key in which runs differ that could have been alike."""
     found = [METHOD]
-    for key in dict.fromkeys(key for own in known for key in own):
-        if key in SEEDS or key in within or key == METHOD:
+    for key in varying:
+        if key in SEEDS or key == METHOD:
             continue
-        section = key.rpartition(".")[0]
-        name = SHORT.get(section) if section in NAMED else None
-        values: dict[Any, set[str]] = {}
-        for own in known:
-            if key in own:  # settings of a method, a model, … are only compared with those of the same
-                values.setdefault(own.get(name) if name and key != name else None, set()).add(json.dumps(own[key]))
+        name = SHORT.get(key.rpartition(".")[0])
+        values: dict[Any, set[Any]] = {}
+        for flat in (entry.flat for entry in entries):
+            if key in flat:  # settings of a method, a model, … are only compared with those of the same
+                values.setdefault(flat.get(name) if name and key != name else None, set()).add(_hashable(flat, key))
         if any(len(different) > 1 for different in values.values()):
             found.append(key)
     return found
 
 
-def _refuse_mixed(known: Sequence[Flat], keys: Sequence[str]) -> None:
+def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
     for key in TEST_DATA:
-        values = sorted({str(own[key]) for own in known if key in own})
+        values = sorted({str(entry.flat[key]) for entry in entries if key in entry.flat})
         if len(values) > 1 and key not in keys:
             what = f"{key} differs: {', '.join(values)}"
             raise FedfewError("E114", "compare", what, f"Compare them apart, or add --by {key}")
@@ -181,40 +163,43 @@ def _refuse_mixed(known: Sequence[Flat], keys: Sequence[str]) -> None:
 
 
 def _row(
-    group: Sequence[Outcome],
-    runs: Sequence[Outcome],
-    flats: Mapping[int, Flat],
+    group: Sequence[Entry],
     keys: Sequence[str],
+    varying: Sequence[str],
+    pairing: Pairing,
     which: str,
     notes: list[str],
 ) -> Row:
-    own = flats[id(group[0])]
-    key = {name: own.get(name) for name in keys}
-    mixed = [k for k in _differing([flats[id(r)] for r in group], keys) if k != METHOD or METHOD not in keys]
-    mixed = [k for k in mixed if len({json.dumps(flats[id(r)].get(k)) for r in group}) > 1]
-    gains, faults = [], set()
-    if own[METHOD] != BASELINE:
-        for run in group:
-            base, fault = _baseline(run, runs, flats, keys)
-            faults.add(fault)
-            if base is not None:
-                gains.append((run.seeds, _accuracy(run, which) - _accuracy(base, which)))
+    runs, own = [entry.run for entry in group], group[0].flat
+    mixed = [key for key in _differing(group, varying) if key not in keys]
+    mixed = [key for key in mixed if len({_hashable(entry.flat, key) for entry in group}) > 1]
+    gains, faults = [], set[str]()
+    for entry in group if pairing and own[METHOD] != BASELINE else ():
+        bound = pairing.of(entry.run)
+        base = bound.accuracy(which) if bound.same_seed else None
+        if base is None:
+            about = "(seeds, data, labels, model, rounds)"
+            faults.add(f"no server-only run like the one with seed {entry.run.seed} {about}")
+            continue
+        gains.append((entry.run.seeds, entry.accuracy - base))
+        if not bound.same_recipe:
+            faults.add("server-only was trained with another server recipe")
     row = Row(
-        key=key,
-        accuracy=Interval.of(_by_seeds((run.seeds, _accuracy(run, which)) for run in group)),
+        key={name: own.get(name) for name in keys},
+        accuracy=Interval.of(_by_seeds((entry.run.seeds, entry.accuracy) for entry in group)),
         difference=Interval.of(_by_seeds(gains)) if gains else None,
-        bytes_up=mean(traffic(run.records, "bytes_up") for run in group),
-        bytes_down=mean(traffic(run.records, "bytes_down") for run in group),
-        runs=tuple(str(run.path) for run in group),
-        rounds=min(run.rounds for run in group),
-        partial=any(not run.finished for run in group),
+        bytes_up=mean(run.traffic("bytes_up") for run in runs),
+        bytes_down=mean(run.traffic("bytes_down") for run in runs),
+        runs=tuple(str(run.path) for run in runs),
+        rounds=min(run.done for run in runs),
+        partial=any(not run.finished for run in runs),
     )
     if mixed:
         notes.append(f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by")
-    notes += [f"{row.label}: {fault}" for fault in sorted(faults) if fault]
+    notes += [f"{row.label}: {fault}" for fault in sorted(faults)]
     if row.partial:
-        told = ", ".join(f"{run.rounds} of {run.of}" for run in group if not run.finished)
-        notes.append(f"{row.label} includes runs that are not finished, at round {told}")
+        reached = ", ".join(f"{run.done} of {run.planned}" for run in runs if not run.finished)
+        notes.append(f"{row.label} includes runs that are not finished, at round {reached}")
     return row
 
 
@@ -224,33 +209,3 @@ def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
     for seeds, value in values:
         found.setdefault(seeds, []).append(value)
     return [mean(own) for own in found.values()]
-
-
-def _accuracy(run: Outcome, which: str) -> float:
-    value = run.accuracy(which)
-    assert value is not None  # runs without one have been left out
-    return value
-
-
-def _baseline(
-    run: Outcome, runs: Sequence[Outcome], flats: Mapping[int, Flat], keys: Sequence[str]
-) -> tuple[Outcome | None, str]:
-    """The server-only run to pair with, and what is to be said about it."""
-    own = flats[id(run)]
-    bounds = [other for other in runs if flats[id(other)][METHOD] == BASELINE]
-    if not bounds:
-        return None, ""
-
-    def alike(other: Outcome, wanted: Iterable[str]) -> bool:
-        theirs = flats[id(other)]
-        return all(own.get(key) == theirs.get(key) for key in wanted if key in theirs)
-
-    scene = [key for key in own if key in ("seed", "labels", "rounds") or key.startswith(("dataset.", "model."))]
-    scene += [key for key in keys if key != METHOD and not key.startswith("method.")]
-    found = [other for other in bounds if alike(other, scene)]
-    if not found:
-        return None, f"no server-only run like the one with seed {run.seeds[0]} (seeds, data, labels, model, rounds)"
-    recipe = ["method.lambda_s", *(key for key in own if key.startswith("server."))]
-    same = [other for other in found if alike(other, recipe)]
-    told = "" if same else "server-only was trained with another server recipe"
-    return (same or found)[0], told

@@ -3,7 +3,9 @@
 from dataclasses import asdict
 from typing import Any
 
-from fedfew.studies.compare import BASELINE, METHOD, Comparison, Interval, Row
+from fedfew.runs.statistics import Interval
+from fedfew.studies.bounds import BASELINE, METHOD
+from fedfew.studies.compare import Comparison, Row
 from fedfew.studies.reproduce_results import as_csv
 
 NOT_SIGNIFICANT = "not significant"
@@ -37,8 +39,8 @@ def difference_text(row: Row) -> str:
         return "no pair"
     if found.low is None or found.high is None:
         return f"{100 * found.mean:+.1f} (one pair: no interval)"
-    told = f"{100 * found.mean:+.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
-    return told if found.significant else f"{told}, {NOT_SIGNIFICANT}"
+    text = f"{100 * found.mean:+.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+    return text if found.significant else f"{text}, {NOT_SIGNIFICANT}"
 
 
 def to_csv(found: Comparison) -> bytes:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.storage import write_atomically
+from fedfew.runs.run import Run
 from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.outcomes import Outcome
 from fedfew.studies.reproduce import TITLES
 from fedfew.studies.reproduce_results import ArmKey, Results
 
@@ -34,8 +34,8 @@ def section(
     tables: Sequence[str],
 ) -> str:
     """Everything about one figure."""
-    outcomes = {o.path: o for arm in found.values() for o in arm.outcomes}
-    parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(outcomes.values()), found)]
+    runs = {run.path: run for arm in found.values() for run in arm.runs}
+    parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(runs.values()), found)]
     parts.append(f"![{TITLES[figure]}]({image})")
     if found:
         parts.append(_arms_table(found, gains))
@@ -44,33 +44,32 @@ def section(
     return "\n\n".join(parts) + "\n"
 
 
-def _facts(outcomes: Sequence[Outcome], found: Results) -> list[str]:
-    if not outcomes:
+def _facts(runs: Sequence[Run], found: Results) -> list[str]:
+    if not runs:
         return ["No run has finished a round yet."] if found else []
-    around = [o.environment for o in outcomes]
+    around = [run.environment for run in runs]
     machines = {f"{e.get('fingerprint', {}).get('processor', '?')}, {e.get('cores', '?')} cores" for e in around}
     versions = {f"torch {e.get('fingerprint', {}).get('torch', '?')}" for e in around}
     systems = {f"Python {e.get('python', '?')}" for e in around}
-    seeds = sorted({o.seeds[0] for o in outcomes})
-    minutes = sum(o.seconds for o in outcomes) / 60
-    fleets = {o.config["fleet"]["kind"] for o in outcomes}
-    config = outcomes[0].config
+    seeds = sorted({run.seed for run in runs})
+    minutes = sum(run.seconds for run in runs) / 60
+    fleets = {run.config["fleet.kind"] for run in runs}
     lines = [
         f"Machine: {'; '.join(sorted(machines))}. {'; '.join(sorted(versions | systems))}. "
-        f"{len(outcomes)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
-        f"({'/'.join(sorted(fleets))} fleet). {_setting(config)}"
+        f"{len(runs)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
+        f"({'/'.join(sorted(fleets))} fleet). {_setting(runs[0].config.document)}"
     ]
-    short = [o for o in outcomes if not o.finished]
+    short = [run for run in runs if not run.finished]
     if short:
-        counts = Counter((o.rounds, o.of) for o in short)
-        told = ", ".join(f"{o.path.name} at round {o.rounds} of {o.of}" for o in short)
+        counts = Counter((run.done, run.planned) for run in short)
+        reached = ", ".join(f"{run.path.name} at round {run.done} of {run.planned}" for run in short)
         if len(short) > FEW:
-            told = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
-        lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {told}.")
+            reached = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
+        lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {reached}.")
     if at := max((arm.at or 0 for arm in found.values()), default=0):
         lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
     missing = [f"{arm.arm.label}{' ' + arm.arm.panel if arm.arm.panel else ''}" for arm in found.values()
-               if len(arm.outcomes) < arm.wanted]  # fmt: skip
+               if len(arm.runs) < arm.wanted]  # fmt: skip
     if missing:
         lines.append(f"**Partial:** fewer seeds than planned for {'; '.join(missing)}.")
     return lines

@@ -3,14 +3,17 @@
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.studies.outcomes import WHICH, Outcome, read_outcome, spread
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from fedfew.runs.summary import HEADLINE
 from fedfew.studies.reproduce import Arm, Plan, arms_of, cells
 from fedfew.studies.sweep import index
 
@@ -23,7 +26,7 @@ class ArmResult:
     """What the runs of one arm reached, by seed; unfinished runs count only while no run of the arm is finished."""
 
     arm: Arm
-    outcomes: tuple[Outcome, ...]
+    runs: tuple[Run, ...]
     wanted: int
     at: int | None = None
     """The round at which its runs are read, where some run of the figure was cut short."""
@@ -31,44 +34,40 @@ class ArmResult:
     @property
     def finished(self) -> bool:
         """Whether every run that was asked for is finished, and read at its end."""
-        return self.at is None and len(self.outcomes) == self.wanted and all(o.finished for o in self.outcomes)
+        return self.at is None and len(self.runs) == self.wanted and all(run.finished for run in self.runs)
 
     @property
     def partial(self) -> bool:
         """Whether its numbers come from runs that are not finished, or from before their end."""
-        return self.at is not None or any(not o.finished for o in self.outcomes)
+        return self.at is not None or any(not run.finished for run in self.runs)
 
-    @property
-    def read(self) -> tuple[Outcome, ...]:
+    @cached_property
+    def read(self) -> tuple[Run, ...]:
         """The runs as far as they are compared."""
-        return self.outcomes if self.at is None else tuple(o.cut(self.at) for o in self.outcomes)
+        return self.runs if self.at is None else tuple(run.cut(self.at) for run in self.runs)
+
+    def by_seeds(self, measure: Callable[[Run], float | None] = Run.accuracy) -> dict[tuple[int, int], float]:
+        """A measure of its runs by seeds, where it is known."""
+        return {run.seeds: value for run in self.read if (value := measure(run)) is not None}
 
     @property
-    def values(self) -> dict[tuple[int, int], float]:
-        """Accuracy by seeds."""
-        return {o.seeds: value for o in self.read if (value := o.accuracy()) is not None}
-
-    @property
-    def mean(self) -> float | None:
-        return spread(list(self.values.values()))[0] if self.values else None
-
-    @property
-    def sd(self) -> float | None:
-        return spread(list(self.values.values()))[1] if self.values else None
+    def accuracy(self) -> Interval | None:
+        """Over the seeds."""
+        return Interval.known(list(self.by_seeds().values()))
 
     def row(self) -> dict[str, Any]:
         """For tables and JSON."""
-        best = [v for o in self.read if (v := o.accuracy("best_by_validation")) is not None]
+        own, best = self.accuracy, Interval.known([run.accuracy("best_by_validation") for run in self.read])
         return {
             "panel": self.arm.panel,
             "arm": self.arm.label,
-            "accuracy": self.mean,
-            "sd": self.sd,
-            "seeds": len(self.values),
-            "best_by_validation": spread(best)[0] if best else None,
-            "rounds": min((o.rounds for o in self.read), default=0),
-            "of": max((o.of for o in self.outcomes), default=0),
-            "minutes": round(sum(o.seconds for o in self.outcomes) / 60, 1),
+            "accuracy": own.mean if own else None,
+            "sd": own.sd if own else None,
+            "seeds": own.n if own else 0,
+            "best_by_validation": best.mean if best else None,
+            "rounds": min((run.done for run in self.read), default=0),
+            "of": max((run.planned for run in self.runs), default=0),
+            "minutes": round(sum(run.seconds for run in self.runs) / 60, 1),
             "finished": self.finished,
         }
 
@@ -82,18 +81,18 @@ def results(plan: Plan, figure: str, folder: Path) -> Results:
     found: Results = {}
     for arm in arms_of(figure):
         paths = [known[c.identity] for (key, _), c in planned.items() if key == arm.key and c.identity in known]
-        read = [o for o in map(read_outcome, paths) if o.rounds]
-        done = tuple(o for o in read if o.finished)
-        found[arm.key] = ArmResult(arm, done or tuple(read), plan.seeds)
+        begun = [run for run in map(Run.open, paths) if run.done]
+        done = tuple(run for run in begun if run.finished)
+        found[arm.key] = ArmResult(arm, done or tuple(begun), plan.seeds)
     return level(found)
 
 
 def level(found: Results) -> Results:
     """Where a run was cut short, all runs of the figure are read at the round that all have reached."""
-    outcomes = [o for arm in found.values() for o in arm.outcomes]
-    if all(o.finished for o in outcomes):
+    runs = [run for arm in found.values() for run in arm.runs]
+    if all(run.finished for run in runs):
         return found
-    least = min(o.rounds for o in outcomes)
+    least = min(run.done for run in runs)
     return {key: replace(arm, at=least) for key, arm in found.items()}
 
 
@@ -130,18 +129,18 @@ def curves_csv(found: Results) -> bytes:
     """One line for each round of each run."""
     keys = ("round", "accuracy", "validation", "loss", "coverage", "correct")
     rows = [
-        {"panel": panel, "arm": label, "seed": outcome.seeds[0], "finished": outcome.finished}
+        {"panel": panel, "arm": label, "seed": run.seed, "finished": run.finished}
         | {key: record.get(key) for key in keys}
         for (panel, label), arm in found.items()
-        for outcome in arm.outcomes
-        for record in outcome.records
+        for run in arm.runs
+        for record in run.records
     ]
     return as_csv(rows, ["panel", "arm", "seed", "finished", *keys])
 
 
 def table_csv(found: Results) -> bytes:
     """One line for each arm."""
-    rows = [arm.row() | {"measure": WHICH} for arm in found.values()]
+    rows = [arm.row() | {"measure": HEADLINE} for arm in found.values()]
     return as_csv(rows, list(rows[0]) if rows else [])
 
 

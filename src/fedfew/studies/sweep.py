@@ -1,11 +1,11 @@
-"""Many runs in one folder: a cell is a config; finished runs are kept, interrupted ones gone on with, each run once."""
+"""Many runs in one folder: a cell is a config; finished runs are kept, interrupted ones resumed, each run once."""
 
 import contextlib
 import itertools
 import json
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from fedfew.core.storage import Warn, digest
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen, start
+from fedfew.runtime.record import RoundRecord
 
 BUSY = ("E301", "E306")
 """Another process has just made the folder, or is working in it."""
@@ -46,7 +47,7 @@ class Event:
     cell: Cell
     kind: Literal["skipped", "started", "round", "finished", "paused", "busy", "failed", "warned"]
     path: Path
-    record: dict[str, Any] = field(default_factory=dict)
+    record: RoundRecord | None = None
     fault: FedfewError | None = None
     done: int = 0
     """Rounds done already when it started."""
@@ -127,9 +128,9 @@ def advance(
 ) -> Generator[Event, None, None]:
     """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
 
-    With ``until``, every run pauses after that round, to be gone on with by a later call: all grow together.
+    With ``until``, every run pauses after that round, to be resumed by a later call: all grow together.
     A cell that another process works on is passed over, so several processes can share a folder. A run that fails
-    in its rounds is told and left resumable; the others go on.
+    in its rounds is reported and left resumable; the others go on.
     """
     known = index(folder)
     for cell in cells:
@@ -162,7 +163,7 @@ def _rounds(cell: Cell, session: Session, until: int) -> Iterator[Event]:
         yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
 
 
-def rounds_until(session: Session, until: int) -> Iterator[dict[str, Any]]:
+def rounds_until(session: Session, until: int) -> Iterator[RoundRecord]:
     """The rounds of a session up to the given one; 0: all that are left."""
     with contextlib.closing(session.advance()) as records:
         for record in records:
@@ -178,7 +179,7 @@ def finished(path: Path) -> bool:
 
 def reached(path: Path) -> int:
     """The rounds a run has done; 0 if there is no run yet."""
-    return len(Run.open(path).rounds) if (path / CONFIG).is_file() else 0
+    return Run.open(path).done if (path / CONFIG).is_file() else 0
 
 
 def open_cell(
@@ -190,7 +191,7 @@ def open_cell(
     anyway: bool = False,
     command: str = "",
 ) -> Session:
-    """The cell's run, started or gone on with; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
+    """The cell's run, started or resumed; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
     changes = dict(fleet or {})
     if (path / CONFIG).is_file():
         return reopen(path, warn, changes, anyway=anyway)

@@ -99,7 +99,7 @@ def _events(job: Job, line: bytes) -> Iterator[Event]:
         busy = kind == "failed" and fault.code in BUSY
         yield Event(job.cell, "busy" if busy else kind, job.path, fault=fault)
     else:
-        yield Event(job.cell, kind, job.path, message.get("record", {}), done=message.get("done", 0))
+        yield Event(job.cell, kind, job.path, message.get("record"), done=message.get("done", 0))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

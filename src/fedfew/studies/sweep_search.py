@@ -9,7 +9,7 @@ from typing import Any
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.run import Run
 from fedfew.studies.sweep import Cell, Event, advance, grid_axis, index, slug
 
 JOURNAL = "optuna.journal"
@@ -79,7 +79,7 @@ def search(
                 study.tell(number, best_validation(event.path))
 
     known = index(folder)
-    for trial in study.trials:  # what was under way when the search was last interrupted is gone on with
+    for trial in study.trials:  # what was under way when the search was last interrupted is resumed
         if trial.state == optuna.trial.TrialState.COMPLETE:
             cell = cell_of(trial.params)
             yield Event(cell, "skipped", known.get(cell.identity, folder / cell.folder))
@@ -95,7 +95,7 @@ def search(
 
 def best_validation(path: Path) -> float:
     """The objective: the best validation accuracy of a run, never a number from the test images."""
-    return max((r["validation"] for r in read_outcome(path).records if r["validation"] is not None), default=0.0)
+    return max((v for r in Run.open(path).records if (v := r["validation"]) is not None), default=0.0)
 
 
 def _suggest(trial: Any, key: str, values: Range | list[Any]) -> Any:

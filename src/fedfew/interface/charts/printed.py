@@ -1,11 +1,13 @@
-"""Figures drawn with matplotlib, for notebooks and papers: those of the report and the live page."""
+"""Figures drawn with matplotlib, for notebooks and papers: those of the report and the live page, saved as files."""
 
 import io
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Drawing
@@ -13,8 +15,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Series, Unit
 from fedfew.interface.charts.scale import amount, labelled
-from fedfew.interface.matplotlib_style import COLOURS
 
+COLOURS = ("#2a6f97", "#e07a1f", "#3a8f5c", "#b23a48", "#7b5ea7", "#6c757d", "#c9a227", "#1b9aaa")
 SYMBOLS = ("x", "o", "^", "s")
 LEVEL: dict[str, Any] = {"color": "#6c757d", "linestyle": (0, (4, 2)), "linewidth": 1.2}
 
@@ -46,6 +48,19 @@ def png(drawing: Drawing) -> bytes:
     content = io.BytesIO()
     drawing.savefig(content, format="png", dpi=110)
     return content.getvalue()
+
+
+def save(drawing: Drawing, stem: Path, kinds: Sequence[str] = ("png", "svg")) -> list[Path]:
+    """Write a drawing in several formats; the bytes are the same for the same drawing."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind in kinds:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+        with rc_context({"svg.hashsalt": stem.name}):  # otherwise an SVG's identifiers are drawn anew each time
+            drawing.savefig(path, dpi=150, metadata=stamp)
+        written.append(path)
+    return written
 
 
 def _colour(place: int) -> str:

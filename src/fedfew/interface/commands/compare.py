@@ -8,15 +8,17 @@ from rich.table import Table
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
-from fedfew.interface.matplotlib_style import save
 from fedfew.interface.options import Json, Runs
+from fedfew.interface.paper_figures import comparison
 from fedfew.interface.report.words import size
-from fedfew.interface.study_figures import comparison
+from fedfew.runs.folder import named_runs
+from fedfew.runs.run import Run
+from fedfew.runs.summary import MEASURES
 from fedfew.studies.compare import Comparison
 from fedfew.studies.compare import compare as put_together
 from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
-from fedfew.studies.outcomes import read_outcome, run_folders
 
 
 def compare(
@@ -34,13 +36,12 @@ def compare(
     json: Json = False,
 ) -> None:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
-    measures = ("last", "mean_last_10", "best_by_validation")
-    if measure not in measures:
-        raise FedfewError("E103", "--measure", f"{measure!r} is unknown", f"Use one of: {', '.join(measures)}")
+    if measure not in MEASURES:
+        raise FedfewError("E103", "--measure", f"{measure!r} is unknown", f"Use one of: {', '.join(MEASURES)}")
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise FedfewError("E103", "--figure", f"{figure} is no PNG, SVG or PDF", "Give a name that ends in .png")
     keys = [key.strip() for key in by.split(",") if key.strip()]
-    found = put_together([read_outcome(path) for path in run_folders(runs)], keys, partial=partial, which=measure)
+    found = put_together([Run.open(path) for path in named_runs(runs)], keys, partial=partial, which=measure)
     for path, content in ((csv, to_csv(found)), (latex, to_latex(found).encode())):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,8 @@ from rich.table import Table
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import out, percent, print_json
 from fedfew.interface.options import Json
-from fedfew.interface.report.facts import find_runs, read_facts
+from fedfew.runs.folder import find_runs
+from fedfew.runs.run import Run
 
 
 def ls(
@@ -19,21 +20,22 @@ def ls(
     rows: list[dict[str, Any]] = []
     for path in find_runs(folder):
         try:
-            run = read_facts(path)
+            run = Run.open(path)
+            state, done, accuracy = run.state, run.done, run.accuracy("last")
         except FedfewError as fault:
             rows.append({"run": str(path), "state": f"unreadable ({fault.code})"})
             continue
         rows.append(
             {
                 "run": str(path),
-                "state": run.state,
+                "state": state,
                 "method": run.method,
                 "aggregator": run.aggregator,
                 "dataset": run.dataset,
                 "seed": run.seed,
-                "rounds": len(run.records),
-                "of": run.rounds,
-                "accuracy": run.records[-1]["accuracy"] if run.records else None,
+                "rounds": done,
+                "of": run.planned,
+                "accuracy": accuracy,
             }
         )
     if json:

@@ -17,10 +17,10 @@ from fedfew.core.storage import write_atomically
 from fedfew.data import heterogeneity
 from fedfew.interface import options
 from fedfew.interface.batch import Tally, run_all
+from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
-from fedfew.interface.matplotlib_style import bubbles, save
 from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
-from fedfew.interface.study_figures import draw
+from fedfew.interface.paper_figures import bubbles, draw
 from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import FIGURES, TITLES, Plan, arms_of, cells, folder_of, in_order

@@ -65,7 +65,7 @@ def finish(session: Session, json: bool) -> None:
         "pseudo-labels: coverage": percent(summary["coverage"]),
         "pseudo-labels: correct": percent(summary["correct"]),
         "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
-        "updates left out / rounds skipped": f"{summary['rejected']} / {summary['skipped']}",
+        "updates left out / rounds skipped": f"{summary['rejected'] + summary['missing']} / {summary['skipped']}",
         "seconds": f"{summary['seconds']:.1f}",
         **_privacy(summary.get("privacy")),
         "model SHA-256": summary["model_sha256"][:16] + "…",

@@ -14,7 +14,7 @@ from fedfew.interface.batch import Tally, follow_all, run_all
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.console import out, percent, print_json, warn
 from fedfew.interface.options import Anyway, Config, Jobs, Json, Scale, Set, Until
-from fedfew.studies.outcomes import read_outcome
+from fedfew.runs.run import Run
 from fedfew.studies.sweep import Cell, Event, cells_of, index
 from fedfew.studies.sweep_jobs import check_jobs
 from fedfew.studies.sweep_search import best_validation, search, space_of
@@ -84,15 +84,15 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
     rows: list[dict[str, Any]] = []
     for cell in cells:
         path = known.get(cell.identity)
-        outcome = read_outcome(path) if path else None
+        run = Run.open(path) if path else None
         rows.append(
             {
                 "run": str(path) if path else None,
                 "cell": cell.name,
-                "rounds": outcome.rounds if outcome else 0,
-                "finished": bool(outcome and outcome.finished),
-                "accuracy": outcome.accuracy() if outcome and outcome.rounds else None,
-                "best_validation": best_validation(path) if path and outcome and outcome.rounds else None,
+                "rounds": run.done if run else 0,
+                "finished": bool(run and run.finished),
+                "accuracy": run.accuracy() if run else None,
+                "best_validation": best_validation(path) if path and run and run.done else None,
             }
         )
     rows.sort(key=lambda row: -(row["best_validation"] or 0.0))

@@ -10,7 +10,8 @@ from fedfew.interface.console import out as console
 from fedfew.interface.console import print_json
 from fedfew.interface.options import Json, Runs
 from fedfew.interface.sinks import to_mlflow, to_tensorboard
-from fedfew.studies.outcomes import read_outcome, run_folders
+from fedfew.runs.folder import named_runs
+from fedfew.runs.run import Run
 
 
 def track(
@@ -25,8 +26,8 @@ def track(
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
     written = {}
-    for path in run_folders(runs):
-        run = read_outcome(path)
+    for path in named_runs(runs):
+        run = Run.open(path)
         written[str(path)] = to_tensorboard(run, Path(out)) if to == "tensorboard" else to_mlflow(run, out)
     if json:
         print_json({"to": to, "out": out, "rounds": written})

@@ -14,20 +14,19 @@ from starlette.routing import Route
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Figure
+from fedfew.interface.charts.csv_table import to_csv
 from fedfew.interface.charts.interactive import plot
-from fedfew.interface.charts.stylesheet import to_csv
+from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import chart_style, svg
 from fedfew.interface.page.access import AccessMiddleware
-from fedfew.interface.page.library import Library, key_of
+from fedfew.interface.page.library import Library
 from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
-from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.document import Links, Section, environment, sections_of
-from fedfew.interface.report.document import draw as draw_figure
-from fedfew.interface.report.facts import Bound, Facts, bounds_of
-from fedfew.interface.report.figures import figures_of
-from fedfew.runs.alarms import alarms
+from fedfew.interface.report.document import Links, Section, about_run, environment, sections_of
+from fedfew.runs.run import Run
+from fedfew.studies.bounds import bounds_of
 
+ON_A_PAGE = 100
 MOST_OVERLAID = 12
 
 
@@ -73,78 +72,68 @@ def _static(content: bytes, media_type: str, request: Request) -> Response:
 
 
 def show_runs(library: Library, pages: Any, request: Request) -> Response:
-    """The list of runs."""
-    about = {"title": "Runs", "root": library.root.name, "live": "/live"}
-    return _html(pages, "runs.html", runs=library.all(), faults=library.faults(), **about)
+    """The list of runs, the newest first, a hundred to a page."""
+    keys = list(library.paths())
+    last = max(-(-len(keys) // ON_A_PAGE), 1)
+    asked = request.query_params.get("page", "")
+    page = min(int(asked), last) if asked.isascii() and asked.isdecimal() and 0 < len(asked) < 9 and int(asked) else 1
+    runs, faults = library.some(keys[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], whole=True)
+    about = {"title": "Runs", "root": library.root.name, "live": "/live", "page": page, "last": last}
+    return _html(pages, "runs.html", runs=runs, faults=faults, count=len(keys), **about)
 
 
 def show_run(library: Library, pages: Any, request: Request) -> Response:
     """One run, with others laid over its curves if asked for."""
     key, run = _run(library, request)
     others = _chosen(library, request, "with", but=key)
-    bounds, figures = _figures(library, run, list(others.values()))
     links = _links(f"/run/{key}/chart", [("with", k) for k in others])
-    rest = {k: r for k, r in library.all().items() if k != key}
+    shown = about_run(run, _beside(library, run), list(others.values()), links)
+    rest, _ = library.some([k for k in library.paths() if k != key][:ON_A_PAGE])
+    figures = f"/run/{key}/figures.json" + _query([("with", k) for k in others])
     return _html(
-        pages,
-        "run.html",
-        title=f"{run.title} on {run.dataset}",
-        key=key,
-        run=run,
-        bounds=bounds,
-        between=words.between(run, bounds),
-        alarms=alarms(run.records, run.classes.get("server", ())),
-        lost=sum(len(r["rejected"]) for r in run.records),
-        skipped=sum(bool(r["skipped"]) for r in run.records),
-        events=words.events_of(run)[::-1],
-        charts=[draw_figure(figure, links) for figure in figures],
-        rest=rest,
-        others=others,
-        live=f"/run/{key}/live",
-        figures=f"/run/{key}/figures.json" + _query([("with", k) for k in others]),
+        pages, "run.html", **shown, key=key, rest=rest | others, others=others, live=f"/run/{key}/live", figures=figures
     )
 
 
 def run_figures(library: Library, request: Request) -> Response:
     """The run's figures for the browser's script."""
-    key, run = _run(library, request)
-    _, figures = _figures(library, run, list(_chosen(library, request, "with", but=key).values()))
-    return _plots(figures)
+    return _plots(_figures(library, request))
 
 
 def run_chart(library: Library, request: Request) -> Response:
     """One of the run's figures as a file."""
-    key, run = _run(library, request)
-    _, figures = _figures(library, run, list(_chosen(library, request, "with", but=key).values()))
-    return _file(figures, request)
+    return _file(_figures(library, request), request)
 
 
 def show_comparison(library: Library, pages: Any, request: Request) -> Response:
     """The chosen runs, or all, side by side."""
-    chosen, sections = _comparison(library, request)
-    query = _query([("run", key) for key in chosen])
+    runs, faults = library.all()
+    chosen = _chosen(library, request, "run")
+    query = [("run", key) for key in chosen]
+    compared = list((chosen or runs).values())
     return _html(
         pages,
         "compare.html",
         title="Compare",
-        runs=library.all(),
+        runs=runs,
         chosen=chosen,
-        sections=sections,
-        tables=tables(list(chosen.values())) if chosen else [],
-        faults=library.faults(),
+        sections=sections_of(compared),
+        links=_links("/compare/chart", query),
+        tables=tables(compared) if compared else [],
+        faults=faults,
         live="/live",
-        figures=f"/compare/figures.json{query}",
+        figures=f"/compare/figures.json{_query(query)}",
     )
 
 
 def comparison_figures(library: Library, request: Request) -> Response:
     """The comparison's figures for the browser's script."""
-    return _plots([drawn.figure for section in _comparison(library, request)[1] for drawn in section.charts])
+    return _plots([figure for section in _sections(library, request) for figure in section.figures])
 
 
 def comparison_chart(library: Library, request: Request) -> Response:
     """One of the comparison's figures as a file."""
-    return _file([drawn.figure for section in _comparison(library, request)[1] for drawn in section.charts], request)
+    return _file([figure for section in _sections(library, request) for figure in section.figures], request)
 
 
 async def stream_run(library: Library, ending: Ending, request: Request) -> Response:
@@ -162,33 +151,38 @@ def _stream(news: Any) -> Response:
     return StreamingResponse(news, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-def _run(library: Library, request: Request) -> tuple[str, Facts]:
+def _run(library: Library, request: Request) -> tuple[str, Run]:
     """The run that the address names."""
     key = request.path_params["key"]
     found = library.get(key)
     if found is None:
         raise FedfewError("E302", "this address", "names no run that is here now")
-    if isinstance(found, FedfewError):
-        raise found
+    if fault := found if isinstance(found, FedfewError) else found.fault:
+        raise fault
+    assert isinstance(found, Run)
     return key, found
 
 
-def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Facts]:
+def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Run]:
     """The runs that the query names; what is unknown there is passed over."""
     keys = dict.fromkeys(request.query_params.getlist(name)[: MOST_OVERLAID * 4])
-    found = {key: run for key in keys if key != but and isinstance(run := library.get(key), Facts)}
+    found, _ = library.some([key for key in keys if key != but], whole=True)
     return dict(list(found.items())[:MOST_OVERLAID])
 
 
-def _figures(library: Library, run: Facts, others: Sequence[Facts]) -> tuple[list[Bound], list[Figure]]:
-    bounds = bounds_of(run, [o for o in library.all().values() if o.path.parent == run.path.parent])
-    return bounds, figures_of(run, bounds, others)
+def _beside(library: Library, run: Run) -> list[Run]:
+    """The runs in the same folder, its bounds among them."""
+    return [other for other in library.all()[0].values() if other.path.parent == run.path.parent]
 
 
-def _comparison(library: Library, request: Request) -> tuple[dict[str, Facts], list[Section]]:
-    chosen = _chosen(library, request, "run") or library.all()
-    query = [("run", key_of(run.path, library.root)) for run in _chosen(library, request, "run").values()]
-    return chosen, sections_of(list(chosen.values()), _links("/compare/chart", query))
+def _figures(library: Library, request: Request) -> list[Figure]:
+    key, run = _run(library, request)
+    overlaid = list(_chosen(library, request, "with", but=key).values())
+    return figures_of(run, bounds_of(run, _beside(library, run)), overlaid)
+
+
+def _sections(library: Library, request: Request) -> list[Section]:
+    return sections_of(list((_chosen(library, request, "run") or library.all()[0]).values()))
 
 
 def _links(prefix: str, query: list[tuple[str, str]]) -> Links:

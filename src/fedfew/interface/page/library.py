@@ -1,4 +1,4 @@
-"""The runs below a folder, read again only when they have changed; each is addressed by a name that tells nothing."""
+"""The runs below a folder, each read again only when it has changed; its address does not give away its name."""
 
 import hashlib
 import time
@@ -7,12 +7,13 @@ from pathlib import Path
 from threading import Lock
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.report.facts import Facts, find_runs, lock_held, read_facts
-from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, ROUNDS, SUMMARY
+from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, ROUNDS, SUMMARY, find_runs, held_locks, is_held
+from fedfew.runs.run import Run, name_below
 
 FILES = (CONFIG, ROUNDS, SUMMARY, ENVIRONMENT, CLASSES)
 SCAN_SECONDS = 2.0
 Signature = tuple[tuple[int, int] | int | None, ...]
+Locks = frozenset[int] | None
 
 
 def key_of(path: Path, root: Path) -> str:
@@ -20,9 +21,9 @@ def key_of(path: Path, root: Path) -> str:
     return hashlib.sha256(path.relative_to(root).as_posix().encode()).hexdigest()[:16]
 
 
-def signature(path: Path) -> Signature:
+def signature(path: Path, locks: Locks) -> Signature:
     """Changes whenever the run's files do, or its process begins or ends."""
-    held = lock_held(path / "lock")
+    held = is_held(path, locks)
     return (*(_stamp(path / name) for name in FILES), int(time.time() / 15) if held is None else held)
 
 
@@ -41,14 +42,15 @@ class Library:
     root: Path
     _paths: dict[str, Path] = field(default_factory=dict)
     _scanned: float = -SCAN_SECONDS
-    _read: dict[str, tuple[Signature, Facts | FedfewError]] = field(default_factory=dict)
+    _read: dict[str, tuple[Signature, Run | FedfewError]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def paths(self) -> dict[str, Path]:
-        """Where each run is, by its opaque name; looked up anew every two seconds at most."""
+        """Where each run is, by its opaque name, newest first; looked up anew every two seconds at most."""
         with self._lock:
             if time.monotonic() - self._scanned >= SCAN_SECONDS:
-                self._paths = {key_of(path, self.root): path for path in find_runs(self.root)}
+                found = sorted(find_runs(self.root), key=_started, reverse=True)
+                self._paths = {key_of(path, self.root): path for path in found}
                 self._scanned = time.monotonic()
             return self._paths
 
@@ -56,33 +58,57 @@ class Library:
         """Where a run is; None if there is none of that name."""
         return self.paths().get(key)
 
-    def get(self, key: str) -> Facts | FedfewError | None:
+    def signature(self, key: str) -> Signature | None:
+        """That of one run; None if there is none of that name."""
+        path = self.path(key)
+        return signature(path, held_locks()) if path else None
+
+    def signatures(self) -> dict[str, Signature]:
+        """Those of all runs."""
+        locks = held_locks()
+        return {key: signature(path, locks) for key, path in self.paths().items()}
+
+    def get(self, key: str) -> Run | FedfewError | None:
         """The run as it is now, the fault that keeps it from being read, or None if there is no such run."""
+        return self._get(key, held_locks())
+
+    def _get(self, key: str, locks: Locks) -> Run | FedfewError | None:
         path = self.path(key)
         if path is None:
             return None
-        now = signature(path)
-        kept = self._read.get(key)
+        now, kept = signature(path, locks), self._read.get(key)
         if kept is None or kept[0] != now:
-            kept = (now, self._load(path))
+            kept = (now, self._opened(path, kept[1] if kept else None, is_held(path, locks)))
             self._read[key] = kept
         return kept[1]
 
-    def all(self) -> dict[str, Facts]:
-        """Every run that can be read, newest first."""
-        found = {key: run for key in self.paths() if isinstance(run := self.get(key), Facts)}
-        return dict(sorted(found.items(), key=lambda item: -_started(item[1].path)))
-
-    def faults(self) -> list[FedfewError]:
-        """Why the others cannot be read."""
-        return [fault for key in self.paths() if isinstance(fault := self.get(key), FedfewError)]
-
-    def _load(self, path: Path) -> Facts | FedfewError:
-        name = path.relative_to(self.root).as_posix()
+    def _opened(self, path: Path, known: Run | FedfewError | None, held: bool | None) -> Run | FedfewError:
         try:
-            return read_facts(path, self.root.name if name == "." else name)
+            if isinstance(known, Run):
+                run = known.again(held=held)
+            else:
+                run = Run.open(path, name=name_below(self.root, path), held=held)
+            _ = run.document, run.final  # the rest is read when it is shown
         except FedfewError as fault:
             return fault
+        return run
+
+    def some(self, keys: list[str], *, whole: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
+        """The runs of these names, and the faults of those that cannot be read; ``whole``: with all their files."""
+        locks = held_locks()
+        runs, faults = {}, []
+        for key in keys:
+            found = self._get(key, locks)
+            fault = found if isinstance(found, FedfewError) else found.fault if found and whole else None
+            if fault is not None:
+                faults.append(fault)
+            elif isinstance(found, Run):
+                runs[key] = found
+        return runs, faults
+
+    def all(self) -> tuple[dict[str, Run], list[FedfewError]]:
+        """Every run, newest first, and the faults of those that cannot be read."""
+        return self.some(list(self.paths()))
 
 
 def _started(path: Path) -> float:

@@ -1,4 +1,4 @@
-"""News as server-sent events: a round is told within half a second, and nothing is missed over a lost connection."""
+"""News as server-sent events: a round is sent within half a second, and none is missed over a lost connection."""
 
 import asyncio
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from fedfew.interface.page.library import Library, signature
-from fedfew.interface.report.facts import Facts
+from fedfew.interface.page.library import Library
+from fedfew.runtime.record import RoundRecord
 
 POLL_SECONDS = 0.3
 BEAT_SECONDS = 10.0
@@ -28,9 +28,9 @@ def last_seen(header: str | None) -> int | None:
     return int(header) if header and header.isascii() and header.isdecimal() and len(header) < 12 else None
 
 
-def headline(record: dict[str, Any]) -> dict[str, Any]:
+def headline(record: RoundRecord) -> dict[str, Any]:
     """A round's record as far as it is news."""
-    keys = ("round", "accuracy", "loss", "validation", "coverage", "correct", "rejected", "skipped")
+    keys = ("round", "accuracy", "loss", "validation", "coverage", "correct", "rejected", "missing", "skipped")
     return {key: record.get(key) for key in keys}
 
 
@@ -40,14 +40,14 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
     last: object = None
     state, quiet, first = "", 0.0, True
     while not ending():
-        path = library.path(key)
-        now = await run_in_threadpool(signature, path) if path else None
+        now = await run_in_threadpool(library.signature, key)
         if first or now != last:
             last = now
-            run = await run_in_threadpool(library.get, key)
-            if not isinstance(run, Facts):
+            found, _ = await run_in_threadpool(library.some, [key], whole=True)
+            if key not in found:
                 yield event("gone", {})
                 return
+            run = found[key]
             known = len(run.records)
             if seen is None or seen > known:  # new here, or the run went back to an older checkpoint
                 seen = known
@@ -67,16 +67,13 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
 
 
 async def library_news(library: Library, ending: Ending) -> AsyncIterator[str]:
-    """Tells that some run has changed, appeared or gone."""
+    """An event whenever some run has changed, appeared or gone."""
     yield RETRY
     last: object = None
     quiet = 0.0
 
-    def look() -> list[tuple[str, object]]:
-        return [(key, signature(path)) for key, path in library.paths().items()]
-
     while not ending():
-        now = await run_in_threadpool(look)
+        now = await run_in_threadpool(library.signatures)
         if now != last:
             if last is not None:
                 yield event("runs", {"runs": len(now)})

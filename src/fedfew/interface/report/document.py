@@ -1,10 +1,9 @@
 """The report: one HTML file about a run or a folder of runs, that needs no network and fits into a mail."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -15,16 +14,17 @@ from markupsafe import Markup
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.interface.charts import Figure, Grid
-from fedfew.interface.charts.stylesheet import to_csv
+from fedfew.interface.charts.csv_table import to_csv
+from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.facts import BOUNDS, Facts, bounds_of, read_all, read_facts
-from fedfew.interface.report.figures import figures_of
 from fedfew.interface.report.groups import Group, group, overlay
 from fedfew.runs.alarms import alarms
-from fedfew.runs.folder import CONFIG
-from fedfew.runs.summary import traffic
+from fedfew.runs.folder import CONFIG, find_runs
+from fedfew.runs.run import BOUNDS, Run, read_all
+from fedfew.runtime.record import left_out
+from fedfew.studies.bounds import bounds_of, scenario
 
 LIMIT = 2_000_000
 MOST_CSV = 80_000
@@ -67,10 +67,10 @@ def environment(*folders: str) -> Environment:
         "spark": words.course,
     }
     made.globals |= {
-        "coverage": partial(words.newest, key="coverage"),
-        "correct": partial(words.newest, key="correct"),
-        "bytes_up": lambda run: traffic(run.records, "bytes_up"),
-        "bytes_down": lambda run: traffic(run.records, "bytes_down"),
+        "coverage": lambda run: run.newest("coverage"),
+        "correct": lambda run: run.newest("correct"),
+        "bytes_up": lambda run: run.traffic("bytes_up"),
+        "bytes_down": lambda run: run.traffic("bytes_down"),
         "time_taken": lambda run: run.seconds,
         "version": metadata.version("fedfew"),
     }
@@ -97,8 +97,11 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
 def report(source: Path, links: Links) -> str:
     """The report's HTML."""
     if (source / CONFIG).is_file():
-        run = read_facts(source)
-        return run_report(run, read_all(source.resolve().parent)[0], links)
+        run = Run.open(source)
+        if run.fault:
+            raise run.fault
+        beside = (Run.open(path) for path in find_runs(run.path.resolve().parent))
+        return _page("run_report.html", **about_run(run, beside, (), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
         what = "holds no run that can be read" if source.exists() else "does not exist"
@@ -116,22 +119,20 @@ def no_links(figure: Figure) -> list[tuple[str, str]]:
     return []
 
 
-def run_report(run: Facts, others: Sequence[Facts], links: Links) -> str:
-    """One run beside its bounds."""
-    bounds = bounds_of(run, others)
-    return _page(
-        "run_report.html",
-        title=f"{run.title} on {run.dataset}",
-        run=run,
-        bounds=bounds,
-        between=words.between(run, bounds),
-        alarms=alarms(run.records, run.classes.get("server", ())),
-        lost=sum(len(r["rejected"]) for r in run.records),
-        skipped=sum(bool(r["skipped"]) for r in run.records),
-        events=words.events_of(run),
-        charts=[draw(figure, links) for figure in figures_of(run, bounds)],
-        plural=False,
-    )
+def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: Links) -> dict[str, Any]:
+    """What a run's report and its page show: beside its bounds among ``others``, with ``overlaid`` in its curves."""
+    bounds = bounds_of(run, list(others))
+    return {
+        "title": f"{run.title} on {run.dataset}",
+        "run": run,
+        "bounds": bounds,
+        "between": words.between(run, bounds),
+        "alarms": alarms(run.records, run.classes.get("server", ())),
+        "lost": sum(len(left_out(r)) for r in run.records),
+        "skipped": sum(r["skipped"] for r in run.records),
+        "events": words.events_of(run),
+        "charts": [draw(figure, links) for figure in figures_of(run, bounds, overlaid)],
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,12 +141,16 @@ class Section:
 
     title: str
     groups: list[Group]
-    charts: list[Drawn]
+    figures: list[Figure]
+
+    def charts(self, links: Links) -> list[Drawn]:
+        """The figures, drawn."""
+        return [draw(figure, links) for figure in self.figures]
 
     @property
     def best(self) -> Group | None:
         """The best group that is not a bound, or else the best one."""
-        rated = [g for g in self.groups if g.accuracy("mean_last_10")]
+        rated = [g for g in self.groups if g.accuracy()]
         return next((g for g in rated if g.runs[0].method not in BOUNDS), rated[0] if rated else None)
 
     @property
@@ -158,33 +163,35 @@ class Section:
         return [name for name in BOUNDS if name not in present]
 
 
-def sections_of(runs: Sequence[Facts], links: Links) -> list[Section]:
+def sections_of(runs: Sequence[Run]) -> list[Section]:
     """Only what shares a scenario stands in one table."""
-    by_scenario: dict[str, list[Facts]] = {}
+    by_scenario: dict[str, list[Run]] = {}
     for run in runs:
-        by_scenario.setdefault(run.scenario, []).append(run)
+        by_scenario.setdefault(scenario(run), []).append(run)
     sections = []
     for n, found in enumerate(by_scenario.values()):
         first, groups = found[0], group(found)
-        partition = first.config.get("partition", {})
+        partition = first.document.get("partition", {})
         mu = f" μ = {partition['mu']}" if "mu" in partition else ""
         title = (
-            f"{first.dataset}, {first.config.get('labels')} labels, {first.config['clients']} clients, "
-            f"{partition.get('kind', '?')}{mu}, {first.rounds} rounds"
+            f"{first.dataset}, {first.document.get('labels')} labels, {first.document['clients']} clients, "
+            f"{partition.get('kind', '?')}{mu}, {first.planned} rounds"
         )
-        charts = [draw(replace(figure, key=f"s{n}-{figure.key}"), links) for figure in overlay(groups)]
-        sections.append(Section(title, groups, charts))
+        sections.append(
+            Section(title, groups, [replace(figure, key=f"s{n}-{figure.key}") for figure in overlay(groups)])
+        )
     return sections
 
 
-def folder_report(folder: Path, runs: Sequence[Facts], faults: Sequence[FedfewError], links: Links) -> str:
+def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewError], links: Links) -> str:
     """Several runs: tables with mean ± sd over seeds, and their curves over each other."""
     return _page(
         "folder_report.html",
         title=f"Runs in {folder.resolve().name}",
         runs=runs,
         faults=faults,
-        sections=sections_of(runs, links),
+        sections=sections_of(runs),
+        links=links,
         tables=tables(runs),
         alarms={run.name: alarms(run.records, run.classes.get("server", ())) for run in runs},
         plural=True,

@@ -3,28 +3,18 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
 from fedfew.interface.charts import COLOURS, Figure, Lines, Series
+from fedfew.interface.charts.figure import Unit
+from fedfew.interface.charts.run_charts import Curve
 from fedfew.interface.charts.scale import amount
-from fedfew.interface.report.facts import Facts
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from fedfew.runs.summary import HEADLINE
 
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean and standard deviation over n runs; one run has no deviation."""
-
-    mean: float
-    sd: float | None
-    n: int
-
-    @staticmethod
-    def of(values: Sequence[float | None]) -> "Spread | None":
-        known = [v for v in values if v is not None]
-        if not known:
-            return None
-        return Spread(mean(known), stdev(known) if len(known) > 1 else None, len(known))
+MOST_CURVES = 12
+"""So many groups are drawn over each other, the best ones; the table has all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,87 +22,100 @@ class Group:
     """Runs of one config with different seeds."""
 
     label: str
-    runs: tuple[Facts, ...]
+    runs: tuple[Run, ...]
 
-    def spread(self, which: Callable[[Facts], float | None]) -> Spread | None:
-        return Spread.of([which(run) for run in self.runs])
+    def over(self, which: Callable[[Run], float | None]) -> Interval | None:
+        """A number of each run, over the runs."""
+        return Interval.known([which(run) for run in self.runs])
 
-    def accuracy(self, which: str) -> Spread | None:
-        return self.spread(lambda run: run.accuracy[which])
+    def accuracy(self, which: str = HEADLINE) -> Interval | None:
+        return self.over(lambda run: run.accuracy(which))
 
     @property
     def unfinished(self) -> int:
-        return sum(run.state != "finished" for run in self.runs)
+        return sum(not run.finished for run in self.runs)
 
 
-def group(runs: Sequence[Facts]) -> list[Group]:
+def group(runs: Sequence[Run]) -> list[Group]:
     """Groups by config without seeds and fleet, best first; a label names what sets a group apart."""
-    together: dict[str, list[Facts]] = {}
+    together: dict[str, list[Run]] = {}
     for run in runs:
-        together.setdefault(json.dumps(_flat(run), sort_keys=True), []).append(run)
-    settings = [_flat(found[0]) for found in together.values()]
-    made = [
-        Group(_label(found[0], own, settings), tuple(sorted(found, key=lambda r: r.seed)))
-        for found, own in zip(together.values(), settings, strict=True)
-    ]
-    return sorted(made, key=lambda g: -(s.mean if (s := g.accuracy("mean_last_10")) else 0.0))
+        together.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
+    alike: dict[tuple[str, str], list[Run]] = {}
+    rules: dict[str, set[str]] = {}
+    for run, *_ in together.values():
+        alike.setdefault((run.method, run.aggregator), []).append(run)
+        rules.setdefault(run.method, set()).add(run.aggregator)
+    apart = {name: _differing([_settings(run) for run in found]) for name, found in alike.items()}
+    made = []
+    for found in together.values():
+        first = found[0]
+        label = f"{first.method} + {first.aggregator}" if len(rules[first.method]) > 1 else first.method
+        label = _label(label, _settings(first), apart[first.method, first.aggregator])
+        made.append(Group(label, tuple(sorted(found, key=lambda run: run.seed))))
+    return sorted(made, key=lambda g: -(own.mean if (own := g.accuracy()) else 0.0))
 
 
-def _flat(run: Facts) -> dict[str, Any]:
+def _settings(run: Run) -> dict[str, Any]:
     """The config as dotted keys, without what may differ between the runs of a group."""
-    flat: dict[str, Any] = {}
-    for key, value in run.config.items():
-        if key == "fleet":
-            continue
-        flat.update({f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
-    return {key: value for key, value in flat.items() if key not in ("seed", "dataset.seed")}
+    return {
+        key: value
+        for key, value in run.flat.items()
+        if key not in ("seed", "dataset.seed") and not key.startswith("fleet.")
+    }
 
 
-def _label(run: Facts, own: dict[str, Any], settings: Sequence[dict[str, Any]]) -> str:
-    """Method (and aggregator, where more than one is used), and up to three keys that tell groups of it apart."""
-    alike = [s for s in settings if s["method.name"] == run.method]
-    several = len({s["aggregator.name"] for s in alike}) > 1
-    label = f"{run.method} + {run.aggregator}" if several else run.method
-    rivals = [s for s in alike if s["aggregator.name"] == run.aggregator]
-    apart = [key for key in own if any(s.get(key) != own[key] for s in rivals)]
+def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """The keys in which any two differ."""
+    keys = dict.fromkeys(key for own in settings for key in own)
+    return [key for key in keys if len({json.dumps(own.get(key)) for own in settings}) > 1]
+
+
+def _label(name: str, own: dict[str, Any], apart: Sequence[str]) -> str:
+    """The method and up to three settings that set the group apart from others of that method."""
     ends = [key.rpartition(".")[2] for key in own]
-    shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own[key]}" for key in apart[:3]]
-    return ", ".join([label, *shown, *(["…"] if len(apart) > 3 else [])])
+    shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own.get(key)}" for key in apart[:3]]
+    return ", ".join([name, *shown, *(["…"] if len(apart) > 3 else [])])
 
 
 def overlay(groups: Sequence[Group]) -> list[Figure]:
-    """One curve for each group, the mean over its runs with a band of one standard deviation."""
-    drawn: list[Figure] = [
-        _curves(groups, "accuracy", "Accuracy", "accuracy", "percent"),
-        _curves(groups, "loss", "Loss on the test set", "cross-entropy", "number"),
+    """One curve for each of the best groups, the mean over its runs with a band of one standard deviation."""
+    shown = [
+        Group(g.label, runs)
+        for g in groups[:MOST_CURVES]
+        if (runs := tuple(run for run in g.runs if run.fault is None))
     ]
-    voting = [g for g in groups if any(r["coverage"] is not None for run in g.runs for r in run.records)]
-    if voting:
-        drawn.append(_curves(voting, "coverage", "Pseudo-labels: coverage", "share", "percent", groups))
-        drawn.append(_curves(voting, "correct", "Pseudo-labels: correct among them", "share", "percent", groups))
+    more = f" The {MOST_CURVES} best of {len(groups)} groups are drawn." if len(groups) > MOST_CURVES else ""
+    drawn: list[Figure] = [
+        _curves(shown, "accuracy", "Accuracy", "accuracy", "percent", more),
+        _curves(shown, "loss", "Loss on the test set", "cross-entropy", "number", more),
+    ]
+    if any(run.newest("coverage") is not None for g in shown for run in g.runs):
+        drawn.append(_curves(shown, "coverage", "Pseudo-labels: coverage", "share", "percent", more))
+        drawn.append(_curves(shown, "correct", "Pseudo-labels: correct among them", "share", "percent", more))
     return drawn
 
 
-def _curves(
-    groups: Sequence[Group], key: str, title: str, axis: str, unit: Any, palette: Sequence[Group] | None = None
-) -> Lines:
+def _curves(groups: Sequence[Group], key: Curve, title: str, axis: str, unit: Unit, more: str) -> Lines:
     series, words = [], []
-    for g in groups:
+    for place, g in enumerate(groups):
         by_round: dict[int, list[float | None]] = {}
         for run in g.runs:
             for r in run.records:
                 by_round.setdefault(r["round"], []).append(r[key])
-        spreads = [(n, Spread.of(values)) for n, values in sorted(by_round.items())]
+        means = {n: known for n, values in sorted(by_round.items()) if (known := Interval.known(values))}
+        if not means and key in ("coverage", "correct"):
+            continue  # a method without pseudo-labels
         series.append(
             Series(
                 g.label,
-                [float(n) for n, _ in spreads],
-                [s.mean if s else None for _, s in spreads],
-                place := list(palette or groups).index(g),
+                [float(n) for n in sorted(by_round)],
+                [means[n].mean if n in means else None for n in sorted(by_round)],
+                place,
                 "line" if place < COLOURS else "dashed",
-                spread=[s.sd if s else None for _, s in spreads],
+                spread=[means[n].sd if n in means else None for n in sorted(by_round)],
             )
         )
-        last = next((s for _, s in reversed(spreads) if s), None)
-        words.append(f"{g.label} ends at {amount(last.mean if last else None, unit)}")
-    return Lines(key, title, "round", axis, series, unit, about="; ".join(words) + ".")
+        last = means[max(means)].mean if means else None
+        words.append(f"{g.label} ends at {amount(last, unit)}")
+    return Lines(key, title, "round", axis, series, unit, about="; ".join(words) + f".{more}")

@@ -10,8 +10,10 @@ from fedfew.core import toml
 from fedfew.core.errors import CODES
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.charts.svg import spark
-from fedfew.interface.report.facts import Bound, Facts
-from fedfew.interface.report.groups import Spread
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from fedfew.runtime.record import left_out
+from fedfew.studies.bounds import Bound
 
 
 def percent(value: float | None) -> str:
@@ -34,23 +36,23 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def spread(value: Spread | None) -> str:
+def spread(value: Interval | None) -> str:
     """47.5 ± 0.8 %, or without a deviation when there is one run only."""
     if value is None:
         return "–"
     return percent(value.mean) if value.sd is None else f"{100 * value.mean:.1f} ± {100 * value.sd:.1f} %"
 
 
-def mean(value: Spread | None, unit: str) -> str:
+def mean(value: Interval | None, unit: str) -> str:
     """The mean alone, for what a deviation says little about."""
     known = None if value is None else value.mean
     return size(known) if unit == "bytes" else duration(known)
 
 
-def story(run: Facts) -> str:
+def story(run: Run) -> str:
     """What is trained, in a line."""
-    config = run.config
-    kind = config.get("partition", {})
+    config = run.document
+    kind, method = config.get("partition", {}), config["method"]
     mu = f", μ = {kind['mu']}" if "mu" in kind else ""
     parts = [
         f"{config.get('labels')} labels at the server",
@@ -58,16 +60,17 @@ def story(run: Facts) -> str:
         f"{config.get('model', {}).get('name', '?')}",
         f"seed {run.seed}",
     ]
-    if run.mix:
-        parts.insert(2, ", ".join(f"{s} = {v}" for s, v in zip("αβγ", run.mix.values(), strict=False)))
+    mix = {"α": method.get("alpha"), "β": method.get("beta"), "γ": method.get("gamma")}
+    if known := [f"{letter} = {value}" for letter, value in mix.items() if value is not None]:
+        parts.insert(2, ", ".join(known))
     return " · ".join(parts)
 
 
-def origin(run: Facts) -> list[tuple[str, Any]]:
+def origin(run: Run) -> list[tuple[str, Any]]:
     """Versions, machine and hashes."""
     around, print_ = run.environment, run.environment.get("fingerprint", {})
     rows = [
-        ("model SHA-256", run.summary.get("model_sha256", "the run has not finished")),
+        ("model SHA-256", run.final.get("model_sha256", "the run has not finished")),
         ("fedfew", print_.get("fedfew")),
         ("torch", print_.get("torch")),
         ("Python, NumPy", f"{around.get('python', '?')}, {around.get('numpy', '?')}"),
@@ -82,9 +85,9 @@ def origin(run: Facts) -> list[tuple[str, Any]]:
     return [(name, value) for name, value in rows if value not in (None, "")]
 
 
-def privacy(run: Facts) -> list[tuple[str, str]]:
-    """What a client's updates told of it at most; nothing where privacy is off or the run has not finished."""
-    found = run.summary.get("privacy")
+def privacy(run: Run) -> list[tuple[str, str]]:
+    """The most that a client's updates give away; nothing where privacy is off or the run has not finished."""
+    found = run.final.get("privacy")
     if not found:
         return []
     epsilon = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"
@@ -95,9 +98,9 @@ def privacy(run: Facts) -> list[tuple[str, str]]:
     ]
 
 
-def config_text(run: Facts) -> str:
+def config_text(run: Run) -> str:
     """The whole config as TOML."""
-    return toml.dumps(run.config)
+    return toml.dumps(run.document)
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,11 @@ class Event:
     text: str
 
 
-def events_of(run: Facts) -> list[Event]:
+def events_of(run: Run) -> list[Event]:
     """Updates left out and rounds skipped, in order."""
     events = []
     for r in run.records:
-        for fault in r["rejected"]:
+        for fault in left_out(r):
             code = fault["code"]
             title = f" {CODES[code].title}" if code in CODES else ""
             events.append(Event(r["round"], fault["client"], code, f"{code}{title}: {fault['reason']}"))
@@ -123,9 +126,9 @@ def events_of(run: Facts) -> list[Event]:
     return events
 
 
-def between(run: Facts, bounds: Sequence[Bound]) -> str:
+def between(run: Run, bounds: Sequence[Bound]) -> str:
     """Where the run stands between the bounds."""
-    own = run.accuracy["mean_last_10"]
+    own = run.accuracy()
     known = {b.name: value for b in bounds if (value := b.accuracy()) is not None}
     if own is None:
         return ""
@@ -137,12 +140,7 @@ def between(run: Facts, bounds: Sequence[Bound]) -> str:
     )
 
 
-def newest(run: Facts, key: str) -> float | None:
-    """The last known value of a record's key."""
-    return next((r[key] for r in reversed(run.records) if r[key] is not None), None)
-
-
-def course(run: Facts) -> Markup:
+def course(run: Run) -> Markup:
     """The accuracy's curve, the size of a word."""
     values = [r["accuracy"] for r in run.records]
     known = [v for v in values if v is not None]

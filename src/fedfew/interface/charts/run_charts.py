@@ -1,17 +1,23 @@
-"""The figures of a run: each is worked out from its records, and knows how to say in a sentence what it shows."""
+"""The charts of a run: each is worked out from its records, and says in a sentence what it shows."""
 
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Literal
 
 from fedfew.core.errors import CODES
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
 from fedfew.interface.charts.figure import Unit
 from fedfew.interface.charts.scale import amount
-from fedfew.interface.report.facts import Bound, Facts, Record
+from fedfew.runs.run import Run
+from fedfew.runtime.record import RoundRecord, left_out
+from fedfew.studies.bounds import Bound
 
 MOST_COLUMNS, MOST_ROWS = 160, 120
+Curve = Literal["accuracy", "validation", "loss", "coverage", "correct"]
 
 
-def figures_of(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts] = ()) -> list[Figure]:
+def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
     """Everything there is to draw about a run; ``others`` are laid over its accuracy and loss."""
     figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
     records = run.records
@@ -27,13 +33,13 @@ def figures_of(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts]
     return [*figures, traffic(run), phases(run)]
 
 
-def _rounds(records: Sequence[Record]) -> list[float]:
+def _rounds(records: Sequence[RoundRecord]) -> list[float]:
     return [float(r["round"]) for r in records]
 
 
-def _course(name: str, records: Sequence[Record], key: str, unit: Unit = "percent") -> str:
+def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = "percent") -> str:
     """A curve in words."""
-    known = [(r["round"], r[key]) for r in records if r[key] is not None]
+    known = [(r["round"], value) for r in records if (value := r[key]) is not None]
     if not known:
         return f"{name}: nothing known yet."
     first, last = known[0], known[-1]
@@ -45,7 +51,7 @@ def _course(name: str, records: Sequence[Record], key: str, unit: Unit = "percen
     )
 
 
-def accuracy(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts] = ()) -> Lines:
+def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> Lines:
     """On the test set and on the validation images; the bounds as levels."""
     records = run.records
     series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
@@ -61,7 +67,7 @@ def accuracy(run: Facts, bounds: Sequence[Bound] = (), others: Sequence[Facts] =
     return Lines("accuracy", "Accuracy", "round", "accuracy", series, "percent", levels, about)
 
 
-def loss(run: Facts, others: Sequence[Facts] = ()) -> Lines:
+def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
     """Cross-entropy on the test set."""
     runs = [run, *others]
     series = [
@@ -72,7 +78,7 @@ def loss(run: Facts, others: Sequence[Facts] = ()) -> Lines:
     return Lines("loss", "Loss on the test set", "round", "cross-entropy", series, about=about)
 
 
-def pseudo_labels(run: Facts) -> Lines:
+def pseudo_labels(run: Run) -> Lines:
     """How many images got a confident label, and how many of these labels are right."""
     records = run.records
     series = [Series("coverage", _rounds(records), [r["coverage"] for r in records])]
@@ -85,7 +91,7 @@ def pseudo_labels(run: Facts) -> Lines:
     )
 
 
-def pseudo_classes(run: Facts) -> Bars:
+def pseudo_classes(run: Run) -> Bars:
     """The newest round's pseudo-labels by class, beside what the clients that answered really hold."""
     newest = next(r for r in reversed(run.records) if r["coverage"] is not None)
     counts = [float(c) for c in newest["pseudo_classes"]]
@@ -108,16 +114,13 @@ def _shares(counts: Sequence[float]) -> list[float]:
     return [c / sum(counts) if sum(counts) else 0.0 for c in counts]
 
 
-def participation(run: Facts) -> Grid:
+def participation(run: Run) -> Grid:
     """Client × round: the weight of each update that counted, a mark for each that did not."""
     records = run.records
     wide = -(-len(records) // MOST_COLUMNS)
     asked = sorted({k for r in records for k in r["cohort"]})
     if len(asked) > MOST_ROWS:
-        often = dict.fromkeys(asked, 0)
-        for r in records:
-            for k in r["cohort"]:
-                often[k] += 1
+        often = Counter(k for r in records for k in r["cohort"])
         asked = sorted(sorted(asked, key=lambda k: -often[k])[:MOST_ROWS])
     row = {k: i for i, k in enumerate(asked)}
     cells: dict[tuple[int, int], list[tuple[int, float]]] = {}
@@ -126,7 +129,7 @@ def participation(run: Facts) -> Grid:
         for k, weight in r["weights"].items():
             if int(k) in row:
                 cells.setdefault((i // wide, row[int(k)]), []).append((r["round"], weight or 0.0))
-        for fault in r["rejected"]:
+        for fault in left_out(r):
             if fault["client"] in row:
                 place = (i // wide, row[fault["client"]])
                 note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
@@ -135,9 +138,9 @@ def participation(run: Facts) -> Grid:
         Point(c, n, sum(w for _, w in found) / len(found), f"client {asked[n]}, round {found[0][0]}")
         for (c, n), found in sorted(cells.items())
     ]
-    lost = sum(len(r["rejected"]) for r in records)
-    about = f"{len(asked)} of {run.config['clients']} clients were asked in {len(records)} rounds; "
-    about += f"{lost} updates are missing."
+    lost = sum(len(left_out(r)) for r in records)
+    about = f"{len(asked)} of {run.document['clients']} clients were asked in {len(records)} rounds; "
+    about += f"{lost} updates do not count."
     if wide > 1:
         about += f" Each column is {wide} rounds, a shade the mean weight in them."
     if len(asked) == MOST_ROWS:
@@ -154,7 +157,7 @@ def _kind(code: str) -> str:
     return f"{code} {CODES[code].title}" if code in CODES else code
 
 
-def partition(run: Facts) -> Grid:
+def partition(run: Run) -> Grid:
     """Client × class: how many images of each class each client holds."""
     held: list[list[int]] = run.classes["clients"]
     shown = held[:MOST_ROWS]
@@ -178,15 +181,15 @@ def partition(run: Facts) -> Grid:
     )  # fmt: skip
 
 
-def norms(run: Facts) -> Lines:
+def norms(run: Run) -> Lines:
     """How far server and clients move in a round."""
     records = run.records
     xs = _rounds(records)
-    clients = [[u["norm"] for u in r["updates"] if u.get("norm") is not None] for r in records]
+    clients = [[norm for u in r["updates"] if (norm := u.get("norm")) is not None] for r in records]
     series = [
         Series("server ‖σ − ω‖", xs, [r["norm_server"] for r in records]),
         Series("clients ‖ψ − ω‖, mean", xs, [sum(n) / len(n) if n else None for n in clients], 1),
-        Series("model ‖ω′ − ω‖", xs, [r["norm_clients"] for r in records], 2, "dashed"),
+        Series("model ‖ω′ − ω‖", xs, [r["norm_step"] for r in records], 2, "dashed"),
     ]
     shown = [s for s in series if any(s.y)]
     last = [f"{s.name} {amount(s.y[-1], 'number')}" for s in shown if s.y]
@@ -194,13 +197,13 @@ def norms(run: Facts) -> Lines:
     return Lines("norms", "How far each moves in a round", "round", "norm", shown, about=about)
 
 
-def cosines(run: Facts) -> Lines:
+def cosines(run: Run) -> Lines:
     """Whether each client's update points where the server's does."""
     found = [
-        (float(r["round"]), u["cosine"], f"client {u['client']}")
+        (float(r["round"]), cosine, f"client {u['client']}")
         for r in run.records
         for u in r["updates"]
-        if u.get("cosine") is not None
+        if (cosine := u.get("cosine")) is not None
     ]
     ys = [y for _, y, _ in found]
     series = [Series("a client", [x for x, _, _ in found], ys, 3, "points", notes=[n for _, _, n in found])]
@@ -219,21 +222,19 @@ def cosines(run: Facts) -> Lines:
     )
 
 
-def traffic(run: Facts) -> Lines:
+def traffic(run: Run) -> Lines:
     """Bytes sent so far."""
     records = run.records
-    series = []
-    for i, (name, key) in enumerate((("to clients", "bytes_down"), ("from clients", "bytes_up"))):
-        total, sums = 0.0, []
-        for r in records:
-            total += r[key]
-            sums.append(total)
-        series.append(Series(name, _rounds(records), sums, i))
+    down, up = ([r["bytes_down"] for r in records], [r["bytes_up"] for r in records])
+    series = [
+        Series(name, _rounds(records), list(accumulate(sent)), i)
+        for i, (name, sent) in enumerate((("to clients", down), ("from clients", up)))
+    ]
     ends = ", ".join(f"{amount(s.y[-1], 'bytes')} {s.name}" for s in series if s.y)
     return Lines("traffic", "Traffic so far", "round", "bytes", series, "bytes", about=f"In all {ends or 'nothing'}.")
 
 
-def phases(run: Facts) -> Bars:
+def phases(run: Run) -> Bars:
     """Seconds of each round by phase; with many rounds, the mean over several."""
     records = run.records
     wide = -(-len(records) // MOST_COLUMNS) or 1

@@ -1,6 +1,6 @@
-"""The figures of a reproduction, drawn from the records of its runs alone, so that they can be redrawn at any time."""
+"""The paper's figures and that of a comparison, drawn with matplotlib from the run folders alone, at any time."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedfew.interface.matplotlib_style import COLOURS
-from fedfew.studies.compare import BASELINE, METHOD, Comparison
+from fedfew.interface.charts.printed import COLOURS
+from fedfew.runtime.record import RoundRecord
+from fedfew.studies.bounds import BASELINE, METHOD
+from fedfew.studies.compare import Comparison
 from fedfew.studies.reproduce import ALL_LABELS, PANELS, SERVER_ONLY
 from fedfew.studies.reproduce_results import ArmResult, Results
 
@@ -30,13 +32,13 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def draw(figure: str, found: Results) -> Figure:
     """The figure by its name."""
-    drawn = {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra}[figure](found)
-    FigureCanvasAgg(drawn)
-    return drawn
+    return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra}[figure](found)
 
 
 def _sheet(width: float, height: float = 4.0) -> Figure:
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _panels(found: Results) -> Figure:
@@ -97,9 +99,9 @@ def _extra(found: Results) -> Figure:
     left.set_ylabel("test accuracy")
     left.legend(fontsize=8, frameon=False, loc="lower right")
     for (_, label), arm in found.items():
-        if label in BOUND_STYLE or not arm.outcomes:
+        if label in BOUND_STYLE or not arm.runs:
             continue
-        shares = np.mean([weight_by_rank(o.records, int(o.config["clients"])) for o in arm.outcomes], axis=0)
+        shares = np.mean([weight_by_rank(run.records, run.config["clients"]) for run in arm.runs], axis=0)
         right.plot(
             np.arange(1, len(shares) + 1), np.cumsum(shares), label=label, linewidth=1.6, **STYLES.get(label, {})
         )
@@ -109,29 +111,48 @@ def _extra(found: Results) -> Figure:
     return figure
 
 
-def weight_by_rank(records: Sequence[dict[str, Any]], clients: int) -> NDArray[np.float64]:
+def bubbles(histograms: Mapping[str, NDArray[np.int64]], classes: Sequence[str], shown: int = 30) -> Figure:
+    """Figure 3 of the paper: a bubble for each client and class, its area the number of images."""
+    figure = _sheet(4.6 * len(histograms) + 0.6, 4.2)
+    axes = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
+    largest = max(int(h.max()) for h in histograms.values()) or 1
+    for axis, (title, histogram) in zip(axes, histograms.items(), strict=True):
+        part = histogram[:shown]
+        client, kind = np.nonzero(part)
+        count = part[client, kind]
+        axis.scatter(client, kind, s=380 * count / largest, color=COLOURS[0], alpha=0.65, linewidths=0)
+        axis.set_title(title)
+        axis.set_xlabel("client" if len(histogram) <= shown else f"client (the first {shown} of {len(histogram)})")
+        axis.set_xlim(-1, len(part))
+        axis.set_yticks(range(len(classes)), classes)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.2)
+    return figure
+
+
+def weight_by_rank(records: Sequence[RoundRecord], clients: int) -> NDArray[np.float64]:
     """The share of all weight that each client was given in a run, the most frequent client first."""
     times, weight = np.zeros(clients), np.zeros(clients)
     for record in records:
         for client, share in record["weights"].items():
             times[int(client)] += 1
-            weight[int(client)] += share
+            weight[int(client)] += share or 0.0
     ordered: NDArray[np.float64] = weight[np.lexsort((-weight, -times))] / max(float(weight.sum()), 1e-12)
     return ordered
 
 
 def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
-    """Mean accuracy by round with a band of one standard deviation; it is told which runs are not finished."""
+    """Mean accuracy by round with a band of one standard deviation; runs that are not finished are named."""
     short: dict[str, str] = {}
     for place, arm in enumerate(arms):
-        if not arm.outcomes:
+        if not arm.runs:
             continue
         label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[place % len(COLOURS)]}
-        length = min(o.rounds for o in arm.outcomes)
-        table = np.array([o.curve()[:length] for o in arm.outcomes])
+        length = min(run.done for run in arm.runs)
+        table = np.array([run.curve()[:length] for run in arm.runs])
         rounds, middle = np.arange(1, length + 1), table.mean(0)
-        if length < arm.outcomes[0].of:
-            short[label] = f"to round {length} of {arm.outcomes[0].of}"
+        if length < arm.runs[0].planned:
+            short[label] = f"to round {length} of {arm.runs[0].planned}"
         bold = 1.2 if label in BOUND_STYLE else 1.6
         axis.plot(rounds, middle, label=label, linewidth=bold, marker="." if length < 5 else "", **style)
         if len(table) > 1:
@@ -142,9 +163,9 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
     if short:
         alike = len(set(short.values())) == 1 and len(short) == len(axis.lines)
         lines = [next(iter(short.values()))] if alike else [f"{label} {reached}" for label, reached in short.items()]
-        told = f"not finished:{' ' if alike else chr(10)}" + "\n".join(lines)
+        words = f"not finished:{' ' if alike else chr(10)}" + "\n".join(lines)
         x, y, side = (0.99, 0.92, "right") if alike else (0.02, 0.98, "left")
-        axis.text(x, y, told, transform=axis.transAxes, fontsize=7, va="top", ha=side, color="#b23a48")
+        axis.text(x, y, words, transform=axis.transAxes, fontsize=7, va="top", ha=side, color="#b23a48")
     _finish(axis, legend=False)
 
 
@@ -159,16 +180,16 @@ def _reported(axis: Axes, accuracy: float) -> None:
 
 def _dots(axis: Axes, arms: Sequence[ArmResult], colour: str, label: str) -> None:
     """Accuracy against the arms' x, mean ± sd."""
-    known = sorted((arm for arm in arms if arm.mean is not None), key=lambda arm: arm.arm.x or 0.0)
+    known = [(arm.arm.x or 0.0, value) for arm in arms if (value := arm.accuracy) is not None]
     if known:
-        x, y = [arm.arm.x or 0.0 for arm in known], [arm.mean or 0.0 for arm in known]
-        sd = [arm.sd or 0.0 for arm in known]
+        known.sort(key=lambda entry: entry[0])
+        x, y, sd = zip(*((x, value.mean, value.sd or 0.0) for x, value in known), strict=True)
         axis.errorbar(x, y, yerr=sd, color=colour, marker="o", markersize=5, capsize=3, linewidth=1.4, label=label)
 
 
 def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
-    if arm is not None and arm.mean is not None:
-        axis.axhline(arm.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
+    if arm is not None and arm.accuracy is not None:
+        axis.axhline(arm.accuracy.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
 
 
 def _percent(value: float, place: object = None) -> str:
@@ -197,7 +218,6 @@ def comparison(found: Comparison) -> Figure:
     """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
     rows = list(reversed(found.rows))
     figure = _sheet(7.2, 1.2 + 0.36 * len(rows))
-    FigureCanvasAgg(figure)
     axis = figure.subplots()
     for place, row in enumerate(rows):
         base = row.key.get(METHOD) == BASELINE

@@ -1,0 +1,192 @@
+"""Reading the files of a run folder: each is checked once, so that no chart or table meets what a run never writes."""
+
+import json
+import os
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from fedfew.core.errors import FedfewError
+from fedfew.runtime.record import Natural, RoundRecord, apart, complete
+
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
+RESUME = "`fedfew resume` restores it"
+KEYS = frozenset({"round", "accuracy"})
+"""What every record has had from the first version on."""
+
+
+class Shape(BaseModel):
+    """A file's content as far as it is relied on."""
+
+    model_config = STRICT
+
+
+class Named(Shape):
+    """A section of the config that names what it is about."""
+
+    name: str
+
+
+class Data(Named):
+    """Which images, and the seed of their split."""
+
+    seed: int
+
+
+class Settings(Shape):
+    """run.toml, as far as every run has it."""
+
+    seed: int
+    rounds: Natural
+    clients: Natural
+    method: Named
+    aggregator: Named
+    dataset: Data
+
+
+class Classes(Shape):
+    """classes.json; an older run has none."""
+
+    classes: list[str] = []
+    server: list[Natural] = []
+    clients: list[list[Natural]] = []
+
+
+class Environment(Shape):
+    """environment.json."""
+
+    fingerprint: dict[str, Any] = {}
+    command: str = ""
+
+
+class Privacy(Shape):
+    """What was done to updates, and the ε it gave; unknown without noise."""
+
+    clip: float
+    noise: float
+    delta: float
+    rounds_of_a_client: Natural
+    epsilon: float | None
+
+
+class Accuracies(Shape):
+    """The accuracies of a run."""
+
+    last: float | None
+    mean_last_10: float | None
+    best_by_validation: float | None
+
+
+class Summary(Shape):
+    """summary.json; a run that has not finished has none."""
+
+    model_sha256: str = ""
+    accuracy: Accuracies | None = None
+    rounds: Natural = 0
+    coverage: float | None = None
+    correct: float | None = None
+    bytes_up: float = 0
+    bytes_down: float = 0
+    seconds: float = 0
+    privacy: Privacy | None = None
+
+
+RECORDS = TypeAdapter(list[RoundRecord], config=STRICT)
+
+
+def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, place: Path) -> None:
+    """E309 with the first thing that is not as it must be."""
+    try:
+        if isinstance(shape, TypeAdapter):
+            shape.validate_python(content)
+        else:
+            shape.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise FedfewError("E309", str(place), f"is not what a run writes ({where}: {first['msg']})") from None
+
+
+def read_config(place: Path) -> dict[str, Any]:
+    """run.toml; do not change what is returned, runs share sections that are alike."""
+    try:
+        config = _parsed(place.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FedfewError("E309", str(place), f"is damaged ({error})") from None
+    check(Settings, config, place)
+    return config
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Section by section: the runs of a sweep differ in few of them, and parsing TOML is slow."""
+    config: dict[str, Any] = {}
+    try:
+        for part in re.split(r"^(?=\[)", text, flags=re.MULTILINE):
+            section = _section(part)
+            if section.keys() & config.keys():
+                return tomllib.loads(text)
+            config |= section
+    except tomllib.TOMLDecodeError:  # a bracket at the start of a line was no section: only the whole can tell
+        return tomllib.loads(text)
+    return config
+
+
+_section = lru_cache(4096)(tomllib.loads)
+
+
+def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
+    """What a file of the folder holds; None if it is not there (yet)."""
+    try:
+        content: dict[str, Any] = json.loads(place.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FedfewError("E309", str(place), f"is damaged ({error})") from None
+    check(shape, content, place)
+    return content
+
+
+@dataclass(frozen=True, eq=False)
+class Rounds:
+    """The records in a rounds.jsonl up to a byte of it."""
+
+    records: list[RoundRecord]
+    end: int = 0
+    inode: int = 0
+
+
+def read_rounds(place: Path, known: Rounds | None = None) -> Rounds:
+    """The rounds so far; of a file that has only grown since ``known``, the new lines alone are read.
+
+    A line still being written is left out. Going back to a checkpoint puts another file in its place.
+    """
+    try:
+        with place.open("rb") as file:
+            about = os.fstat(file.fileno())
+            before = known if known and known.inode == about.st_ino and known.end <= about.st_size else Rounds([])
+            file.seek(before.end)
+            content = file.read()
+    except FileNotFoundError:
+        return Rounds([])
+    except OSError as error:
+        raise FedfewError("E309", str(place), f"cannot be read: {error.strerror or error}") from None
+    content = content[: content.rfind(b"\n") + 1]
+    fresh = _records(content.split(b"\n")[:-1], place)
+    return Rounds(before.records + fresh, before.end + len(content), about.st_ino)
+
+
+def _records(lines: list[bytes], place: Path) -> list[RoundRecord]:
+    try:
+        read = [json.loads(line) for line in lines]
+    except (ValueError, RecursionError) as error:
+        raise FedfewError("E309", str(place), f"holds a line that is not JSON ({error})", RESUME) from None
+    if not all(isinstance(line, dict) and line.keys() >= KEYS for line in read):
+        raise FedfewError("E309", str(place), "holds a line that is not the record of a round", RESUME)
+    records: Any = [complete(line) for line in read]
+    check(RECORDS, records, place)
+    return [apart(record) for record in records]

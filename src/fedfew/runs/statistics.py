@@ -1,0 +1,67 @@
+"""Means over seeds with what can be said about them: standard deviation, standard error, 95 % interval."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import mean, stdev
+from typing import TypeVar
+
+Key = TypeVar("Key")
+BEYOND = 2.0
+"""Standard errors on either side of a value whose error is known from elsewhere, such as the number of test images."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over n values with its 95 % interval by Student's t; what one value alone cannot tell is None."""
+
+    mean: float
+    sd: float | None
+    n: int
+    se: float | None
+    low: float | None
+    high: float | None
+    partial: bool = False
+    """Whether it comes from runs that have not finished."""
+
+    @staticmethod
+    def of(values: Sequence[float], alone: float | None = None) -> "Interval":
+        """Of some values; ``alone`` is the standard error if there is one only."""
+        n, centre = len(values), mean(values)
+        sd = stdev(values) if n > 1 else None
+        se = alone if sd is None else sd / math.sqrt(n)
+        half = None if se is None else se * (BEYOND if sd is None else _student(n))
+        low, high = (None, None) if half is None else (centre - half, centre + half)
+        return Interval(centre, sd, n, se, low, high)
+
+    @staticmethod
+    def known(values: Sequence[float | None]) -> "Interval | None":
+        """Of those values that are known; None if there is none."""
+        found = [value for value in values if value is not None]
+        return Interval.of(found) if found else None
+
+    def marked(self, partial: bool) -> "Interval":
+        return replace(self, partial=partial)
+
+    @property
+    def significant(self) -> bool | None:
+        """For a difference: whether the interval leaves out zero; None if there is no interval."""
+        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
+
+
+@cache
+def _student(n: int) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(n - 1, 0.975))
+
+
+def differences(first: Mapping[Key, float], second: Mapping[Key, float]) -> list[float]:
+    """By how much the first is larger, for every seed that both have."""
+    return [value - second[seed] for seed, value in first.items() if seed in second]
+
+
+def sampling_error(share: float, images: int) -> float:
+    """Standard error of a share measured on so many images."""
+    return math.sqrt(max(share * (1 - share), 0.0) / images)

@@ -1,0 +1,109 @@
+"""Pairing a run with its bounds: the one rule by which comparisons, pages and reports say what a method is worth."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.summary import HEADLINE
+
+METHOD, BASELINE = "method.name", BOUNDS[0]
+NOT_ITS = ("partition", "aggregator", "availability", "client", "vote", "objective", "gate", "participation", "clients")
+"""What has no influence on server-only training, since it asks no client."""
+
+
+def section(key: str) -> str:
+    """``"partition"`` of ``"partition.mu"``."""
+    return key.partition(".")[0]
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """A run's settings as dotted keys, without the fleet and without what cannot matter to its method."""
+    skip = ("fleet", *(NOT_ITS if run.method == BASELINE else ()))
+    return {key: value for key, value in run.flat.items() if section(key) not in skip}
+
+
+def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
+    """What two runs must share for their accuracies to stand beside each other; seeds aside.
+
+    Server-only training does not depend on the clients. ``keys`` are further ones that must be equal.
+    """
+    asks = bound != BASELINE
+    wanted = ("labels", "rounds", "dataset", "model", *(("clients", "partition") if asks else ()))
+    own = {key for key in run.flat if section(key) in wanted}
+    own |= {key for key in keys if section(key) not in ("method", "server") and (asks or section(key) not in NOT_ITS)}
+    return json.dumps({key: run.flat.get(key) for key in sorted(own) if key not in ("seed", "dataset.seed")})
+
+
+def same_recipe(run: Run, other: Run) -> bool:
+    """Whether the server trains alike in both."""
+    both = run.flat.keys() & other.flat.keys()
+    wanted = [key for key in both if key == "method.lambda_s" or section(key) == "server"]
+    return all(run.flat[key] == other.flat[key] for key in wanted)
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """The runs of a bound that a run is held against: the one with its seeds, or else all of its scenario."""
+
+    name: str
+    runs: tuple[Run, ...] = ()
+    same_seed: bool = False
+    same_recipe: bool = False
+
+    def accuracy(self, which: str = HEADLINE) -> float | None:
+        """The mean over its runs; None if nothing is known."""
+        known = [a for run in self.runs if (a := run.accuracy(which)) is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
+    def unfinished(self) -> bool:
+        return any(not run.finished for run in self.runs)
+
+
+class Pairing:
+    """Finds the bound of any run among others; each of these is looked at once."""
+
+    def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
+        self.name, self.keys = name, keys
+        self._by_scenario: dict[str, list[Run]] = {}
+        for run in runs:
+            if _is(run, name):
+                self._by_scenario.setdefault(scenario(run, name, keys), []).append(run)
+
+    def __bool__(self) -> bool:
+        """Whether there is any run of the bound."""
+        return bool(self._by_scenario)
+
+    def of(self, run: Run) -> Bound:
+        """Of several with the same seeds one with the same recipe, one that is finished, the most accurate."""
+        alike = self._by_scenario.get(scenario(run, self.name, self.keys), []) if self else []
+        own = run.path.resolve()
+        alike = [other for other in alike if other.path.resolve() != own and _has_accuracy(other)]
+        same = [other for other in alike if other.seeds == run.seeds]
+        if same:
+            best = max(same, key=lambda o: (same_recipe(run, o), o.finished, o.accuracy() or 0.0))
+            return Bound(self.name, (best,), True, same_recipe(run, best))
+        return Bound(self.name, tuple(alike), False, all(same_recipe(run, other) for other in alike))
+
+
+def _is(run: Run, method: str) -> bool:
+    """Whether it is a run of this method; one that cannot be read is none."""
+    try:
+        return run.method == method
+    except FedfewError:
+        return False
+
+
+def _has_accuracy(run: Run) -> bool:
+    try:
+        return run.accuracy() is not None
+    except FedfewError:
+        return False
+
+
+def bounds_of(run: Run, others: Sequence[Run]) -> list[Bound]:
+    """Server-only and all-labels in the scenario of a run."""
+    return [Pairing(others, name).of(run) for name in BOUNDS]
