@@ -38,7 +38,7 @@ def measure(method: str, changes: dict[str, Any], seed: int, rounds: int) -> tup
     with tempfile.TemporaryDirectory() as place:
         records = Experiment.load("quick", chosen).run(Path(place) / "run").rounds
     updates = sum(len(record["cohort"]) - len(left_out(record)) for record in records)
-    accuracy = statistics.fmean(record["accuracy"] for record in records[-LAST:])
+    accuracy = statistics.fmean(record["accuracy"] or 0.0 for record in records[-LAST:])
     return sum(record["bytes_up"] for record in records) / updates, accuracy
 
 

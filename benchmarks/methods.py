@@ -224,7 +224,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     for name, run in runs_of(task, folder):
         found.setdefault(name, []).append(run)
     begun = [Run.open(path) for path in starts(task, index(folder)).values()]
-    reached_alone = [o.records[-1]["accuracy"] for o in begun]
+    reached_alone = [o.accuracy("last") or 0.0 for o in begun]
     around = begun[0].environment["fingerprint"]
     minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
     of = task.shared["rounds"]
@@ -272,7 +272,7 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
 
 def accuracy(run: Run, upto: int) -> float:
     """The mean of the last five rounds up to ``upto``: a single round is a draw of five clients."""
-    tail = [r["accuracy"] for r in run.records[max(upto - 5, 0) : upto]]
+    tail = [r["accuracy"] or 0.0 for r in run.records[max(upto - 5, 0) : upto]]
     return float(mean(tail))
 
 
@@ -284,12 +284,12 @@ def _percent(values: Sequence[float]) -> str:
     return f"{100 * mean(values):.1f}{_spread(values)} %" if values else "–"
 
 
-def _share(records: Sequence[dict[str, Any]], key: str) -> str:
+def _share(records: Sequence[Mapping[str, Any]], key: str) -> str:
     known = [r[key] for r in records if r[key] is not None]
     return f"{100 * mean(known):.0f} %" if known else "–"
 
 
-def _bytes(records: Sequence[dict[str, Any]], key: str) -> str:
+def _bytes(records: Sequence[Mapping[str, Any]], key: str) -> str:
     size = mean(r[key] for r in records)
     return f"{size / 1e6:.2f} MB" if size >= 1e4 else ("–" if not size else f"{size / 1e3:.1f} kB")
 

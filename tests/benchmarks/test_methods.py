@@ -46,6 +46,6 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [len(found) for found in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
     assert start["rounds"] == 2
-    accuracy = sum(r["accuracy"] for o in runs["fixmatch"] for r in Run.open(o.path).records) / 4
+    accuracy = sum(r["accuracy"] or 0.0 for o in runs["fixmatch"] for r in Run.open(o.path).records) / 4
     assert f"| fixmatch | {100 * accuracy:.1f}" in table(runs, 2)
     assert table(runs, 3).count("\n") == 2  # nobody has come that far

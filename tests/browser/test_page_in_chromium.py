@@ -75,7 +75,7 @@ def test_a_run_advances_before_our_eyes(tab: Tab, tmp_path: Path, pictures: Path
             expected = next(advancing)
             assert expected["round"] == number
             delays.append(tab.wait(f"document.getElementById('round-now')?.textContent === '{number}'"))
-            shown = f"{100 * expected['accuracy']:.1f} %"
+            shown = f"{100 * (expected['accuracy'] or 0.0):.1f} %"
             tab.wait(f"document.getElementById('accuracy-now').textContent.includes('{shown}')")
             tab.wait(f"document.querySelector('#accuracy .plot')?.data?.[0].y.length === {number}")
         assert min(delays) < 1.0  # the machine may be busy in between, but this is the pace

@@ -67,7 +67,7 @@ def test_a_preset_runs_on_small_data(name: str) -> None:
     parts = assemble(config)
     fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
     start = parts.algorithm.start(parts.network.snapshot())
-    rounds = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 2))
+    rounds: list[tuple[Any, Any]] = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 2))
     for state, record in rounds:
         assert left_out(record) == []
         assert math.isfinite(record["loss"])

@@ -56,7 +56,7 @@ def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:
     raise faults[0]
 
 
-def tiny_rounds(config: Config) -> list[tuple[ServerState, dict[str, Any]]]:
+def tiny_rounds(config: Config) -> list[tuple[ServerState, Any]]:
     """The rounds of a config, in this process and without a folder."""
     parts = assemble(config)
     fleet = InlineFleet(sites_of(config, parts.federation, parts.network))

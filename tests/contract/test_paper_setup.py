@@ -1,6 +1,7 @@
 """The paper's experiment as a whole: who takes part, how a round goes, what is reported, and with what values."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,7 @@ def test_the_loop_is_algorithm_1() -> None:
 def test_accuracy_is_reported_last_averaged_and_chosen_by_validation() -> None:
     tested = [0.10, 0.90, 0.30, 0.40, 0.50, 0.60, 0.20, 0.30, 0.40, 0.50, 0.45, 0.35]
     judged = [0.11, 0.20, 0.30, 0.40, 0.70, 0.60, 0.20, 0.30, 0.40, 0.50, 0.45, 0.40]
-    records = [{"accuracy": a, "validation": v} for a, v in zip(tested, judged, strict=True)]
+    records: list[Any] = [{"accuracy": a, "validation": v} for a, v in zip(tested, judged, strict=True)]
     found = accuracies(records)
     assert found["last"] == 0.35
     assert found["mean_last_10"] == pytest.approx(sum(tested[2:]) / 10)

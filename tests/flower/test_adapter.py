@@ -27,7 +27,7 @@ from fedfew.runtime.site import InlineFleet
 Tiny = Callable[..., Parts]
 
 
-def rounds_of(parts: Parts, fleet: Fleet, rounds: int = 3) -> tuple[ServerState, list[RoundRecord]]:
+def rounds_of(parts: Parts, fleet: Fleet, rounds: int = 3) -> tuple[ServerState, list[Any]]:
     first = parts.algorithm.start(network_of(parts.config, parts.federation).snapshot())
     done = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, first, rounds))
     return done[-1][0], [record for _, record in done]

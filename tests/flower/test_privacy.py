@@ -72,7 +72,7 @@ def test_epsilon_is_that_of_the_composed_gaussian_mechanism(noise: float, rounds
 
 
 def test_the_summary_counts_every_time_a_client_was_asked() -> None:
-    records = [{"cohort": [0, 1]}, {"cohort": [1, 2]}, {"cohort": [1]}]
+    records: list[Any] = [{"cohort": [0, 1]}, {"cohort": [1, 2]}, {"cohort": [1]}]
     settings = {"clip": 1.0, "noise": 2.0, "delta": 1e-5}
     found = privacy_of(records, settings)
     assert found is not None and found["rounds_of_a_client"] == 3

@@ -110,7 +110,7 @@ def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
     if device == THERE:
         tie(parts.network)
     rounds = play(parts, fleet, 2)
-    moved = sum(update.get("norm", 1.0) for _, record in rounds for update in record["updates"])
+    moved = sum(update.get("norm", 1.0) or 0.0 for _, record in rounds for update in record["updates"])
     return rounds[-1][0].omega, {"rejected": [left_out(record) for _, record in rounds], "moved": moved}
 
 

@@ -61,7 +61,7 @@ def test_clothes_in_folders_become_a_model_in_a_file(
     assert trained.status == 0, trained.err
     records = Run.open(run).rounds
     assert [record["cohort"] for record in records] == [[0, 1, 2]] * 3
-    assert records[-1]["accuracy"] > 0.5  # ten kinds of clothes
+    assert (records[-1]["accuracy"] or 0.0) > 0.5  # ten kinds of clothes
 
     held_out = Run.open(run).config["dataset.validation"]
     said = fedfew(capsys, "predict", run, images / "test", "--json").json

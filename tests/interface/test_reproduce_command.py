@@ -2,6 +2,7 @@
 
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,6 @@ def test_bad_input_is_refused_before_anything_is_made(
 
 
 def test_weight_goes_to_the_frequent_first() -> None:
-    records = [{"weights": {"2": 0.25, "0": 0.75}}, {"weights": {"2": 1.0}}]
+    records: list[Any] = [{"weights": {"2": 0.25, "0": 0.75}}, {"weights": {"2": 1.0}}]
     # client 2 took part twice with 1.25 of 2, client 0 once with 0.75 of 2, client 1 never
     assert weight_by_rank(records, 3) == pytest.approx(np.array([0.625, 0.375, 0.0]))

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from fedfew.runs.alarms import alarms
+from fedfew.runtime.record import ADDED, RoundRecord
 
 
-def record(t: int, classes: list[int], coverage: float | None = 0.5, validation: float | None = 0.6) -> dict[str, Any]:
-    return {"round": t, "pseudo_classes": classes, "coverage": coverage, "validation": validation}
+def record(t: int, classes: list[int], coverage: float | None = 0.5, validation: float | None = 0.6) -> RoundRecord:
+    return {**ADDED, "round": t, "pseudo_classes": classes, "coverage": coverage, "validation": validation}
 
 
-def even(t: int, **other: Any) -> dict[str, Any]:
+def even(t: int, **other: Any) -> RoundRecord:
     return record(t, [10] * 10, **other)
 
 

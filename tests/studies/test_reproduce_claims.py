@@ -41,9 +41,10 @@ def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[
 
 def measured(mean: float, sd: float | None, n: int, se: float | None) -> Interval:
     """An interval over n seeds, as wide as its standard error makes it."""
-    half = None if se is None else se * {4: 3.182446}[n]  # Student's t, 3 degrees of freedom, 97.5 %
-    low, high = (None, None) if half is None else (mean - half, mean + half)
-    return Interval(mean, sd, n, se, low, high)
+    if se is None:
+        return Interval(mean, sd, n, None, None, None)
+    half = se * {4: 3.182446}[n]  # Student's t, 3 degrees of freedom, 97.5 %
+    return Interval(mean, sd, n, se, mean - half, mean + half)
 
 
 def about(found: list[Verdict], words: str) -> Verdict:
@@ -57,7 +58,7 @@ def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None
     m = level(arm)
     assert m is not None
     assert m.se == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
-    assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * m.se)
+    assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * (m.se or 0.0))
     single = level(figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"])
     assert single is not None
     assert single.se == pytest.approx(SE1)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from statistics import mean, stdev
+from statistics import fmean
 from typing import TypeVar
 
 Key = TypeVar("Key")
@@ -28,8 +28,8 @@ class Interval:
     @staticmethod
     def of(values: Sequence[float], alone: float | None = None) -> "Interval":
         """Of some values; ``alone`` is the standard error if there is one only."""
-        n, centre = len(values), mean(values)
-        sd = stdev(values) if n > 1 else None
+        n, centre = len(values), fmean(values)
+        sd = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1)) if n > 1 else None
         se = alone if sd is None else sd / math.sqrt(n)
         half = None if se is None else se * (BEYOND if sd is None else _student(n))
         low, high = (None, None) if half is None else (centre - half, centre + half)

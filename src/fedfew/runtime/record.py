@@ -93,7 +93,7 @@ def apart(record: RoundRecord) -> RoundRecord:
     return record
 
 
-def left_out(record: RoundRecord) -> list[Fault]:
+def left_out(record: Mapping[str, Any]) -> list[Fault]:
     """Every client that was asked and whose update does not count."""
     return sorted([*record["rejected"], *record["missing"]], key=lambda fault: fault["client"])
 

@@ -10,19 +10,33 @@ from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.summary import HEADLINE
 
 METHOD, BASELINE = "method.name", BOUNDS[0]
-NOT_ITS = ("partition", "aggregator", "availability", "client", "vote", "objective", "gate", "participation", "clients")
-"""What has no influence on server-only training, since it asks no client."""
+NOT_ITS = (
+    "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
+)  # fmt: skip
+"""Keys without influence on server-only training, since it asks no client."""
+SCENARIO = ("labels", "rounds", "dataset.", "model.")
+RECIPE = ("server.", "method.lambda_s")
+Flat = dict[str, Any]
 
 
-def section(key: str) -> str:
-    """``"partition"`` of ``"partition.mu"``."""
-    return key.partition(".")[0]
-
-
-def settings(run: Run) -> dict[str, Any]:
+def settings(run: Run) -> Flat:
     """A run's settings as dotted keys, without the fleet and without what cannot matter to its method."""
-    skip = ("fleet", *(NOT_ITS if run.method == BASELINE else ()))
-    return {key: value for key, value in run.flat.items() if section(key) not in skip}
+    skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else ()))
+    return {key: value for key, value in run.flat.items() if not key.startswith(skip)}
+
+
+def varying(flats: Sequence[Flat]) -> list[str]:
+    """The keys in which any two differ: with thousands of runs only these are looked at again."""
+    everywhere: Flat = {}
+    for flat in flats:
+        everywhere |= flat
+    return [key for key in everywhere if any(flat.get(key) != everywhere[key] for flat in flats)]
+
+
+def hashable(flat: Flat, key: str) -> Any:
+    """A setting's value for sets and keys of dicts."""
+    value = flat.get(key)
+    return repr(value) if isinstance(value, list | dict) else value
 
 
 def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
@@ -30,18 +44,16 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
 
     Server-only training does not depend on the clients. ``keys`` are further ones that must be equal.
     """
-    asks = bound != BASELINE
-    wanted = ("labels", "rounds", "dataset", "model", *(("clients", "partition") if asks else ()))
-    own = {key for key in run.flat if section(key) in wanted}
-    own |= {key for key in keys if section(key) not in ("method", "server") and (asks or section(key) not in NOT_ITS)}
-    return json.dumps({key: run.flat.get(key) for key in sorted(own) if key not in ("seed", "dataset.seed")})
+    asks, flat = bound != BASELINE, run.flat
+    wanted = (*SCENARIO, "clients", "partition.") if asks else SCENARIO
+    own = {key: flat[key] for key in flat if key.startswith(wanted) and key != "dataset.seed"}
+    skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
+    return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
 
 
 def same_recipe(run: Run, other: Run) -> bool:
     """Whether the server trains alike in both."""
-    both = run.flat.keys() & other.flat.keys()
-    wanted = [key for key in both if key == "method.lambda_s" or section(key) == "server"]
-    return all(run.flat[key] == other.flat[key] for key in wanted)
+    return all(value == other.flat.get(key, value) for key, value in run.flat.items() if key.startswith(RECIPE))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +92,7 @@ class Pairing:
     def of(self, run: Run) -> Bound:
         """Of several with the same seeds one with the same recipe, one that is finished, the most accurate."""
         alike = self._by_scenario.get(scenario(run, self.name, self.keys), []) if self else []
-        own = run.path.resolve()
-        alike = [other for other in alike if other.path.resolve() != own and _has_accuracy(other)]
+        alike = [other for other in alike if other.path != run.path and _has_accuracy(other)]
         same = [other for other in alike if other.seeds == run.seeds]
         if same:
             best = max(same, key=lambda o: (same_recipe(run, o), o.finished, o.accuracy() or 0.0))

@@ -4,7 +4,7 @@ import difflib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import mean
+from statistics import fmean
 from typing import Any
 
 from fedfew.config.schema import NAMED
@@ -12,15 +12,13 @@ from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.bounds import BASELINE, METHOD, Pairing, settings
+from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
 
 SEEDS = ("seed", "dataset.seed")
 SHORT = {"availability": "availability.kind"} | {section: f"{section}.{key}" for section, (key, *_) in NAMED.items()}
 """What may be written for a section's name in ``--by``: method for method.name, and so on."""
 TEST_DATA = ("dataset.name", "dataset.path", "dataset.split", "dataset.test")
 """Accuracies of runs that differ here are measured on different test images."""
-
-Flat = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -70,19 +68,20 @@ def compare(
 
     Unfinished runs are left out unless ``partial``; the same experiment counts once; mixed datasets are E114.
     """
-    kept, left_out = _usable(runs, partial, which)
+    flats = [settings(run) for run in runs]
+    differ = varying(flats)
+    kept, left_out = _usable(runs, flats, differ, partial, which)
     if not kept:
         what = "; ".join(f"{path}: {why}" for path, why in left_out.items()) or "no run was given"
         raise FedfewError("E310", "compare", what, "Finish the runs, or add --partial to take them as they are")
-    varying = _varying([entry.flat for entry in kept])
-    keys = _keys(by, kept) if by else _differing(kept, varying)
+    keys = _keys(by, kept) if by else _differing(kept, differ)
     _refuse_mixed(kept, keys)
     groups: dict[str, list[Entry]] = {}
     for entry in kept:
         groups.setdefault(json.dumps([entry.flat.get(key) for key in keys]), []).append(entry)
     notes: list[str] = []
     pairing = Pairing((entry.run for entry in kept), keys=keys)
-    rows = [_row(group, keys, varying, pairing, which, notes) for group in groups.values()]
+    rows = [_row(group, keys, differ, pairing, which, notes) for group in groups.values()]
     if any(row.accuracy.n < 2 for row in rows):
         single = ", ".join(row.label for row in rows if row.accuracy.n < 2)
         notes.append(f"No interval from fewer than two seeds: {single}")
@@ -92,14 +91,14 @@ def compare(
     return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out)
 
 
-def _usable(runs: Sequence[Run], partial: bool, which: str) -> tuple[list[Entry], dict[str, str]]:
-    flats = {id(run): settings(run) for run in runs}
-    varying = _varying(list(flats.values()))
+def _usable(
+    runs: Sequence[Run], flats: Sequence[Flat], differ: Sequence[str], partial: bool, which: str
+) -> tuple[list[Entry], dict[str, str]]:
     kept: dict[tuple[Any, ...], Entry] = {}
     left_out: dict[str, str] = {}
-    for run in sorted(runs, key=lambda r: not r.finished):  # of two runs of one experiment the finished one counts
-        flat = flats[id(run)]
-        identity = tuple(_hashable(flat, key) for key in varying)
+    # of two runs of one experiment the finished one counts
+    for run, flat in sorted(zip(runs, flats, strict=True), key=lambda pair: not pair[0].finished):
+        identity = tuple(hashable(flat, key) for key in differ)
         if not run.finished and not partial:
             left_out[str(run.path)] = f"not finished, at round {run.done} of {run.planned}"
         elif (accuracy := run.accuracy(which)) is None:
@@ -109,17 +108,6 @@ def _usable(runs: Sequence[Run], partial: bool, which: str) -> tuple[list[Entry]
         else:
             kept[identity] = Entry(run, flat, accuracy)
     return list(kept.values()), left_out
-
-
-def _hashable(flat: Flat, key: str) -> Any:
-    value = flat.get(key)
-    return repr(value) if isinstance(value, list | dict) else value
-
-
-def _varying(flats: Sequence[Flat]) -> list[str]:
-    """The keys in which any two differ: with thousands of runs only these are looked at again."""
-    everywhere = dict.fromkeys(key for flat in flats for key in flat)
-    return [key for key in everywhere if len({_hashable(flat, key) for flat in flats}) > 1]
 
 
 def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
@@ -136,17 +124,17 @@ def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _differing(entries: Sequence[Entry], varying: Iterable[str]) -> list[str]:
+def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
     """The method, and every key in which runs differ that could have been alike."""
     found = [METHOD]
-    for key in varying:
+    for key in differ:
         if key in SEEDS or key == METHOD:
             continue
         name = SHORT.get(key.rpartition(".")[0])
         values: dict[Any, set[Any]] = {}
         for flat in (entry.flat for entry in entries):
             if key in flat:  # settings of a method, a model, … are only compared with those of the same
-                values.setdefault(flat.get(name) if name and key != name else None, set()).add(_hashable(flat, key))
+                values.setdefault(flat.get(name) if name and key != name else None, set()).add(hashable(flat, key))
         if any(len(different) > 1 for different in values.values()):
             found.append(key)
     return found
@@ -165,14 +153,14 @@ def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
 def _row(
     group: Sequence[Entry],
     keys: Sequence[str],
-    varying: Sequence[str],
+    differ: Sequence[str],
     pairing: Pairing,
     which: str,
     notes: list[str],
 ) -> Row:
     runs, own = [entry.run for entry in group], group[0].flat
-    mixed = [key for key in _differing(group, varying) if key not in keys]
-    mixed = [key for key in mixed if len({_hashable(entry.flat, key) for entry in group}) > 1]
+    mixed = [key for key in differ if key not in keys and any(entry.flat.get(key) != own.get(key) for entry in group)]
+    mixed = [key for key in _differing(group, mixed) if key in mixed]
     gains, faults = [], set[str]()
     for entry in group if pairing and own[METHOD] != BASELINE else ():
         bound = pairing.of(entry.run)
@@ -188,8 +176,8 @@ def _row(
         key={name: own.get(name) for name in keys},
         accuracy=Interval.of(_by_seeds((entry.run.seeds, entry.accuracy) for entry in group)),
         difference=Interval.of(_by_seeds(gains)) if gains else None,
-        bytes_up=mean(run.traffic("bytes_up") for run in runs),
-        bytes_down=mean(run.traffic("bytes_down") for run in runs),
+        bytes_up=fmean(run.traffic("bytes_up") for run in runs),
+        bytes_down=fmean(run.traffic("bytes_down") for run in runs),
         runs=tuple(str(run.path) for run in runs),
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
@@ -208,4 +196,4 @@ def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
     found: dict[tuple[int, int], list[float]] = {}
     for seeds, value in values:
         found.setdefault(seeds, []).append(value)
-    return [mean(own) for own in found.values()]
+    return [fmean(own) for own in found.values()]

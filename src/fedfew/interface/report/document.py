@@ -29,6 +29,8 @@ from fedfew.studies.bounds import bounds_of, scenario
 LIMIT = 2_000_000
 MOST_CSV = 80_000
 WIDE = 940
+MOST_DRAWN = 12
+"""Scenarios whose curves are drawn; of further ones there are the tables."""
 Links = Callable[[Figure], list[tuple[str, str]]]
 
 
@@ -100,7 +102,8 @@ def report(source: Path, links: Links) -> str:
         run = Run.open(source)
         if run.fault:
             raise run.fault
-        beside = (Run.open(path) for path in find_runs(run.path.resolve().parent))
+        own = source.resolve()
+        beside = (Run.open(path) for path in find_runs(own.parent) if path != own)
         return _page("run_report.html", **about_run(run, beside, (), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
@@ -177,9 +180,8 @@ def sections_of(runs: Sequence[Run]) -> list[Section]:
             f"{first.dataset}, {first.document.get('labels')} labels, {first.document['clients']} clients, "
             f"{partition.get('kind', '?')}{mu}, {first.planned} rounds"
         )
-        sections.append(
-            Section(title, groups, [replace(figure, key=f"s{n}-{figure.key}") for figure in overlay(groups)])
-        )
+        figures = overlay(groups) if n < MOST_DRAWN else []
+        sections.append(Section(title, groups, [replace(figure, key=f"s{n}-{figure.key}") for figure in figures]))
     return sections
 
 

@@ -1,6 +1,5 @@
 """Runs that differ in their seeds alone, taken together: a row of the comparison and a curve with its spread."""
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,8 @@ from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
+from fedfew.studies.bounds import hashable, varying
+from fedfew.studies.compare import SEEDS
 
 MOST_CURVES = 12
 """So many groups are drawn over each other, the best ones; the table has all."""
@@ -38,37 +39,26 @@ class Group:
 
 def group(runs: Sequence[Run]) -> list[Group]:
     """Groups by config without seeds and fleet, best first; a label names what sets a group apart."""
-    together: dict[str, list[Run]] = {}
+    flats = [run.flat for run in runs]
+    differ = [key for key in varying(flats) if key not in SEEDS and not key.startswith("fleet.")]
+    together: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        together.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
+        together.setdefault(tuple(hashable(run.flat, key) for key in differ), []).append(run)
     alike: dict[tuple[str, str], list[Run]] = {}
     rules: dict[str, set[str]] = {}
     for run, *_ in together.values():
         alike.setdefault((run.method, run.aggregator), []).append(run)
         rules.setdefault(run.method, set()).add(run.aggregator)
-    apart = {name: _differing([_settings(run) for run in found]) for name, found in alike.items()}
+    apart = {
+        name: [key for key in varying([run.flat for run in found]) if key in differ] for name, found in alike.items()
+    }
     made = []
     for found in together.values():
         first = found[0]
         label = f"{first.method} + {first.aggregator}" if len(rules[first.method]) > 1 else first.method
-        label = _label(label, _settings(first), apart[first.method, first.aggregator])
+        label = _label(label, first.flat, apart[first.method, first.aggregator])
         made.append(Group(label, tuple(sorted(found, key=lambda run: run.seed))))
     return sorted(made, key=lambda g: -(own.mean if (own := g.accuracy()) else 0.0))
-
-
-def _settings(run: Run) -> dict[str, Any]:
-    """The config as dotted keys, without what may differ between the runs of a group."""
-    return {
-        key: value
-        for key, value in run.flat.items()
-        if key not in ("seed", "dataset.seed") and not key.startswith("fleet.")
-    }
-
-
-def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """The keys in which any two differ."""
-    keys = dict.fromkeys(key for own in settings for key in own)
-    return [key for key in keys if len({json.dumps(own.get(key)) for own in settings}) > 1]
 
 
 def _label(name: str, own: dict[str, Any], apart: Sequence[str]) -> str:
