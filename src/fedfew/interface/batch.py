@@ -36,7 +36,7 @@ class Tally:
 def run_all(
     cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
-    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to go on."""
+    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to continue."""
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
         if jobs
@@ -50,7 +50,7 @@ def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, job
     try:
         return _follow(events, cells, max(jobs, 1), until)
     except KeyboardInterrupt:
-        err.print("stopped; every round that was done is saved. The same command goes on from there:")
+        err.print("stopped; every round that was done is saved. The same command continues from there:")
         err.print(f"  {command}", markup=False, soft_wrap=True)
         raise
 

@@ -27,7 +27,7 @@ Memory = dict[int, dict[str, Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A state that can be gone on from, and what the manifest says besides."""
+    """A state to resume from, and what the manifest says besides."""
 
     state: ServerState
     memory: Memory
@@ -103,7 +103,7 @@ class Checkpoints:
         return int(manifests[0].stem.removeprefix("round-")) if manifests else -1
 
     def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Warn) -> Checkpoint:
-        """The newest checkpoint that is whole and whose facts are accepted; every damaged one is told about."""
+        """The newest checkpoint that is whole and whose facts are accepted; every damaged one is reported."""
         chosen: Checkpoint | None = None
         manifests, damaged = self._manifests(), []
         broken: dict[Path, Path] = {}

@@ -30,7 +30,7 @@ def environment(command: str = "", device: torch.device = CPU) -> dict[str, Any]
 
 
 def fingerprint(device: torch.device = CPU) -> dict[str, Any]:
-    """What must be equal for a run to go on with the same bits."""
+    """What must be equal for a run to continue with the same bits."""
     accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "fedfew": metadata.version("fedfew"),
@@ -42,7 +42,7 @@ def fingerprint(device: torch.device = CPU) -> dict[str, Any]:
 
 
 def processor() -> str:
-    """The name of the processor, as far as the system tells it."""
+    """The name of the processor, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The server of a real network: starts its run, or goes on with it, in the network's own folder."""
+"""The server of a real network: starts its run, or resumes it, in the network's own folder."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from fedfew.runs.session import Session, reopen, start
 def start_or_resume(
     plan: ServerPlan, warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False
 ) -> Session:
-    """A session on the network's run; one that has begun is gone on with from its last committed round."""
+    """A session on the network's run; one that has begun is resumed from its last committed round."""
     folder = out or plan.folder / "run"
     fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
     if (folder / "checkpoints").is_dir():

@@ -1,4 +1,4 @@
-"""A run in progress: started in a new folder or gone on with in an old one, advanced round by round, resumable."""
+"""A run in progress: started in a new folder or resumed in an old one, advanced round by round, resumable."""
 
 import contextlib
 import shutil
@@ -56,7 +56,7 @@ class Session:
         store = Checkpoints(self.folder.checkpoints)
         with locked(self.folder.path), one_thread():
             if store.last_round() != self.state.round:
-                raise FedfewError("E306", str(self.folder.path), "another process has gone on with it meanwhile")
+                raise FedfewError("E306", str(self.folder.path), "another process has continued it meanwhile")
             journal = go_on(self.folder, self.facts["rounds"])
             if self.state.round < self.rounds:
                 with contextlib.closing(fleet_of(self.parts, self.folder.path)) as fleet:
@@ -142,7 +142,7 @@ def reopen(
     anyway: bool = False,
     report: Report | None = None,
 ) -> Session:
-    """Go on with a run from its newest whole checkpoint; what is damaged in the folder is told and put right.
+    """Resume a run from its newest whole checkpoint; what is damaged in the folder is reported and repaired.
 
     Only the fleet may be changed by ``overrides``: it has no influence on the result.
     """

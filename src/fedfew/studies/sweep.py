@@ -66,7 +66,7 @@ def index(folder: Path) -> dict[str, Path]:
         try:
             run = Run.open(place.parent)
             known = identity(run.config)
-        except FedfewError:  # of a version with other settings, or damaged: nothing to go on with
+        except FedfewError:  # of a version with other settings, or damaged: nothing to resume
             continue
         if known not in found or run.finished:
             found[known] = run.path

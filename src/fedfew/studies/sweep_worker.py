@@ -18,7 +18,7 @@ from fedfew.studies.sweep import Cell, open_cell, rounds_until
 
 
 def main() -> None:
-    """Run the cell to its end, or tell the fault."""
+    """Run the cell to its end, or report the fault."""
     job = _first_line()
     end_with_parent(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent closes stdin in its time

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series, Unit
-from fedfew.interface.charts.scale import labelled, thinned
+from fedfew.interface.charts.scale import labelled, outline, thinned
 
 Plot = dict[str, Any]
 TICKS: dict[Unit, Plot] = {
@@ -13,7 +13,7 @@ TICKS: dict[Unit, Plot] = {
     "bytes": {"tickformat": "~s", "ticksuffix": "B", "hoverformat": ".4~s"},
     "seconds": {"ticksuffix": " s", "hoverformat": ".3~g"},
 }
-MOST_POINTS = 4000
+MOST_POINTS = 2000
 SYMBOLS = ("x-thin-open", "circle-open", "triangle-up-open", "square-open")
 
 
@@ -87,17 +87,18 @@ def _common(figure: Figure, layout: Plot, data: list[Plot]) -> Plot:
 def _curve(series: Series) -> list[Plot]:
     """A line or points, and for a spread two more lines with the band between them."""
     colour = _colour(series.colour)
-    trace: Plot = {"type": "scatter", "name": series.name, "x": list(series.x), "y": list(series.y)}
-    if series.style == "points":
-        kept = thinned(len(series.x), MOST_POINTS)
+    points = series.style == "points"
+    kept = thinned(len(series.x), MOST_POINTS) if points else outline(series.y, MOST_POINTS)
+    places = {"x": [series.x[i] for i in kept], "y": [series.y[i] for i in kept]}
+    trace: Plot = {"type": "scatter", "name": series.name, **places}
+    if points:
         marker = {"color": colour, "size": 6, "opacity": 0.7}
-        places = {"x": [series.x[i] for i in kept], "y": [series.y[i] for i in kept]}
         notes = [series.notes[i] for i in kept] if series.notes else []
-        return [trace | places | {"mode": "markers", "marker": marker, "text": notes}]
+        return [trace | {"mode": "markers", "marker": marker, "text": notes}]
     line = {"color": colour, "width": 2, "dash": "dash" if series.style == "dashed" else "solid"}
     traces = [trace | {"mode": "lines" if len(series.x) > 1 else "markers", "line": line, "marker": {"color": colour}}]
     if any(series.spread):
-        known = [(x, y, d or 0.0) for x, y, d in zip(series.x, series.y, series.spread, strict=True) if y is not None]
+        known = [(series.x[i], y, series.spread[i] or 0.0) for i in kept if (y := series.y[i]) is not None]
         edge = {"type": "scatter", "mode": "lines", "x": [x for x, _, _ in known], "showlegend": False}
         edge |= {"line": {"width": 0, "color": colour}, "hoverinfo": "skip", "opacity": 0.2}
         upper = edge | {"y": [y + d for _, y, d in known]}

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from fedfew.interface.charts.figure import Unit
 
@@ -122,3 +123,16 @@ def thinned(count: int, most: int) -> list[int]:
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
+
+
+def outline(values: Sequence[float | None], most: int) -> list[int]:
+    """At most ``most`` places that keep a curve's shape: of every stretch the lowest, the highest and a gap."""
+    count = len(values)
+    if count <= most:
+        return list(range(count))
+    kept = {0, count - 1}
+    for start, end in pairwise(round(i * count / (most // 3 - 1)) for i in range(most // 3)):
+        stretch = [(value, i) for i, value in enumerate(values[start:end], start) if value is not None]
+        kept |= {min(stretch)[1], max(stretch)[1]} if stretch else set()
+        kept |= {next(i for i in range(start, end) if values[i] is None)} if len(stretch) < end - start else set()
+    return sorted(kept)

@@ -7,7 +7,7 @@ from importlib import resources
 from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series
 from fedfew.interface.charts.grid import draw_grid
 from fedfew.interface.charts.paper import Paper, text
-from fedfew.interface.charts.scale import Scale, extent, labelled, thinned, ticks, whole_ticks, writer
+from fedfew.interface.charts.scale import Scale, extent, labelled, outline, thinned, ticks, whole_ticks, writer
 
 WIDTH, HEIGHT = 460, 270
 MOST_POINTS = 600
@@ -108,10 +108,11 @@ def _reach(series: Series) -> Sequence[float | None]:
 def _curve(series: Series, x: Scale, y: Scale) -> str:
     """A line with gaps where nothing is known, or points; and the band behind it."""
     colour = f"k{series.colour % COLOURS}"
-    known = [i for i in thinned(len(series.x), MOST_POINTS) if i < len(series.y)]
     if series.style == "points":
+        known = thinned(len(series.x), MOST_POINTS)
         spots = "".join(f"M{x(series.x[i]):g} {y(v):g}h0" for i in known if (v := series.y[i]) is not None)
         return f'<path class="spots {colour}" d="{spots}"/>'
+    known = outline(series.y, MOST_POINTS)
     path, pen = [], "M"
     for i in known:
         value = series.y[i]

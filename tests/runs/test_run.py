@@ -1,0 +1,155 @@
+"""One Run: lazy parts, records of every version, and no file or record read more often than it must be."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interface.small_runs import record, written_run
+from tests.runtime.tiny_run import tiny_run
+from tests.studies.runs_by_hand import flat
+
+from fedfew.core.errors import FedfewError
+from fedfew.interface.charts.interactive import MOST_POINTS, plot
+from fedfew.interface.charts.run_charts import accuracy
+from fedfew.interface.page.library import Library
+from fedfew.runs import reading
+from fedfew.runs.alarms import alarms
+from fedfew.runs.run import Run
+from fedfew.runs.session import reopen
+from fedfew.runtime.record import RoundRecord
+from fedfew.studies.compare import compare
+
+
+def lost(client: int, code: str) -> dict[str, Any]:
+    return {"client": client, "code": code, "reason": "so it was"}
+
+
+def test_an_older_folder_is_read_with_todays_keys(tmp_path: Path) -> None:
+    older = {"round": 1, "accuracy": 0.5, "norm_clients": 2.0, "rejected": [lost(3, "E411"), lost(1, "E404")]}
+    (read,) = Run.open(written_run(tmp_path / "run", [older])).rounds
+    assert read["norm_step"] == 2.0
+    assert [fault["client"] for fault in read["rejected"]] == [1]
+    assert [fault["client"] for fault in read["missing"]] == [3]
+    assert (read["loss"], read["cohort"], read["seconds"], read["skipped"]) == (None, [], {}, False)
+
+
+def test_of_a_file_that_grew_only_the_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written_run(tmp_path / "run", [record(n) for n in range(1, 101)], rounds=200)
+    parsed, parse = list[int](), reading._records
+    monkeypatch.setattr(reading, "_records", lambda lines, place: parsed.append(len(lines)) or parse(lines, place))
+    run = Run.open(path)
+    assert len(run.rounds) == 100
+    with (path / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(record(101)) + "\n" + json.dumps(record(102))[:20])
+    assert len(run.rounds) == 100, "a run is seen as it was"
+    assert len(run.again().rounds) == 101, "the line that is being written does not count"
+    assert parsed == [100, 1]
+
+
+def test_a_file_that_was_put_back_is_read_anew(tmp_path: Path) -> None:
+    path = written_run(tmp_path / "run", [record(n) for n in (1, 2, 3)], rounds=5)
+    run = Run.open(path)
+    assert run.done == 3
+    (path / "new").write_text("".join(json.dumps(record(n, accuracy=0.9)) + "\n" for n in (1, 2)))
+    (path / "new").replace(path / "rounds.jsonl")
+    assert [r["accuracy"] for r in run.again().rounds] == [0.9, 0.9]
+
+
+class Counted(list[RoundRecord]):
+    """Records that count how often they are looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        for one in super().__iter__():
+            self.looks += 1
+            yield one
+
+    def __getitem__(self, place: Any) -> Any:
+        self.looks += len(range(*place.indices(len(self)))) if isinstance(place, slice) else 1
+        return super().__getitem__(place)
+
+
+def test_alarms_look_at_every_round_once(tmp_path: Path) -> None:
+    records = [record(n, coverage=0.5, pseudo_classes=[10] * 10) for n in range(1, 301)]
+    counted = Counted(Run.open(written_run(tmp_path / "run", records, rounds=300)).rounds)
+    assert alarms(counted) == []
+    assert counted.looks == 300
+
+
+def test_labels_of_other_widths_do_not_break_the_alarms(tmp_path: Path) -> None:
+    widths = [record(n, coverage=0.5, pseudo_classes=[30] * (10 if n % 2 else 3)) for n in range(1, 9)]
+    assert alarms(Run.open(written_run(tmp_path / "run", widths)).rounds) == []
+
+
+def test_a_second_look_at_the_library_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(5):
+        written_run(tmp_path / f"run{n}", [record(1)], seed=n)
+    read: list[str] = []
+    for name in ("read_config", "read_json", "read_rounds"):
+        real = getattr(reading, name)
+        monkeypatch.setattr(
+            reading, name, lambda place, *more, real=real: read.append(place.parent.name) or real(place, *more)
+        )
+    library = Library(tmp_path.resolve())
+    first = library.some(list(library.paths()), whole=True)
+    assert set(read) == {f"run{n}" for n in range(5)}
+    read.clear()
+    assert library.some(list(library.paths()), whole=True) == first and read == []
+    with (tmp_path / "run3" / "rounds.jsonl").open("a") as file:
+        file.write(json.dumps(record(2)) + "\n")
+    library.some(list(library.paths()), whole=True)
+    assert set(read) == {"run3"}
+
+
+def test_a_long_curve_is_drawn_by_its_outline(tmp_path: Path) -> None:
+    records = [record(n, accuracy=0.9 if n == 4321 else 0.5) for n in range(1, 5001)]
+    figure = accuracy(Run.open(written_run(tmp_path / "run", records, rounds=5000)))
+    drawn = plot(figure)["data"][0]
+    assert len(drawn["x"]) <= MOST_POINTS
+    assert 0.9 in drawn["y"], "a peak of one round is kept"
+    assert (drawn["x"][0], drawn["x"][-1]) == (1, 5000)
+
+
+def test_a_run_that_goes_back_behind_its_end_is_not_finished(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run")
+    assert run.finished
+    newest = max((run.path / "checkpoints").glob("round-*.json"))
+    newest.write_text("{}")
+    session = reopen(run.path, lambda fault: None)
+    assert not Run.open(run.path).finished
+    for _ in session.advance():
+        pass
+    assert Run.open(run.path).summary["model_sha256"] == run.summary["model_sha256"]
+
+
+def test_a_finished_run_is_compared_by_its_summary_alone(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run")
+    whole = Run.open(run.path)
+    expected = whole.with_(finished=False).accuracies
+    assert (whole.accuracies, whole.done) == (expected, 2)
+    assert whole.traffic("bytes_up") == sum(r["bytes_up"] for r in whole.rounds) / 2
+    (run.path / "rounds.jsonl").unlink()
+    assert Run.open(run.path).accuracies == expected
+
+
+def test_arms_with_another_server_recipe_are_a_pair(tmp_path: Path) -> None:
+    found = compare([flat(0.5, server__epochs=15), flat(0.4, server__epochs=40, method__name="server-only")])
+    gains = {row.key["method.name"]: row.difference for row in found.rows}
+    assert gains["fedmix"] is not None and gains["fedmix"].mean == pytest.approx(0.1)
+    assert any("another server recipe" in note for note in found.notes)
+
+
+def test_a_run_is_a_table_and_a_picture_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run.open(written_run(tmp_path / "<b>", [record(1), record(2, accuracy=0.25)], rounds=2))
+    assert "&lt;b&gt;" in run._repr_html_() and "25.0 %" in run._repr_html_()
+    pytest.importorskip("pandas")
+    table = run.to_frame()
+    assert list(table.index) == [1, 2] and list(table["accuracy"]) == [0.1, 0.25]
+    assert list(table["seconds/server"]) == [0.1, 0.1]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(FedfewError, match="E112"):
+        run.to_frame()
