@@ -54,7 +54,7 @@ def difference(first: ArmResult, second: ArmResult) -> Interval | None:
 def between(
     first: ArmResult, second: ArmResult, measure: Callable[[Run], float | None], *, sampled: bool = False
 ) -> Interval | None:
-    """The mean difference of a measure with the same seeds; ``sampled``: an accuracy, whose error is known from one seed."""
+    """The mean difference of a measure with the same seeds; ``sampled``: an accuracy, whose error one seed shows."""
     a, b = first.by_seeds(measure), second.by_seeds(measure)
     gaps, both = differences(a, b), a.keys() & b.keys()
     if not gaps:
