@@ -9,15 +9,16 @@ if TYPE_CHECKING:
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
     from fedfew.methods.mixing import mix
-    from fedfew.runs.run import Experiment, Run, predict
+    from fedfew.runs.experiment import Experiment, predict
+    from fedfew.runs.run import Run
     from fedfew.training.vote import vote
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Experiment": "fedfew.runs.run",
+    "Experiment": "fedfew.runs.experiment",
     "Run": "fedfew.runs.run",
-    "predict": "fedfew.runs.run",
+    "predict": "fedfew.runs.experiment",
     "fedfreq_weights": "fedfew.aggregators.weighted",
     "mix": "fedfew.methods.mixing",
     "vote": "fedfew.training.vote",

@@ -11,7 +11,8 @@ from tests.contract.runs import TINY, tiny_rounds
 from fedfew.build.parts import federation_of
 from fedfew.config.schema import Config, load
 from fedfew.core.errors import CODES, FedfewError
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
 
 OWN = "tests.config.own_parts"

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.flower.cluster import Cluster, alive, descendants, eventually
 from tests.flower.conftest import TINY
 
-from fedfew.runs.run import Experiment
+from fedfew.runs.experiment import Experiment
 
 HOOK = """
 import os, sys

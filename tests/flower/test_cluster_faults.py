@@ -8,7 +8,8 @@ import pytest
 import torch
 from tests.flower.cluster import Cluster, alive, cluster, descendants, eventually, named
 
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from tests.data.digit_folders import write_digits
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run
-from fedfew.runs.run import Experiment
+from fedfew.runs.experiment import Experiment
 
 SHORT = [
     word

@@ -21,7 +21,8 @@ from fedfew.interface import progress
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
 from fedfew.runs.session import start
 
 Capture = pytest.CaptureFixture[str]

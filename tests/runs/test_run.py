@@ -39,7 +39,12 @@ def test_an_older_folder_is_read_with_todays_keys(tmp_path: Path) -> None:
 def test_of_a_file_that_grew_only_the_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written_run(tmp_path / "run", [record(n) for n in range(1, 101)], rounds=200)
     parsed, parse = list[int](), reading._records
-    monkeypatch.setattr(reading, "_records", lambda lines, place: parsed.append(len(lines)) or parse(lines, place))
+
+    def counting(lines: list[bytes], place: Path) -> list[RoundRecord]:
+        parsed.append(len(lines))
+        return parse(lines, place)
+
+    monkeypatch.setattr(reading, "_records", counting)
     run = Run.open(path)
     assert len(run.rounds) == 100
     with (path / "rounds.jsonl").open("a") as file:
@@ -89,11 +94,16 @@ def test_a_second_look_at_the_library_reads_no_file(tmp_path: Path, monkeypatch:
     for n in range(5):
         written_run(tmp_path / f"run{n}", [record(1)], seed=n)
     read: list[str] = []
+
+    def counted(real: Any) -> Any:
+        def reads(place: Path, *more: Any) -> Any:
+            read.append(place.parent.name)
+            return real(place, *more)
+
+        return reads
+
     for name in ("read_config", "read_json", "read_rounds"):
-        real = getattr(reading, name)
-        monkeypatch.setattr(
-            reading, name, lambda place, *more, real=real: read.append(place.parent.name) or real(place, *more)
-        )
+        monkeypatch.setattr(reading, name, counted(getattr(reading, name)))
     library = Library(tmp_path.resolve())
     first = library.some(list(library.paths()), whole=True)
     assert set(read) == {f"run{n}" for n in range(5)}

@@ -16,9 +16,10 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.runs.environment import fingerprint
+from fedfew.runs.experiment import Experiment, predict
 from fedfew.runs.folder import RunFolder
 from fedfew.runs.model_file import first_weights
-from fedfew.runs.run import Experiment, Run, predict
+from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 
 

@@ -1,8 +1,8 @@
-"""A run in Python: load an experiment, run it, open a run folder, read its parts, use its model."""
+"""A run in Python: open a run folder, read its parts, use its model. Reading needs no torch."""
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -30,49 +30,13 @@ from fedfew.runtime.record import RoundRecord
 
 if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is asked for
     from pandas import DataFrame
-    from torch import Tensor, nn
+    from torch import nn
 
-    from fedfew.build.features import Report
     from fedfew.config.schema import Config
     from fedfew.core.network import Network
-    from fedfew.runs.session import Session
 
 BOUNDS = ("server-only", "all-labels")
 State = Literal["starting", "running", "finished", "stopped"]
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A checked config, ready to run."""
-
-    config: "Config"
-
-    @staticmethod
-    def load(source: str | Path | dict[str, Any], overrides: Mapping[str, Any] | None = None) -> "Experiment":
-        """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
-        from fedfew.config.schema import load
-
-        return Experiment(load(source, overrides))
-
-    def start(self, out: str | Path | None = None, command: str = "", report: "Report | None" = None) -> "Session":
-        """A session whose rounds are pulled with ``advance()``.
-
-        ``report(done, total)`` is called while features are computed.
-        """
-        from fedfew.runs.session import start
-
-        return start(self.config, out, command, report)
-
-    def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
-        """Run, giving each round's record as it is done."""
-        yield from self.start(out).advance()
-
-    def run(self, out: str | Path | None = None) -> "Run":
-        """Run to the end."""
-        session = self.start(out)
-        for _ in session.advance():
-            pass
-        return Run(session.folder)
 
 
 @dataclass(frozen=True, eq=False)
@@ -337,17 +301,3 @@ def read_all(folder: Path) -> tuple[list[Run], list[FedfewError]]:
 def name_below(folder: Path, path: Path) -> str:
     """A run's way from a folder; the folder's own name if it is the run."""
     return path.resolve().name if path == folder else path.relative_to(folder).as_posix()
-
-
-def predict(run: Run | str | Path, images: "Tensor") -> "Tensor":
-    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one)."""
-    import torch
-
-    run = run if isinstance(run, Run) else Run.open(run)
-    shape = tuple(run.about_model()["shape"])
-    batch = images[None] if images.ndim == 3 else images
-    if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
-        raise FedfewError(
-            "E204", "images", f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
-        )
-    return run.network().probabilities(batch)

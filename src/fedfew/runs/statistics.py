@@ -7,6 +7,8 @@ from functools import cache
 from statistics import fmean
 from typing import TypeVar
 
+from scipy.special import stdtrit
+
 Key = TypeVar("Key")
 BEYOND = 2.0
 """Standard errors on either side of a value whose error is known from elsewhere, such as the number of test images."""
@@ -52,8 +54,6 @@ class Interval:
 
 @cache
 def _student(n: int) -> float:
-    from scipy.special import stdtrit
-
     return float(stdtrit(n - 1, 0.975))
 
 

@@ -12,8 +12,9 @@ from fedfew.interface.console import err, out, percent, print_json
 from fedfew.interface.options import Json
 from fedfew.interface.progress import follow
 from fedfew.interface.report import write_report
+from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import new_folder
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.run import Run
 
 METHODS: dict[str, dict[str, Any]] = {
     "server-only": {},

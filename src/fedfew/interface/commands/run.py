@@ -12,7 +12,8 @@ from fedfew.interface.console import err, out, percent, print_json, size, warn
 from fedfew.interface.options import Anyway, Config, Json, Out, Scale, Set
 from fedfew.interface.progress import follow
 from fedfew.interface.reading import counting
-from fedfew.runs.run import Experiment, Run
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen
 
 
