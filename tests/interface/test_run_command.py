@@ -76,7 +76,7 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
 
 def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")
-    scores = [f"{100 * (record['accuracy'] or 0):.1f} %" for record in Run.open(tmp_path / "run").rounds]
+    scores = [f"{100 * (record['accuracy'] or 0.0):.1f} %" for record in Run.open(tmp_path / "run").rounds]
     lines = [line.partition(",")[0] for line in said.err.splitlines() if line.startswith("round ")]
     assert lines == [f"round {i}/2: accuracy {score}" for i, score in enumerate(scores, 1)]
 

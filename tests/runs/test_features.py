@@ -26,6 +26,7 @@ from fedfew.objectives import OBJECTIVES
 from fedfew.runs.experiment import Experiment, predict
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
+from fedfew.runtime.record import left_out
 
 FIRST = {"model": {"name": "efficientnet-lite0", "size": 32, "views": 3}}
 """32 pixels, so that an image takes a millisecond."""
@@ -223,7 +224,7 @@ def test_every_method_runs_on_features(method: str) -> None:
     rounds = tiny_rounds(config)
     assert len(rounds) == 2
     for state, record in rounds:
-        assert not record["rejected"] and not record["skipped"]
+        assert not left_out(record) and not record["skipped"]
         assert bool(torch.isfinite(state.omega).all())
     assert not torch.equal(rounds[1][0].omega, assemble(config).network.snapshot())
 
@@ -233,7 +234,7 @@ def test_every_objective_runs_on_features(objective: str) -> None:
     known = settings_for("objective", objective)
     settings = {"name": objective} | ({"threshold": 0.05} if "threshold" in known else {})
     rounds = tiny_rounds(load(TINY | FIRST | {"method": {"name": "fedavg"}, "objective": settings}))
-    assert not any(record["rejected"] for _, record in rounds)
+    assert not any(left_out(record) for _, record in rounds)
 
 
 @pytest.mark.parametrize(

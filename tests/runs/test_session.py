@@ -135,7 +135,7 @@ def test_a_session_that_was_overtaken_does_not_go_back(stopped: Path, undisturbe
     late = reopen(folder, quiet)
     resume(folder)
     before = everything(folder)
-    with pytest.raises(FedfewError, match=r"E306.*gone on with it meanwhile"):
+    with pytest.raises(FedfewError, match=r"E306.*continued it meanwhile"):
         next(late.advance())
     assert everything(folder) == before
     assert model_hash(folder) == model_hash(undisturbed)

@@ -74,9 +74,7 @@ class FedMoments(Method):
     label_weight: Annotated[NonNegative, Doc("κ: images without label that one label outweighs in a class mean")] = 50.0
     evidence: Annotated[Positive, Doc("images a class whose mean the prior shrinks like")] = 30.0
     steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
-    settled: Annotated[
-        Fraction, Doc("EM stops when fewer images change class than this, or more than before")
-    ] = 0.02
+    settled: Annotated[Fraction, Doc("EM stops when fewer images change class than this, or more than before")] = 0.02
     survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, if there are as many")] = 8000
     hear: Annotated[Fraction, Doc("images heard, over rounds, before a step of EM, as a share of those surveyed")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fednova": SUMS, "fltrust": SUMS, "status": SUMS}
@@ -219,9 +217,7 @@ class FedMoments(Method):
         counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
         del extra["heard"], extra["sums"]
         before = float(extra.get("moved", scalar(2.0)))
-        if (
-            moved >= before
-        ):  # what is left is noise and drift: the step before was the last
+        if moved >= before:  # what is left is noise and drift: the step before was the last
             return replace(state, extra=extra | {"done": scalar(1.0)}, metrics={"moved": moved, "settled": 1.0})
         omega, strength = self._model(extra, site, counts, moments)
         extra |= self._m_step(extra, site, counts, moments, curve)

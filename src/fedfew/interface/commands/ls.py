@@ -21,7 +21,7 @@ def ls(
     for path in find_runs(folder):
         try:
             run = Run.open(path)
-            state, done, accuracy = run.state, run.done, run.accuracy("last")
+            _, state, done, accuracy = run.document, run.state, run.done, run.accuracy("last")
         except FedfewError as fault:
             rows.append({"run": str(path), "state": f"unreadable ({fault.code})"})
             continue
