@@ -8,10 +8,17 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import flwr.proto.node_pb2
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedfew.build.parts import Parts, sites_of
@@ -24,6 +31,7 @@ from fedfew.deploy.flower.frames import Parts as RawParts
 from fedfew.deploy.flower.server_app import SERVERAPP, relay
 from fedfew.deploy.flower.warm_site import WarmSite, serve
 from fedfew.deploy.site import trial_site
+from fedfew.runtime.gate import reply_limit
 
 PATIENT = Timeouts(timeout=30.0, wait=2.0)
 Answer = Callable[[Mapping[str, Any], RawParts], tuple[dict[str, Any], RawParts]]
@@ -48,14 +56,16 @@ class LoopGrid(Grid):
         self.spoil: Callable[[int, Message], Message | None] = lambda node, reply: reply
         self.held: dict[str, Message] = {}
         self.pushed: list[tuple[int, str, float]] = []
+        self.objects: dict[str, bytes] = {}
+        self.confirmed: list[str] = []
+        self.node = flwr.proto.node_pb2.Node(node_id=1)
 
     def set_run(self, run: Any) -> None:
         """Not used."""
 
     @property
     def run(self) -> Any:
-        """Not used."""
-        raise NotImplementedError
+        return SimpleNamespace(run_id=1)
 
     def create_message(self, *args: Any, **options: Any) -> Message:
         """Deprecated by Flower."""
@@ -91,7 +101,28 @@ class LoopGrid(Grid):
             return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(id_) for id_ in list(message_ids) if id_ in self.replies]
+        """Not used: replies are pulled object by object, within a budget."""
+        raise NotImplementedError
+
+    @property
+    def _runtime_client(self) -> "LoopGrid":
+        return self
+
+    def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802 - Flower's name
+        """Announce the replies that are there, as the SuperLink does."""
+        found = [self.replies.pop(id_) for id_ in request.message_ids if id_ in self.replies]
+        for reply in found:
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.objects |= {id_: one.deflate() for id_, one in get_all_nested_objects(reply).items()}
+        protos = [message_to_proto(remove_content_from_message(reply)) for reply in found]
+        return PullAppMessagesResponse(messages_list=protos, message_object_trees=map(get_object_tree, found))
+
+    def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802 - Flower's name
+        content = self.objects.get(request.object_id)
+        return PullObjectResponse(object_found=True, object_available=content is not None, object_content=content)
+
+    def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802 - Flower's name
+        self.confirmed.append(request.message_object_id)
 
 
 @dataclass
@@ -117,7 +148,7 @@ def loop(
     timeouts: Timeouts = PATIENT,
     answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
     keys: bool = True,
-    limit: int = LIMIT,
+    limit: int = 0,
 ) -> Iterator[Loop]:
     """A fleet over a loop; ``answers`` replaces what a site does with a message."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
@@ -150,7 +181,14 @@ def loop(
         names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
         members = Membership([f"site{i}" for i in range(sites)], parts.config["clients"], names)
         score = sites_of(parts.config, parts.federation, parts.network).score
-        fleet = FlowerFleet(connection, members, run_description(parts, "run"), timeouts, score, limit)
+        fleet = FlowerFleet(
+            connection,
+            members,
+            run_description(parts, "run"),
+            timeouts,
+            score,
+            limit or reply_limit(parts.wire.reply_schema(parts.network.layout)),
+        )
         found.append(Loop(fleet, grid, folder, warm))
         stack.callback(fleet.close)
         yield found[0]

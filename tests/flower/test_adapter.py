@@ -18,6 +18,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.deploy.flower.answers import read_answers
 from fedfew.deploy.flower.fleet import Timeouts
+from fedfew.deploy.flower.heads import ContentError, parse_head
 from fedfew.deploy.flower.records import from_content, to_content
 from fedfew.deploy.flower.warm_site import Memory, WarmSite
 from fedfew.runtime.record import RoundRecord, left_out
@@ -154,8 +155,13 @@ def spoiling(change: Callable[[dict[str, Any]], Any]) -> Callable[[WarmSite], An
     return make
 
 
+def _codes(reply: dict[str, Any], code: str) -> None:
+    reply["answers"] = [{"client": answer["client"], "code": code} for answer in reply["answers"]]
+
+
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another round": (lambda reply: reply.update(round=7), "E415"),
+    "text for a round": (lambda reply: reply.update(round="0"), "E415"),
     "another run": (lambda reply: reply.update(run="older"), "E415"),
     "no answers": (lambda reply: reply.pop("answers"), "E401"),
     "answers of others": (lambda reply: [a.update(client=a["client"] + 1) for a in reply["answers"]], "E401"),
@@ -165,11 +171,29 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "metrics without end": (lambda reply: [a.update(metrics={"steps": 10**400}) for a in reply["answers"]], "E401"),
     "clients in halves": (lambda reply: [a.update(client=float(a["client"])) for a in reply["answers"]], "E401"),
     "endless shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [1e999]) for a in reply["answers"]], "E402"),
-    "too deep": (lambda reply: reply.update(more=json.loads("[" * 500 + "]" * 500)), "E401"),
-    "no index": (lambda reply: [a.pop("tensors") for a in reply["answers"]], "E402"),
+    "a long key": (lambda reply: reply.update({"k" * 3_000_000: 1}), "E405"),
+    "a long key in the metrics": (
+        lambda reply: [a["metrics"].update({"k" * 999: 1}) for a in reply["answers"]],
+        "E401",
+    ),
+    "9,000 metrics": (
+        lambda reply: [a.update(metrics={f"m{i}": 1 for i in range(9_000)}) for a in reply["answers"]],
+        "E405",
+    ),
+    "one tensor many times": (
+        lambda reply: [
+            a.update(tensors=dict.fromkeys(map(str, range(99)), a["tensors"]["psi"])) for a in reply["answers"]
+        ],
+        "E405",
+    ),
+    "a field of its own": (lambda reply: [a.update(note="x") for a in reply["answers"]], "E401"),
+    "no index": (lambda reply: [a.pop("tensors") for a in reply["answers"]], "E401"),
     "wrong shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [3, -1]) for a in reply["answers"]], "E402"),
     "wrong type": (lambda reply: [a["tensors"]["psi"].__setitem__(2, "int32") for a in reply["answers"]], "E403"),
-    "code of its own": (lambda reply: [a.update(code="E999", reason="x") for a in reply["answers"]], "E408"),
+    "code of its own": (lambda reply: _codes(reply, "E999"), "E408"),
+    "a code with words": (lambda reply: _codes(reply, "E417 \x1b[31mhello"), "E408"),
+    "another site's refusal": (lambda reply: _codes(reply, "E417.privacy"), "E417"),
+    "only a code": (lambda reply: [reply.clear(), reply.update(code="E409")], "E409"),
 }
 
 
@@ -193,7 +217,7 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_decoded(tiny: Tiny) ->
 
         return answer
 
-    with loop(parts, answers={1: swollen}, limit=2 << 20) as network:
+    with loop(parts, answers={1: swollen}) as network:
         _, records = rounds_of(parts, network.fleet, 1)
     assert rejected(records) == {1: ["E405"] * 3}
 
@@ -315,8 +339,8 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
     with loop(parts, sites=1) as network:
 
         def spoil(node: int, reply: Message) -> Message:
-            head, content = from_content(reply.content, 1 << 30)
-            for answer in head["answers"]:
+            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            for answer in json.loads(text)["answers"]:
                 for name, (part, _, _) in answer["tensors"].items():
                     raw = content[part]
                     left.append((answer["client"], name, hashlib.sha256(raw).hexdigest(), len(raw)))
@@ -329,7 +353,9 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
     assert [(e["client"], e["tensor"], e["sha256"], e["bytes"]) for e in tensors] == left
     assert {tuple(line["shape"]) for line in tensors} == {(parts.network.layout.size,)}
     assert {line["round"] for line in tensors} == {1, 2} and {line["dtype"] for line in tensors} == {"float32"}
-    assert sum("examples" in line for line in lines) == 12
+    assert [answer["client"] for line in lines for answer in line.get("message", {}).get("answers", [])] == [
+        *range(6)
+    ] * 2
 
 
 def test_pixels_never_leave(tiny: Tiny) -> None:
@@ -344,8 +370,8 @@ def test_pixels_never_leave(tiny: Tiny) -> None:
         network.sites[0].build = lambda head: _with_images(ready(head), canary)
 
         def spoil(node: int, reply: Message) -> Message:
-            head, content = from_content(reply.content, 1 << 30)
-            sent.extend(json.dumps(head).encode() + b"".join(content.values()))
+            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            sent.extend(text.encode() + b"".join(content.values()))
             return reply
 
         network.grid.spoil = spoil
@@ -381,10 +407,11 @@ def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny)
     with loop(parts, answers={1: older}) as network:
         _, records = rounds_of(parts, network.fleet, 1)
         assert rejected(records) == {1: ["E417"] * 3}
-        assert "0.0.1" in left_out(records[0])[0]["reason"]
+        reason = left_out(records[0])[0]["reason"]
+        assert "version" in reason and "0.0.1" not in reason
         sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
         head |= network.fleet._description
-        assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417"
+        assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417.client"
 
 
 NOISE = st.recursive(
@@ -410,31 +437,54 @@ def test_whatever_a_site_says_every_client_gets_one_verdict(data: st.DataObject)
                 place[key] = data.draw(NOISE)
                 break
             place = place[key]
-    said = list(read_answers("r", 5, [1, 4], {"head": head}, {"0": memoryview(bytes(8))}))
+    said = list(read_answers("r", 5, [1, 4], json.dumps(head), {"0": memoryview(bytes(8))}, 1 << 20))
     first = [one for one in said if not (isinstance(one, Missing) and one.code == "E414")]
     assert sorted(one.client for one in first) == [1, 4]
 
 
-def test_a_head_that_is_too_deep_or_too_long_is_refused() -> None:
+def test_a_head_that_is_too_deep_too_long_or_no_table_is_refused() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000, '"' + "x" * 999_999 + '"', "[]", "1e999", "", 7, None):
+        with pytest.raises(ContentError):
+            parse_head(text, 600_000)
+
+
+RECORD: dict[str, Any] = {"json": "{}", "names": ["a", "b"], "sizes": [1, 2], "small": b"123"}
+ODD_RECORDS: dict[str, dict[str, Any]] = {
+    "text for bytes": {"small": "123"},
+    "a number for text": {"json": 5},
+    "negative sizes": {"sizes": [5, -2]},
+    "sizes in halves": {"sizes": [1.5, 1.5]},
+    "sizes of truth": {"sizes": [True, True]},
+    "more than there is": {"sizes": [1, 2**62]},
+    "a long name": {"names": ["a", "k" * 999]},
+    "one name twice": {"names": ["a", "a"]},
+    "numbers for names": {"names": [1, 2]},
+    "a field more": {"more": 1},
+    "a long head": {"json": "x" * 999},
+    "too many bytes": {"sizes": [1, 99_998], "small": bytes(99_999)},
+}
+
+
+@pytest.mark.parametrize("change", ODD_RECORDS.values(), ids=ODD_RECORDS)
+def test_a_record_that_is_not_ours_is_refused(change: dict[str, Any]) -> None:
     from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
-    for text, limit in (
-        ("[" * 100_000, 1 << 20),
-        ('{"a":' * 30 + "1" + "}" * 30, 1 << 20),
-        ('"' + "x" * 999 + '"', 99),
-    ):
-        record: Any = {"json": text, "order": [], "names": [], "sizes": [], "small": b""}
-        with pytest.raises(ValueError, match=r"too deep|limit|not a fedfew message"):
-            from_content(RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord({})}), limit)
+    def content(record: dict[str, Any]) -> RecordDict:
+        return RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord({})})
+
+    assert from_content(content(RECORD), 5_000, 500) == ("{}", {"a": b"1", "b": b"23"})
+    with pytest.raises(ContentError):
+        from_content(content(RECORD | change), 5_000, 500)
 
 
-def test_records_keep_order_and_refuse_what_is_not_theirs() -> None:
-    parts = {"b": bytes(100_000), "a": b"12", "c": b""}
-    head, back = from_content(to_content({"x": 1}, parts), 1 << 20)
-    assert head == {"x": 1} and back == parts and list(back) == list(parts)
-    with pytest.raises(ValueError, match="limit"):
-        from_content(to_content({}, parts), 50_000)
-    from flwr.app import ConfigRecord, RecordDict
+def test_records_keep_all_parts_and_refuse_what_is_not_theirs() -> None:
+    parts = {"b": bytes(100_000), "a": b"12", "c": b""} | {f"s{i}": bytes(60_000) for i in range(9)}
+    text, back = from_content(to_content({"x": 1}, parts), 1 << 20, 100)
+    assert json.loads(text) == {"x": 1} and back == parts
+    with pytest.raises(ContentError, match="limit"):
+        from_content(to_content({}, parts), 50_000, 100)
+    from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-    with pytest.raises(ValueError, match="not a fedfew message"):
-        from_content(RecordDict({"head": ConfigRecord({"json": "{}"})}), 100)
+    for other in (RecordDict(), RecordDict({"head": ConfigRecord({"json": "{}"})}), RecordDict({"m": MetricRecord()})):
+        with pytest.raises(ContentError, match="not a fedfew message"):
+            from_content(other, 100, 100)

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import shutil
+import socket
 import ssl
 import subprocess
 import sysconfig
@@ -12,9 +13,10 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
-from tests.flower.cluster import FEDFEW, Cluster, cluster, eventually
+from tests.flower.cluster import FEDFEW, Cluster, cluster, eventually, named
+from tests.flower.test_front import signed
 
-from fedfew.deploy.certificates import site_key
+from fedfew.deploy.certificates import Pair, site_key
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 from fedfew.runtime.record import left_out
@@ -36,13 +38,15 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield found
 
 
-def answer(network: Cluster, method: str, path: str, body: bytes = b"", ca: Path | None = None) -> int:
+def answer(
+    network: Cluster, method: str, path: str, ca: Path | None = None, headers: dict[str, str] | None = None
+) -> int:
     """Status of a request to the front, over TLS."""
     context = ssl.create_default_context(cafile=ca or network.plan.ca)
     connection = http.client.HTTPSConnection("127.0.0.1", network.plan.port, timeout=20, context=context)
     with contextlib.closing(connection):
         try:
-            connection.request(method, path, body=body, headers={"content-type": "application/x-protobuf"})
+            connection.request(method, path, headers={"content-type": "application/x-protobuf"} | (headers or {}))
             return connection.getresponse().status
         except ConnectionError:
             return 0
@@ -126,7 +130,49 @@ def test_control_calls_do_not_pass_the_front_but_reach_the_superlink(network: Cl
     with contextlib.closing(connection):
         connection.request("POST", "/v1/control/list-nodes", headers={"content-type": "application/x-protobuf"})
         assert connection.getresponse().status not in (403, 404)
-    assert answer(network, "POST", "/v1/fleet/pull-messages") not in (0, 403, 404)
+    assert answer(network, "POST", "/v1/fleet/pull-messages") == 400
+
+
+def memory_of(pid: int) -> int:
+    """Bytes a process has in memory."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) * 1024
+
+
+def test_who_has_no_key_can_neither_fill_the_front_nor_keep_sites_out(network: Cluster) -> None:
+    """30 unfinished bodies of 60 MB and 1,010 half-sent heads; a site's key works all the while."""
+    (front,) = named(network.started[0].pid, "fedfew.deploy.flower.front")
+    context = ssl.create_default_context(cafile=network.plan.ca)
+    held: list[ssl.SSLSocket] = []
+
+    def hold(content: bytes) -> None:
+        with contextlib.suppress(OSError):
+            plain = socket.create_connection(("127.0.0.1", network.plan.port), timeout=20)
+            end = context.wrap_socket(plain, server_hostname="localhost")
+            held.append(end)
+            end.settimeout(2)
+            end.sendall(content)
+
+    before = memory_of(front)
+    head = b"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-length: 62914560\r\n"
+    try:
+        for _ in range(30):
+            hold(head + b"\r\n" + bytes(1 << 20))
+        for number in range(1010):
+            hold(head)
+            if number % 200 == 0:
+                start = monotonic()
+                assert answer(network, "GET", "/fedfew") == 200
+                assert monotonic() - start < 10
+        assert memory_of(front) - before < 64 << 20
+        bundle = open_bundle(network.folder / "net" / "bundles" / "b.tar", network.folder / "signed")
+        headers = signed(Pair((bundle.folder / "site.pub").read_bytes(), bundle.key.read_bytes()))
+        assert answer(network, "POST", "/v1/fleet/get-run", headers=headers) not in (0, 400, 403, 503)
+        assert answer(network, "POST", "/v1/fleet/get-run") == 400
+    finally:
+        for end in held:
+            end.close()
+    assert "offline" not in network.started[1].errors()
 
 
 def test_flowers_own_command_line_gets_nothing_through_the_front(network: Cluster, tmp_path: Path) -> None:

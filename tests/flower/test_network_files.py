@@ -1,6 +1,5 @@
 """Certificates, bundles, folders, the front and the supervisor: what of a network needs no Flower process."""
 
-import asyncio
 import io
 import os
 import signal
@@ -13,16 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
 
-import httpx
 import numpy as np
 import pytest
 from cryptography import x509
 from PIL import Image
-from starlette.applications import Starlette
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy import certificates, processes
-from fedfew.deploy.flower.front import front
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
 from fedfew.deploy.site_images import count_images, load_images, read_npz
@@ -150,47 +146,6 @@ def test_images_of_a_site(tmp_path: Path) -> None:
     Image.fromarray(np.full((9, 9, 3), 7, np.uint8)).save(tmp_path / "folder" / "x.png")
     assert "2 files" in count_images(tmp_path / "folder")
     assert load_images(tmp_path / "folder", (3, 8, 8)).unique().tolist() == [7]
-
-
-def request(app: Starlette, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
-    async def send() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="https://front") as client:
-            return await client.request(method, path, content=content, headers=headers)
-
-    return asyncio.run(send())
-
-
-def test_the_front_passes_the_fleet_api_and_nothing_else() -> None:
-    seen: list[tuple[str, str, bytes, str]] = []
-
-    def superlink(request: httpx.Request) -> httpx.Response:
-        seen.append((request.method, request.url.path, request.content, request.headers.get("signature", "")))
-        return httpx.Response(200, content=b"answer", headers={"x-node": "1"})
-
-    inner = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://127.0.0.1:1")
-    app = front(inner, {"fedfew": "0.1.0"}, limit=100)
-    passed = request(app, "POST", "/v1/fleet/pull-messages", b"question", signature="s")
-    assert (passed.status_code, passed.content, passed.headers["x-node"]) == (200, b"answer", "1")
-    assert seen == [("POST", "/v1/fleet/pull-messages", b"question", "s")]
-    assert request(app, "GET", "/fedfew").json()["fedfew"] == "0.1.0"
-    assert request(app, "POST", "/v1/fleet/push-object", bytes(101)).status_code == 413
-    refused = [
-        ("POST", "/v1/control/start-run"), ("POST", "/v1/control/register-node"), ("POST", "/v1/runtime/acquire-task"),
-        ("GET", "/v1/fleet/pull-messages"), ("PUT", "/v1/fleet/pull-messages"), ("GET", "/health"), ("GET", "/docs"),
-        ("POST", "/v1/fleet/../control/start-run"), ("POST", "/v1/fleet/..%2fcontrol%2fstart-run"), ("GET", "/"),
-        ("POST", "/v1/fleet/unknown"), ("POST", "//v1/fleet/pull-messages"), ("POST", "/V1/FLEET/pull-messages"),
-    ]  # fmt: skip
-    for method, path in refused:
-        assert request(app, method, path).status_code in (403, 405), path
-    assert len(seen) == 1
-
-
-def test_the_front_says_503_while_the_superlink_is_away() -> None:
-    def away(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
-    inner = httpx.AsyncClient(transport=httpx.MockTransport(away), base_url="https://127.0.0.1:1")
-    assert request(front(inner, {}), "POST", "/v1/fleet/pull-messages").status_code == 503
 
 
 def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:

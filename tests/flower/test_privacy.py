@@ -15,7 +15,8 @@ from fedfew.config.method import method_of
 from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientSite, Payload
+from fedfew.core.types import ClientSite, Expected, Payload, Trained
+from fedfew.deploy.budget import PrivacyBudget, epsilon_of
 from fedfew.deploy.fleet import run_description
 from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.flower.warm_site import WarmSite
@@ -111,9 +112,12 @@ def images(tmp_path: Path, tiny: Tiny) -> Path:
     return tmp_path / "own.npz"
 
 
-def real(state: Path, images: Path, min_noise: float = 0.0, max_clip: float = 0.0) -> WarmSite:
-    state.mkdir()
-    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, secret_of(state))
+def real(
+    state: Path, images: Path, min_noise: float = 0.0, max_clip: float = 0.0, max_epsilon: float = 0.0
+) -> WarmSite:
+    state.mkdir(exist_ok=True)
+    budget = PrivacyBudget(state / "privacy.json", max_epsilon)
+    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, secret_of(state), budget=budget)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:
@@ -173,8 +177,7 @@ def test_a_site_can_insist_on_privacy(
     parts = tiny(**given)
     site = real(tmp_path / "s", images, **wanted)
     reply, up = site.answer(*message(parts, parts.network.snapshot()))
-    assert reply["answers"][0]["code"] == "E417" and "this site wants" in reply["answers"][0]["reason"] and not up
-    assert not (tmp_path / "s" / "ledger.jsonl").exists()
+    assert reply["answers"] == [{"client": 1, "code": "E417.privacy"}] and not up
 
 
 def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_path: Path) -> None:
@@ -182,4 +185,103 @@ def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_p
     np.savez(tmp_path / "color.npz", images=np.zeros((3, 3, 28, 28), np.uint8))
     for name, data in (("s1", tmp_path / "color.npz"), ("s2", tmp_path / "gone.npz")):
         reply, _ = real(tmp_path / name, data).answer(*message(parts, parts.network.snapshot()))
-        assert reply["answers"][0]["code"] == "E417"
+        assert reply["answers"] == [{"client": 1, "code": "E417.data"}]
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan, 1e30])
+def test_a_payload_that_would_switch_off_clipping_is_refused(
+    tiny: Tiny, images: Path, tmp_path: Path, value: float
+) -> None:
+    """One −inf in the last bias made the norm NaN, and min(1, clip / NaN) is 1: the clear change left."""
+    parts = tiny(privacy__clip=1.0)
+    omega = parts.network.snapshot()
+    omega[-1] = value
+    reply, up = real(tmp_path / "s", images, max_clip=1.0).answer(*message(parts, omega))
+    assert reply["answers"] == [{"client": 1, "code": "E419"}] and not up
+
+
+@pytest.mark.parametrize("change", [lambda p: p.pop("omega"), lambda p: p.update(omega=p["omega"][:-1])])
+def test_a_payload_of_another_form_is_refused(tiny: Tiny, images: Path, tmp_path: Path, change: Any) -> None:
+    parts = tiny()
+    payload = dict(parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), 1))
+    change(payload)
+    index, content = pack({"x": payload})
+    head = {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": index["x"]}]}
+    reply, _ = real(tmp_path / "s", images).answer(head | run_description(parts, "run"), content)
+    assert reply["answers"] == [{"client": 1, "code": "E419"}]
+
+
+@pytest.mark.parametrize("run", ["../../up", "a/b", "", "x" * 65, 7])
+def test_a_run_cannot_name_files_outside_the_sites_memory(
+    tiny: Tiny, images: Path, tmp_path: Path, run: object
+) -> None:
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    with pytest.raises(FedfewError, match="E419"):
+        real(tmp_path / "s", images).answer(head | {"run": run}, content)
+
+
+def test_clipping_fails_closed(tiny: Tiny) -> None:
+    """A change that is not finite cannot be shortened, so it must not leave."""
+    parts = tiny()
+    payload = {"omega": torch.zeros(4)}
+    schema = {"psi": Expected((4,), near="omega")}
+    site = ClientSite(0, parts.network, parts.federation.images[:3], 10, False)
+    for spoiled in (math.nan, math.inf):
+        trained = Trained({"psi": torch.tensor([1.0, 2.0, spoiled, 3.0])})
+        with pytest.raises(ArithmeticError):
+            Private(1.0, 0.0).outgoing(trained, payload, schema, site, stream(0, "x"))
+
+
+def test_training_that_diverges_at_the_site_sends_a_code_and_nothing_else(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1.0, privacy__noise=0.5, client__lr=1e6, client__clip=0.0, client__epochs=9)
+    site = real(tmp_path / "s", images, min_noise=0.5, max_clip=1.0)
+    reply, up = site.answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": "E408"}] and not up
+
+
+def test_the_noise_is_added_to_the_change_before_the_weights_round_it() -> None:
+    """Beside a weight of 10^6 float32 has steps of 1/16: added first, the change would show in the rounding."""
+    sent = torch.full((1000,), 1e6)
+    change = torch.linspace(-40, 40, 1000).round()
+    site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
+    schema, payload = {"psi": Expected((1000,), near="omega")}, {"omega": sent}
+    left = Private(10.0, 0.01).outgoing(Trained({"psi": sent + change}), payload, schema, site, stream(0, "x"))
+    blurred = 10 / change.double().norm() * change + 0.1 * torch.randn(1000, generator=stream(0, "x"))
+    assert torch.equal(left.reply["psi"], (sent.double() + blurred.float().double()).float())
+
+
+def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1.0, privacy__noise=4.0)
+    omega = parts.network.snapshot()
+    most = epsilon(4.0, 2, 1e-5) * 1.01
+
+    def ask(run: str, round: int) -> Any:
+        site = real(tmp_path / "s", images, max_epsilon=most)  # a new process each time: the account is on disk
+        head, content = message(parts, omega, round)
+        return site.answer(head | {"run": run}, content)
+
+    def passed(reply: Any) -> bool:
+        return "tensors" in reply[0]["answers"][0]
+
+    assert passed(ask("first", 0)) and passed(ask("second", 0))
+    assert passed(ask("second", 0)), "the same update again shows nothing new"
+    reply, up = ask("second", 1)
+    assert reply["answers"] == [{"client": 1, "code": "E420"}] and not up
+    clear = tiny(privacy__clip=1.0)
+    head, content = message(clear, omega, 5)
+    reply, _ = real(tmp_path / "s", images, max_epsilon=1e9).answer(head, content)
+    assert reply["answers"][0]["code"] == "E420", "without noise ε has no bound"
+    (tmp_path / "s" / "privacy.json").write_text("{")
+    assert ask("third", 0)[0]["answers"][0]["code"] == "E420", "an account that cannot be read is no empty one"
+
+
+def test_updates_with_different_noise_compose() -> None:
+    assert epsilon_of({4.0: 9}, 1e-5) == pytest.approx(epsilon(4.0, 9, 1e-5))
+    both = epsilon_of({4.0: 1, 2.0: 1}, 1e-5)
+    assert delta_of(1 / math.sqrt(0.25 + 1.0), both) == pytest.approx(1e-5, rel=1e-3)
+    assert epsilon_of({}, 1e-5) == 0 and epsilon_of({0.0: 1, 4.0: 1}, 1e-5) == math.inf

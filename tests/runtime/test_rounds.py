@@ -138,7 +138,13 @@ def test_the_numbers_of_a_record() -> None:
     ]
     payloads = {k: {"omega": omega} for k in (3, 5, 6, 7)}
     answers = Answers(
-        [3, 5, 6, 7], updates, [Missing(5, "E404", "NaN"), Missing(6, "E410", "late")], payloads, 1000, 800
+        [3, 5, 6, 7],
+        updates,
+        [Missing(5, "E404", "NaN"), Missing(6, "E410", "late")],
+        payloads,
+        1000,
+        800,
+        classes=2,
     )
     record = describe(Scores(0.123456789, float("nan"), None), after, trained, answers, {"server": 1.0})
     assert record["round"] == 5
@@ -164,13 +170,13 @@ def test_the_numbers_of_a_record() -> None:
 
 def test_a_record_without_votes_or_truth() -> None:
     state = ServerState(1, torch.zeros(2), torch.zeros(2))
-    silent = Answers([0], [update(0, torch.ones(2), 5)], [], {0: {"omega": torch.zeros(2)}}, 0, 0)
+    silent = Answers([0], [update(0, torch.ones(2), 5)], [], {0: {"omega": torch.zeros(2)}}, 0, 0, classes=2)
     record = describe(Scores(0.5, 1.0, 0.25), state, state, silent, {})
     assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (None, None, [])
     assert record["updates"] == [{"client": 0, "norm": 1.41421, "cosine": 0.0}]
     unknown = replace(silent, updates=[update(0, torch.ones(2), 5, kept=2.0, class_0=2.0)])
     record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown, {})
-    assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (0.4, None, [2])
+    assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (0.4, None, [2, 0])
     assert record["validation"] == 0.25
 
 

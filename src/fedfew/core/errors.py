@@ -318,6 +318,17 @@ CODES: dict[str, Explanation] = {
         "The client answered, but fewer than min_updates clients did, so the round was skipped.",
         "Lower min_updates, or raise participation or fleet.timeout.",
     ),
+    "E419": Explanation(
+        "payload refused by the site",
+        "What the server sent holds NaN, infinity or numbers of absurd size, or lacks a tensor: training on it could "
+        "switch off the site's clipping or spoil its memory.",
+        "The site sent nothing. If all sites do this, the server's model has diverged: lower server.lr or client.lr.",
+    ),
+    "E420": Explanation(
+        "privacy budget spent",
+        "Another update would bring the site's ε, over all runs it has taken part in, beyond its --max-epsilon.",
+        "The site sent nothing. Its owner may raise --max-epsilon; privacy.json in the site's folder has the account.",
+    ),
     "E501": Explanation(
         "too many skipped rounds",
         "No usable update arrived for max_skipped rounds in a row; the model stays as it was and the run stops.",

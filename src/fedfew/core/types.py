@@ -11,6 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
 from fedfew.core.spill import SpilledReply, SpilledTensor
+from fedfew.core.text import plain
 
 Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
@@ -104,6 +105,10 @@ class Missing:
     client: int
     code: str
     reason: str
+    """One short line of printable characters, whoever wrote it."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", plain(self.reason))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,29 @@ from fedfew.deploy.processes import ManagedProcess, Supervisor, flower_environme
 _START = 120.0
 
 
+@dataclass(frozen=True)
+class SiteTerms:
+    """What a site insists on, whatever a server's config says."""
+
+    min_noise: float = 0.0
+    max_clip: float = 0.0
+    """0: any."""
+    max_epsilon: float = 0.0
+    """ε that all updates of all runs may add up to; 0: no limit."""
+    delta: float = 1e-5
+    """δ for which ε is computed."""
+    allow_code: tuple[str, ...] = ()
+    """Names of code outside fedfew that a server's config may ask for."""
+
+    def options(self) -> list[str]:
+        """As options of a command, only those that differ from the defaults."""
+        plain = SiteTerms()
+        numbers = ("min_noise", "max_clip", "max_epsilon", "delta")
+        given = [(name, value) for name in numbers if (value := getattr(self, name)) != getattr(plain, name)]
+        words = [word for name, value in given for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
+        return words + [word for name in self.allow_code for word in ("--allow-code", name)]
+
+
 @dataclass(eq=False)
 class SiteProcesses:
     """What runs at a site. Without ``data`` it is a trial: the images come from the config's partition."""
@@ -19,10 +42,7 @@ class SiteProcesses:
     plan: SitePlan
     supervisor: Supervisor
     data: Path | None = None
-    min_noise: float = 0.0
-    max_clip: float = 0.0
-    allowed: tuple[str, ...] = ()
-    """Names of code outside fedfew that a server's config may ask for."""
+    terms: SiteTerms = field(default_factory=SiteTerms)
     memory: Path | None = None
     """Where clients' memories go, if not into the site's folder."""
     _sockets: tempfile.TemporaryDirectory[str] = field(
@@ -52,8 +72,7 @@ class SiteProcesses:
         command = [sys.executable, "-m", "fedfew.deploy.site", "--socket", str(self.socket)]
         command += ["--state", str(plan.folder), "--number", str(plan.number), "--sites", str(plan.sites)]
         if self.data is not None:
-            command += ["--data", str(self.data), "--min-noise", str(self.min_noise), "--max-clip", str(self.max_clip)]
-            command += [word for name in self.allowed for word in ("--allow-code", name)]
+            command += ["--data", str(self.data), *self.terms.options()]
         if self.memory is not None:
             command += ["--memory", str(self.memory)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

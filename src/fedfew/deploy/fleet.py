@@ -13,6 +13,7 @@ from fedfew.core.storage import locked
 from fedfew.core.types import Scores
 from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
+from fedfew.deploy.flower.heads import head_limit
 from fedfew.deploy.plan import SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.site_memory import hand_over, memory_folder, run_id
@@ -28,7 +29,7 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
         if has_remote_sites(parts.config):
             plan = open_server(Path(parts.config["fleet.network"]))
             stack.enter_context(locked(plan.folder))
-            link = _start_server(plan, stack, plan.folder / "logs")
+            link = _start_server(parts, plan, stack, plan.folder / "logs")
         else:
             plan, link = _start_trial(parts, folder, stack)
             moves = partial(hand_over, folder)
@@ -47,10 +48,10 @@ def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) 
         raise
 
 
-def _start_server(plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
+def _start_server(parts: Parts, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
     supervisor = Supervisor(logs)
     stack.callback(supervisor.close)
-    link = SuperLink(plan, supervisor)
+    link = SuperLink(plan, supervisor, largest_reply=_largest_reply(parts, len(plan.sites)))
     stack.callback(link.connection.close)
     link.start()
     return link
@@ -64,7 +65,7 @@ def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[
     for name in names:  # a resumed trial gets new keys; ledger and memory stay
         (folder / "sites" / name / SITE).unlink(missing_ok=True)
     plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
-    link = _start_server(plan, stack, folder / "logs")
+    link = _start_server(parts, plan, stack, folder / "logs")
     supervisor = Supervisor(folder / "logs")
     stack.callback(supervisor.close)
     for name in names:
@@ -104,6 +105,11 @@ def _timeouts(parts: Parts) -> Timeouts:
 
 
 def _limit(parts: Parts) -> int:
-    """Most bytes a site's answer may have: what the schema allows, for all its clients, and a little for the rest."""
-    schema = parts.wire.reply_schema(parts.network.layout)
-    return (1 << 20) + reply_limit(schema) * parts.clients.cohort
+    """Most bytes of one client's reply."""
+    return reply_limit(parts.wire.reply_schema(parts.network.layout))
+
+
+def _largest_reply(parts: Parts, sites: int) -> int:
+    """Most bytes that a site uploads for a round: its clients' replies, the head, and Flower's description of them."""
+    clients = min(-(-parts.clients.count // sites), parts.clients.cohort)
+    return _limit(parts) * clients + head_limit(clients) + (1 << 21)

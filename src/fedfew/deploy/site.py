@@ -4,6 +4,7 @@ Started as ``python -m fedfew.deploy.site``; it never sees a label, because ther
 """
 
 import argparse
+import logging
 import os
 import secrets
 import socket
@@ -20,13 +21,13 @@ from torch import Tensor
 from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.names import is_own
 from fedfew.config.schema import Config
-from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation, Partition
+from fedfew.deploy.budget import PrivacyBudget
 from fedfew.deploy.flower.frames import LIMIT
-from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
+from fedfew.deploy.flower.warm_site import Ready, RefusedError, WarmSite, serve
 from fedfew.deploy.site_images import load_images
 
 
@@ -34,7 +35,7 @@ def check_versions(claimed: Mapping[str, str]) -> None:
     """E417 unless the server runs the same fedfew and torch."""
     for name in ("fedfew", "torch"):
         if (ours := version(name)) != claimed.get(name):
-            raise FedfewError("E417", name, f"the server has {claimed.get(name)}, this site {ours}")
+            raise RefusedError("versions", name, f"the server has {claimed.get(name)}, this site {ours}")
 
 
 def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
@@ -45,7 +46,7 @@ def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
         config = Config(dict(head["config"]))
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
-            raise FedfewError("E417", "dataset", "the data here give another partition than the server's")
+            raise RefusedError("data", "dataset", "the data here give another partition than the server's")
         everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
         return Ready(everything, lambda client: client % sites == number)
 
@@ -61,7 +62,7 @@ def real_site(
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
         config, about = Config(dict(head["config"])), head["about"]
-        _check_privacy(config, min_noise, max_clip)
+        noise = _check_privacy(config, min_noise, max_clip)
         refuse_foreign_code(config, allowed)
         shape = tuple(int(n) for n in about["shape"])
         if shape not in loaded:
@@ -69,7 +70,7 @@ def real_site(
             loaded[shape] = load_images(data, shape)
         federation = _federation(number, loaded[shape], about)
         own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
-        return Ready(own, lambda client: client == number)
+        return Ready(own, lambda client: client == number, noise)
 
     return build
 
@@ -83,20 +84,21 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
         name = str(config.document.get(section, {}).get("name", ""))
         if is_own(name) and name not in allowed:
             remedy = f"If you know it and want it, start the site with --allow-code {name}"
-            raise FedfewError("E417", f"{section}.name", f"the server asks this site to run {name}", remedy)
+            raise RefusedError("code", f"{section}.name", f"the server asks this site to run {name}", remedy)
     source = str(config.document.get("model", {}).get("source", ""))
     if source and source not in allowed:  # a folder of this machine, or a download
         remedy = f"If you know it and want it, start the site with --allow-code {source}"
-        raise FedfewError("E417", "model.source", f"the server asks this site to load {source}", remedy)
+        raise RefusedError("code", "model.source", f"the server asks this site to load {source}", remedy)
 
 
-def _check_privacy(config: Config, min_noise: float, max_clip: float) -> None:
-    """A site may insist on noise and clipping, whatever the server's config says."""
+def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
+    """The noise on each update; a site may insist on noise and clipping, whatever the server's config says."""
     privacy = config.document.get("privacy", {})
     noise, clip = float(privacy.get("noise", 0.0)), float(privacy.get("clip", 0.0))
     if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
         what = f"clip is {clip:g} and noise {noise:g}; this site wants clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
-        raise FedfewError("E417", "privacy", what)
+        raise RefusedError("privacy", "privacy", what)
+    return noise if clip else 0.0
 
 
 def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
@@ -135,8 +137,12 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--memory", type=Path)
     parser.add_argument("--min-noise", type=float, default=0.0)
     parser.add_argument("--max-clip", type=float, default=0.0)
+    parser.add_argument("--max-epsilon", type=float, default=0.0)
+    parser.add_argument("--delta", type=float, default=1e-5)
     parser.add_argument("--allow-code", action="append", default=[])
     given = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("fedfew").setLevel(logging.DEBUG)  # what goes wrong in training is logged here and nowhere else
     torch.set_num_threads(1)
     keep_freed_memory()
     given.state.mkdir(parents=True, exist_ok=True)
@@ -144,7 +150,8 @@ def main(arguments: list[str]) -> None:
         site = WarmSite(given.number, trial_site(given.number, given.sites), given.state, memory=given.memory)
     else:
         build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
-        site = WarmSite(given.number, build, given.state, secret_of(given.state))
+        budget = PrivacyBudget(given.state / "privacy.json", given.max_epsilon, given.delta)
+        site = WarmSite(given.number, build, given.state, secret_of(given.state), budget=budget)
     given.socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(given.socket))

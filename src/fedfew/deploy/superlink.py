@@ -44,6 +44,8 @@ class SuperLink:
     plan: ServerPlan
     supervisor: Supervisor
     client_app: str = "fedfew.deploy.flower.client_app:client_app"
+    largest_reply: int = 1 << 40
+    """Bytes that a site may upload for one reply; the front stops it there."""
     connection: ServerAppConnection = field(init=False)
     port: int = field(init=False)
 
@@ -99,6 +101,7 @@ class SuperLink:
         plan = self.plan
         command = [sys.executable, "-m", "fedfew.deploy.flower.front", "--host", plan.listen, "--port", str(plan.port)]
         command += ["--superlink", str(self.port), "--ca", str(plan.ca), "--network", plan.network]
+        command += ["--keys", str(plan.folder / "keys"), "--largest-reply", str(self.largest_reply)]
         return [*command, "--certificate", str(plan.certificate), "--key", str(plan.key)]
 
     def _write_home(self) -> None:

@@ -56,6 +56,7 @@ from fedfew.training.moments import (
 from fedfew.training.sgd import LocalSGD, Supervised
 
 SUMS = "the clients send sums of features, not models"
+SKEWED = "most clients have no image of most classes, so a rule that leaves out the unusual leaves the classes out"
 PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
 """No image adds more than this to the length of a client's sums."""
 
@@ -77,7 +78,10 @@ class FedMoments(Method):
     settled: Annotated[Fraction, Doc("EM stops when fewer images change class than this, or more than before")] = 0.02
     survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, if there are as many")] = 8000
     hear: Annotated[Fraction, Doc("images heard, over rounds, before a step of EM, as a share of those surveyed")] = 1.0
-    unfit: ClassVar[Mapping[str, str]] = {"fednova": SUMS, "fltrust": SUMS, "status": SUMS}
+    unfit: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("fednova", "fltrust", "status"), SUMS),
+        **dict.fromkeys(("median", "trimmed-mean", "krum"), SKEWED),
+    }
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
         """Features must stay what they are."""

@@ -37,7 +37,7 @@ UNUSED = ("E413", "E414")
 """Answers that came too late or twice: told in the record, but they say nothing about the round they came in."""
 
 
-OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417")
+OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417", "E419")
 """Faults that do not depend on a client's images or its machine: what all clients share in the first round."""
 
 
@@ -71,6 +71,8 @@ class Answers:
     unused: list[Missing] = field(default_factory=list)
     wire: dict[str, int] = field(default_factory=dict)
     """Bytes that really travelled, where the fleet is a network."""
+    classes: int = 0
+    """How many there are: the counts by class of every record have this length."""
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
@@ -82,7 +84,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
-    check = checker(clients, Wire(algorithm, clients.transforms), site.network.layout)
+    check = checker(clients, Wire(algorithm, clients.transforms), site.network.layout, site.classes)
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -113,10 +115,12 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         updates = {}
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
     wire = fleet.traffic() if isinstance(fleet, Network) else {}
-    return Answers(cohort, usable, lacking, payloads, down, up, unused, wire)
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, wire, site.classes)
 
 
-def checker(clients: Clients, wire: Wire, layout: Layout) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
+def checker(
+    clients: Clients, wire: Wire, layout: Layout, classes: int | None = None
+) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
     """What makes of an answer the update as the method knows it, or the reason it may not pass.
 
     An answer is checked as it came and, where a transform has encoded it, once more as what it means.
@@ -126,11 +130,11 @@ def checker(clients: Clients, wire: Wire, layout: Layout) -> Callable[[ClientUpd
 
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
-        fault = clients.gate.check(update, payload, travels, size)
+        fault = clients.gate.check(update, payload, travels, size, classes)
         if fault is not None or not decodes:
             return fault or update
         decoded = wire.decode(update, payload, layout)
-        return clients.gate.check(decoded, payload, schemas[0], size) or decoded
+        return clients.gate.check(decoded, payload, schemas[0], size, classes) or decoded
 
     return check
 

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from fedfew.core.settings import Count, Doc, NonNegative
 from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
-
-MOST_METRICS = 10_000
-LARGEST_METRIC = 1e15
+from fedfew.runtime.metrics import metric_fault
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,18 @@ class Gate:
     max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
     max_growth: Annotated[NonNegative, Doc("bound on ‖reply‖ / ‖what was sent‖; 0: no bound")] = 1000.0
     max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
-        10_000_000
+        1_000_000
     )
 
-    def check(self, update: ClientUpdate, payload: Payload, schema: Schema, size: int | None = None) -> Missing | None:
-        """None if the update may pass, else why not. ``size`` is the client's number of images, if known."""
+    def check(
+        self,
+        update: ClientUpdate,
+        payload: Payload,
+        schema: Schema,
+        size: int | None = None,
+        classes: int | None = None,
+    ) -> Missing | None:
+        """None if the update may pass, else why not. ``size``: the client's number of images, if known."""
         fault = (
             _count_fault(update.examples, self.max_examples if size is None else size)
             or _kind_fault(update.reply)
@@ -34,7 +39,7 @@ class Gate:
             or _size_fault(update.reply, schema)
             or _form_fault(update.reply, schema)
             or self._value_fault(update.reply, payload, schema, update.examples if size is None else size)
-            or _metric_fault(update.metrics)
+            or metric_fault(update.metrics, update.examples if size is None else size, classes)
         )
         return Missing(update.client, *fault) if fault else None
 
@@ -96,9 +101,8 @@ def _kind_fault(reply: object) -> tuple[str, str] | None:
 def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
     lacking, extra = sorted(set(schema) - set(reply)), sorted(set(reply) - set(schema))
     if lacking or extra:
-        return "E401", "; ".join(
-            [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"has {', '.join(extra)} too many"] * bool(extra)
-        )
+        lacks = f"lacks {', '.join(lacking)}" if lacking else ""
+        return "E401", lacks or f"has {len(extra)} tensors too many, e.g. {extra[0][:40]}"
     return None
 
 
@@ -131,15 +135,6 @@ def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] 
             )
         if tensor.dtype != expected.dtype:
             return "E403", f"{name} is {tensor.dtype}, expected {expected.dtype}"
-    return None
-
-
-def _metric_fault(metrics: Mapping[str, float]) -> tuple[str, str] | None:
-    if not isinstance(metrics, Mapping) or len(metrics) > MOST_METRICS:
-        return "E405", f"metrics are no dict of at most {MOST_METRICS} numbers"
-    for name, value in metrics.items():
-        if not isinstance(value, float | int) or not -LARGEST_METRIC <= value <= LARGEST_METRIC:
-            return "E404", f"metric {name} is {str(value)[:40]}"
     return None
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # records are read without torch
 
 Natural = Annotated[int, Ge(0)]
 ClientName = Annotated[str, MaxLen(12), Predicate(str.isdecimal)]
-NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418"})
+NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418", "E419", "E420"})
 """Codes of clients that gave no update, or none that was looked at; any other code is a refusal by the gate."""
 
 
@@ -139,7 +139,7 @@ def pseudo_labels(answers: "Answers") -> tuple[float | None, float | None, list[
         return None, None, []
     known = all("right" in u.metrics for u in voted)
     correct = _short(sum(u.metrics["right"] for u in voted) / kept) if known and kept else None
-    width = sum(name.startswith("class/") for name in voted[0].metrics)
+    width = answers.classes if all("class/0" in u.metrics for u in voted) else 0
     classes = [int(sum(u.metrics.get(f"class/{c}", 0.0) for u in voted)) for c in range(width)]
     return _short(kept / images), correct, classes
 

@@ -1,5 +1,6 @@
 """A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,6 +29,8 @@ from fedfew.core.types import (
     Transform,
 )
 from fedfew.runtime.wire import Wire
+
+_log = logging.getLogger(__name__)
 
 
 class Shares(Protocol):
@@ -67,7 +70,8 @@ class Sites:
             trained = self._train(client, payload, index, rng)
             metrics = trained.metrics | _audit(trained.votes, self.truth.index_select(0, index), self.classes)
         except Exception as error:
-            return Missing(client, "E408", f"{type(error).__name__}: {error}"[:400])
+            _log.debug("client %d failed in round %d", client, round + 1, exc_info=True)
+            return Missing(client, "E408", f"{type(error).__name__}: {error}")
         examples = len(index) if trained.examples is None else trained.examples
         return ClientUpdate(client, trained.reply, examples, metrics)
 

@@ -10,6 +10,7 @@ mechanism of multiplier z/2 for the whole data of the client. Nothing else leave
 """
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Annotated
 
 import torch
@@ -52,10 +53,13 @@ class Private(Transform):
         sent = {name: payload[near[name]] if near[name] else torch.zeros_like(trained.reply[name]) for name in near}
         changes = {name: trained.reply[name] - sent[name] for name in sent}
         norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
+        if not isfinite(norm):  # no scale makes such a change short: nothing leaves
+            raise ArithmeticError("the change is not finite, so it cannot be clipped")
         scale = min(1.0, self.clip / norm) if norm else 1.0
         deviation = self.noise * self.clip
         reply = {
-            name: sent[name] + scale * change + deviation * torch.randn(change.shape, generator=rng)
+            # the noise is added to the change: in a sum with large weights rounding would come first, and show it
+            name: sent[name] + (scale * change + deviation * torch.randn(change.shape, generator=rng))
             for name, change in changes.items()
         }
         return Trained(reply, examples=min(len(site), 1))

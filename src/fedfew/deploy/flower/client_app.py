@@ -3,6 +3,7 @@
 It imports neither torch nor data, which would cost seconds each time; the site process has both loaded.
 """
 
+import traceback
 from time import monotonic, sleep
 from typing import Any
 
@@ -10,6 +11,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedfew.deploy.flower.frames import FrameError, Parts, connect, receive, send
+from fedfew.deploy.flower.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.flower.records import from_content, to_content
 
 SITE = "FEDFEW_SITE"
@@ -35,10 +37,14 @@ def query(message: Message, context: Context) -> Message:
 
 
 def _forward(message: Message) -> Message:
-    head, answer = ask_site(*from_content(message.content, LIMIT))
-    if "error" in head:
-        raise RuntimeError(str(head["error"]))
-    return Message(to_content(head, answer), reply_to=message)
+    """The warm site's answer, or a code. An exception here would send its text to the server, so none gets out."""
+    try:
+        text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
+        content = to_content(*ask_site(parse_head(text, SITE_LIMIT), parts))
+    except Exception:
+        traceback.print_exc()  # into the log of the site's SuperNode
+        content = to_content({"code": "E409"}, {})
+    return Message(content, reply_to=message)
 
 
 def ask_site(head: dict[str, Any], parts: Parts, tries: int = 3, patience: float = PATIENCE) -> Received:

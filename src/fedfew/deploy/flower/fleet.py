@@ -4,6 +4,7 @@ A site serves the clients k with k mod S = its number; in a real network there a
 on one machine a site may serve several. One message a site and round carries what all its sampled clients need.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
@@ -18,14 +19,21 @@ from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
 from fedfew.deploy.flower.answers import read_answers
 from fedfew.deploy.flower.connection import Connection, ConnectionLostError
 from fedfew.deploy.flower.frames import LIMIT
+from fedfew.deploy.flower.heads import ContentError, head_limit, parse_head
 from fedfew.deploy.flower.tensors import pack
 
 NO_LIMIT = 3600.0
 """Seconds a round lasts at most where fleet.timeout is 0: a network needs some end."""
 _GRACE = 60.0
 _POLL = 0.2
-# Flower's error codes → ours: 3, 4 message or reply gone, 5 node gone, 8 ClientApp process gone; all others: it raised
-_FAULTS = {3: "E416", 4: "E416", 5: "E416", 8: "E409"}
+_FAULTS = {
+    3: ("E416", "the message was not fetched in time"),
+    4: ("E416", "its reply did not arrive whole"),
+    5: ("E416", "its site went offline"),
+    8: ("E409", "Flower's process for the message ended"),
+}
+"""Flower's error code → ours. Its words are not passed on: a site could have written them."""
+_FAILED = ("E408", "Flower could not run the site's app; the site's log says why")
 
 
 @dataclass(frozen=True)
@@ -132,11 +140,12 @@ class FlowerFleet:
             if messages:
                 ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"]
                 self._asked |= {id_: node for id_, node in zip(ids, new, strict=True) if id_}
-            for reply in self._pull(list(self._asked))[0] if self._asked else []:
+            for reply in self._pull(dict.fromkeys(self._asked, 0))[0] if self._asked else []:
                 node = self._asked.pop(reply["to"])
-                number = reply.get("head", {}).get("site")
-                if isinstance(number, int) and number >= 0:
-                    self._numbers[node] = number
+                with contextlib.suppress(ContentError):
+                    number = parse_head(reply.get("head"), head_limit(0)).get("site")
+                    if type(number) is int and number >= 0:
+                        self._numbers[node] = number
         except ConnectionLostError:
             self._asked.clear()
             raise
@@ -155,7 +164,10 @@ class FlowerFleet:
         while open_ and monotonic() < deadline:
             try:
                 yield from self._post(round, open_, ids, limit)
-                replies, parts = self._pull([*ids, *self._late])
+                replies, parts = self._pull(
+                    {id_: len(message.clients) for id_, message in ids.items()}
+                    | {id_: len(clients) for id_, (_, clients) in self._late.items()}
+                )
             except ConnectionLostError:  # a new Flower run has begun: nothing posted before can be answered any more
                 ids.clear()
                 self._late.clear()
@@ -215,8 +227,10 @@ class FlowerFleet:
     def _address(node: str, head: dict[str, Any], places: dict[str, str], ttl: float, group: str) -> dict[str, Any]:
         return {"node": node, "head": head, "parts": places, "ttl": ttl, "group": group}
 
-    def _pull(self, ids: list[str]) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
-        head, parts = self._connection.request({"do": "pull", "ids": ids, "limit": self._limit}, {})
+    def _pull(self, clients: Mapping[str, int]) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+        """Replies that have come; how much one may hold follows from how many clients were asked in its message."""
+        limits = {id_: [self._limit * count, head_limit(count)] for id_, count in clients.items()}
+        head, parts = self._connection.request({"do": "pull", "limits": limits}, {})
         return head["replies"], parts
 
     def _take(
@@ -241,17 +255,20 @@ class FlowerFleet:
             yield from (Missing(k, "E414", f"answered round {round + 1} again") for k in message.clients)
             return
         if "error" in reply:
-            code = _FAULTS.get(reply["error"][0], "E408")
+            code, reason = _FAULTS.get(reply["error"], _FAILED)
             if code == "E409" and message.tries < 2:
                 message.posted = False  # only Flower's process for it died; the site itself may have the answer
                 return
             del open_[message.site]
-            yield from (Missing(k, code, reply["error"][1][:300]) for k in message.clients)
+            yield from (Missing(k, code, reason) for k in message.clients)
             return
         del open_[message.site]
+        if "refused" in reply:
+            yield from (Missing(k, *reply["refused"]) for k in message.clients)
+            return
         mine = {name: parts[place] for name, place in reply.get("parts", {}).items()}
         self._traffic["up"] += sum(len(part) for part in mine.values())
-        yield from read_answers(self._description["run"], round, message.clients, reply, mine)
+        yield from read_answers(self._description["run"], round, message.clients, reply["head"], mine, self._limit)
 
     # --- the rest of the seam ---
 

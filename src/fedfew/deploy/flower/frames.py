@@ -7,7 +7,7 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Parts = Mapping[str, bytes | memoryview]
@@ -26,13 +26,22 @@ class FrameError(Exception):
 
 def send(end: socket.socket, head: Mapping[str, Any], parts: Parts) -> None:
     """Send one frame."""
-    views = {name: memoryview(part).cast("B") for name, part in parts.items() if len(part)}
-    sizes = [[name, len(views.get(name, b""))] for name in parts]
+    send_pieces(end, encode(head, parts))
+
+
+def encode(head: Mapping[str, Any], parts: Parts) -> list[bytes | memoryview]:
+    """The bytes of a frame: the head, then each part."""
+    views = [memoryview(part).cast("B") if len(part) else memoryview(b"") for part in parts.values()]
+    sizes = [[name, len(view)] for name, view in zip(parts, views, strict=True)]
     text = json.dumps({"head": head, "parts": sizes}).encode()
+    return [_START.pack(_MAGIC, len(text), sum(size for _, size in sizes)) + text, *views]
+
+
+def send_pieces(end: socket.socket, pieces: Sequence[bytes | memoryview]) -> None:
+    """Send an encoded frame."""
     try:
-        end.sendall(_START.pack(_MAGIC, len(text), sum(size for _, size in sizes)) + text)
-        for view in views.values():
-            end.sendall(view)
+        for piece in pieces:
+            end.sendall(piece)
     except OSError as error:
         raise FrameError(f"the other side is gone ({error})") from error
 

@@ -1,25 +1,46 @@
 """The TLS front: what sites reach from outside. It passes on the Fleet API and nothing else of the SuperLink.
 
-The SuperLink's port also takes calls that submit runs, which is code execution; so it listens on loopback only.
+The SuperLink's port also takes calls that submit runs, which is code execution; so it listens on loopback only. A
+request must carry the signature of a site's key before any of its body is read, and everything before that has tight
+limits: who has no key can hold nothing here for longer than a few seconds.
 """
 
 import argparse
+import asyncio
+import asyncio.sslproto
+import contextlib
 import json
+import resource
 import ssl
+import tempfile
 import time
+from collections.abc import AsyncIterator
 from importlib.metadata import version
+from pathlib import Path
+from typing import IO
 
+import h11
 import httpx
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
-BODY_LIMIT = 64 << 20
-"""Most bytes of one request; Flower sends tensors in pieces of 5 MB."""
-_DROPPED = {"host", "connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"}
-_CALLS = (
+from fedfew.deploy.flower.site_keys import SiteKeys
+from fedfew.deploy.flower.slots import Slot, Slots
+
+HEAD_SECONDS = 10.0
+"""For the TLS handshake, and again for the head of a request from its first byte."""
+IDLE_SECONDS = 120.0
+"""Between two requests of a site on one connection."""
+BODY_SECONDS, BODY_RATE = 30.0, 32 << 10
+"""For a body: a start, and what its length takes at this many bytes a second."""
+HEAD_LIMIT = 32 << 10
+BODY_LIMIT, OBJECT_LIMIT = 1 << 20, 16 << 20
+"""Most bytes of a request, and of one that brings an object: Flower sends tensors in pieces of 5 MB."""
+_IN_MEMORY = 1 << 18
+"""Bytes of a body that stay in memory; the rest is spooled to disk."""
+_PIECE = 1 << 16
+_READ_BUFFER = 1 << 15
+"""Bytes that asyncio sets aside for reading on each TLS connection: two records, instead of its 256 kB."""
+_HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"content-length"}
+CALLS = (
     "register-node",
     "activate-node",
     "deactivate-node",
@@ -33,43 +54,202 @@ _CALLS = (
     "pull-object",
     "confirm-message-received",
 )
+_PUSH_OBJECT, _PUSH_MESSAGES = b"/v1/fleet/push-object", b"/v1/fleet/push-messages"
+_UNKNOWN = json.dumps({"code": 2004, "detail": "This network does not know the key, or the clocks differ."}).encode()
+"""For who has no key. As Flower's error, with status 400: after a 401 a SuperNode ends without saying why."""
 
 
-def front(superlink: httpx.AsyncClient, about: dict[str, str], limit: int = BODY_LIMIT) -> Starlette:
-    """The application: POST /v1/fleet/CALL goes through, GET /fedfew reports the versions, all else is refused."""
+class _EndError(Exception):
+    """The connection cannot go on: the other side is gone, too slow, or talks nonsense."""
 
-    async def forward(request: Request) -> Response:
-        if request.path_params["call"] not in _CALLS:
-            return Response(status_code=403)
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > limit:
-                return Response(status_code=413)
-        headers = [(k, v) for k, v in request.headers.raw if k.decode("latin-1").lower() not in _DROPPED]
+
+class Front:
+    """POST /v1/fleet/CALL from a known key goes through, GET /fedfew reports the versions, all else is refused."""
+
+    def __init__(
+        self,
+        superlink: httpx.AsyncClient,
+        keys: SiteKeys,
+        about: dict[str, str],
+        slots: Slots | None = None,
+        largest_reply: int = 1 << 40,
+    ) -> None:
+        self._superlink, self._keys, self._about, self._slots = superlink, keys, about, slots or Slots()
+        self._largest_reply = largest_reply
+        self._uploaded: dict[str, int] = {}
+        """Bytes of objects by key, since the site last announced a reply: the SuperLink takes any number of them."""
+
+    async def accept(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None
+    ) -> None:
+        """Serve one connection, from its TLS handshake to its end."""
+        address = str((writer.get_extra_info("peername") or ("",))[0])
+        slot = self._slots.take(address, writer.transport.abort)
+        if slot is None:
+            writer.transport.abort()
+            return
         try:
-            answer = await superlink.post(
-                f"/v1/fleet/{request.path_params['call']}", content=bytes(body), headers=headers
-            )
+            async with asyncio.timeout(HEAD_SECONDS):
+                if context is not None:
+                    await writer.start_tls(context, ssl_handshake_timeout=HEAD_SECONDS)
+            slot.abort = writer.transport.abort
+            await _Exchange(self, reader, writer, slot).serve()
+        except (OSError, TimeoutError, ssl.SSLError, _EndError, h11.RemoteProtocolError, h11.LocalProtocolError):
+            pass  # nothing is owed to who breaks off
+        finally:
+            self._slots.free(slot)
+            writer.transport.abort()
+
+    def refusal(self, request: h11.Request, slot: Slot) -> tuple[int, bytes] | None:
+        """Status and body for a request that does not pass; None for one that does. Its body is not read yet."""
+        path = request.target.decode("latin-1")
+        if request.method == b"GET" and path == "/fedfew":
+            return 200, json.dumps(self._about | {"time": time.time()}).encode()
+        call = path.removeprefix("/v1/fleet/")
+        if request.method != b"POST" or not path.startswith("/v1/fleet/") or call not in CALLS:
+            return 403, b""
+        headers = {name.lower(): value for name, value in request.headers}
+        key = self._keys.verified(headers)
+        if key is None:
+            return 400, _UNKNOWN
+        return self._room(request, headers, slot, key)
+
+    def _room(
+        self, request: h11.Request, headers: dict[bytes, bytes], slot: Slot, key: str
+    ) -> tuple[int, bytes] | None:
+        """None if a site may send this body now; its bytes are counted before they come."""
+        if not self._slots.belongs(slot, key):
+            return 503, b""
+        length = headers.get(b"content-length", b"")
+        if not length.isdigit() or len(length) > 12:
+            return 411, b""
+        total = int(length) + (self._uploaded.get(key, 0) if request.target == _PUSH_OBJECT else 0)
+        if int(length) > limit_of(request) or total > self._largest_reply:
+            return 413, b""
+        if request.target == _PUSH_OBJECT:
+            self._uploaded[key] = total
+        return None
+
+    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> httpx.Response:
+        """The SuperLink's answer, its content still to be read."""
+        headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
+        headers.append((b"content-length", str(size).encode()))
+
+        async def content() -> AsyncIterator[bytes]:
+            while piece := body.read(_PIECE):
+                yield piece
+
+        asked = self._superlink.build_request(
+            "POST", request.target.decode("latin-1"), content=content(), headers=headers
+        )
+        answer = await self._superlink.send(asked, stream=True)
+        if request.target == _PUSH_MESSAGES and answer.status_code == 200:
+            self._uploaded[key] = 0
+        return answer
+
+
+class _Exchange:
+    """The requests of one connection, one after the other."""
+
+    def __init__(self, front: Front, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, slot: Slot) -> None:
+        self._front, self._reader, self._writer, self._slot = front, reader, writer, slot
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
+
+    async def serve(self) -> None:
+        """Until either side closes; a connection that has not shown a key gets one answer."""
+        while True:
+            async with asyncio.timeout(IDLE_SECONDS if self._slot.key else HEAD_SECONDS):
+                await self._fill()
+            async with asyncio.timeout(HEAD_SECONDS):
+                request = await self._event()
+            if not isinstance(request, h11.Request):
+                return
+            refused = self._front.refusal(request, self._slot)
+            if refused is not None:
+                await self._answer(*refused)
+                return
+            await self._pass(request)
+            if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+                return
+            self._http.start_next_cycle()
+
+    async def _fill(self) -> None:
+        """Wait for bytes, unless there are some that belong to the next request."""
+        if not self._http.trailing_data[0]:
+            self._http.receive_data(await self._reader.read(_PIECE))
+
+    async def _event(self) -> object:
+        while (event := self._http.next_event()) is h11.NEED_DATA:
+            self._http.receive_data(await self._reader.read(_PIECE))
+        if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+            raise _EndError
+        return event
+
+    async def _pass(self, request: h11.Request) -> None:
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+            try:
+                size = await self._read(request, body)
+            except _EndError:
+                await self._answer(413)
+                return
+            body.seek(0)
+            try:
+                answer = await self._front.forward(request, body, size, self._slot.key)
+            except httpx.TransportError:
+                await self._answer(503)  # the SuperLink is being started again: nodes try again
+                return
+        try:
+            await self._relay(answer)
         except httpx.TransportError:
-            return Response(status_code=503)  # the SuperLink is being started again: nodes try again
-        kept = {k: v for k, v in answer.headers.items() if k.lower() not in _DROPPED | {"content-encoding"}}
-        return Response(answer.content, answer.status_code, kept)
+            raise _EndError from None
+        finally:
+            await answer.aclose()
 
-    async def describe(request: Request) -> Response:
-        return JSONResponse(about | {"time": time.time()})
+    async def _read(self, request: h11.Request, body: IO[bytes]) -> int:
+        """A request's body, within its limits of size and time."""
+        size, limit = 0, limit_of(request)
+        async with asyncio.timeout(BODY_SECONDS) as patience:
+            while not isinstance(event := await self._event(), h11.EndOfMessage):
+                if isinstance(event, h11.Data):
+                    size += len(event.data)
+                    if size > limit:
+                        raise _EndError
+                    body.write(event.data)
+                    patience.reschedule((patience.when() or 0.0) + len(event.data) / BODY_RATE)
+        return size
 
-    async def refuse(request: Request) -> Response:
-        return Response(status_code=403)
+    async def _relay(self, answer: httpx.Response) -> None:
+        """The SuperLink's answer, piece by piece as the site takes it."""
+        headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP]
+        if length := answer.headers.get("content-length"):
+            headers.append((b"content-length", length.encode()))
+        await self._send(h11.Response(status_code=answer.status_code, headers=headers))
+        async for piece in answer.aiter_raw(_PIECE):
+            await self._send(h11.Data(data=piece))
+        await self._send(h11.EndOfMessage())
 
-    every = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"]
-    return Starlette(
-        routes=[
-            Route("/v1/fleet/{call}", forward, methods=["POST"]),
-            Route("/fedfew", describe, methods=["GET"]),
-            Route("/{rest:path}", refuse, methods=every),
-        ]
-    )
+    async def _answer(self, status: int, body: bytes = b"") -> None:
+        """A short answer, after which the connection ends."""
+        headers = [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
+        headers += [(b"content-type", b"application/json")] if body else []
+        await self._send(h11.Response(status_code=status, headers=headers))
+        await self._send(h11.Data(data=body))
+        await self._send(h11.EndOfMessage())
+        with contextlib.suppress(OSError):
+            self._writer.close()
+            async with asyncio.timeout(HEAD_SECONDS):
+                await self._writer.wait_closed()
+
+    async def _send(self, event: h11.Response | h11.Data | h11.EndOfMessage) -> None:
+        if content := self._http.send(event):
+            self._writer.write(content)
+            async with asyncio.timeout(BODY_SECONDS):
+                await self._writer.drain()
+
+
+def limit_of(request: h11.Request) -> int:
+    """Most bytes of a request's body."""
+    return OBJECT_LIMIT if request.target == _PUSH_OBJECT else BODY_LIMIT
 
 
 def versions() -> dict[str, str]:
@@ -77,26 +257,43 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("fedfew", "torch", "flwr")}
 
 
-def main() -> None:
-    """Serve until ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("host", "certificate", "key", "ca", "network"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--superlink", type=int, required=True)
-    given = parser.parse_args()
+async def serve(given: argparse.Namespace) -> None:
+    """Listen until ended."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(given.certificate, given.key)
+    asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
+    files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
     superlink = httpx.AsyncClient(
         base_url=f"https://127.0.0.1:{given.superlink}",
         verify=ssl.create_default_context(cafile=given.ca),
         timeout=300,
+        limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
         trust_env=False,
     )
-    app = front(superlink, versions() | {"network": given.network})
+    about = versions() | {"network": given.network}
+    # a connection, its spooled body and one to the SuperLink: three files
+    front = Front(
+        superlink, SiteKeys.of(Path(given.keys)), about, Slots(most=max(files, wanted) // 3), given.largest_reply
+    )
+    server = await asyncio.start_server(
+        lambda reader, writer: front.accept(reader, writer, context), given.host, given.port, backlog=1024
+    )
     print(json.dumps({"front": f"{given.host}:{given.port}"}), flush=True)
-    uvicorn.run(
-        app, host=given.host, port=given.port, ssl_certfile=given.certificate, ssl_keyfile=given.key,
-        log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2,
-    )  # fmt: skip
+    await server.serve_forever()
+
+
+def main() -> None:
+    """Serve until ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name in ("host", "certificate", "key", "ca", "network", "keys"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--superlink", type=int, required=True)
+    parser.add_argument("--largest-reply", type=int, required=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Our head and parts as the content of a Flower message, and back; without torch or NumPy arrays.
+"""A head and parts as the content of a Flower message, and back; without torch or NumPy arrays.
 
-A part travels as one Array of raw bytes, which Flower passes through untouched; small parts go together in one, because
-every Array is a request of its own.
+The head is JSON text. A part travels as one Array of raw bytes, which Flower passes through untouched; small parts go
+together in the record of the head, because every Array is a request of its own. Reading trusts nothing: each name,
+number and length is checked, and every byte counted, before anything is copied.
 """
 
 import json
@@ -11,18 +12,28 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedfew.deploy.flower.frames import Parts
+from fedfew.deploy.flower.heads import LONGEST_NAME, ContentError
 
-_SMALL = 1 << 16
-_LEVELS = 20
 KIND = "fedfew.bytes"
+SMALL = 1 << 16
+"""Bytes below which a part travels beside the head."""
+SMALL_TOGETHER = 1 << 18
+"""Bytes of small parts that fit beside the head; further ones are Arrays."""
+MOST_PARTS = 1 << 15
+_FIELDS = {"json", "names", "sizes", "small"}
 
 
-def to_content(head: dict[str, Any], parts: Parts | Mapping[str, bytes | Array]) -> RecordDict:
+def to_content(head: Mapping[str, Any], parts: Parts | Mapping[str, bytes | Array]) -> RecordDict:
     """A message's content. Parts that were made Arrays before can be shared by several messages."""
-    ready = {name: part if isinstance(part, Array) else as_array(part) for name, part in parts.items()}
-    small = {name: part for name, part in ready.items() if isinstance(part, bytes)}
-    large = {name: part for name, part in ready.items() if isinstance(part, Array)}
-    record: dict[str, Any] = {"json": json.dumps(head), "order": list(parts), "names": list(small)}
+    small, large, together = dict[str, bytes](), dict[str, Array](), 0
+    for name, part in parts.items():
+        ready = part if isinstance(part, Array) else as_array(part)
+        if isinstance(ready, bytes) and together + len(ready) <= SMALL_TOGETHER:
+            small[name] = ready
+            together += len(ready)
+        else:
+            large[name] = ready if isinstance(ready, Array) else _array(ready)
+    record: dict[str, Any] = {"json": json.dumps(head), "names": list(small)}
     record |= {"sizes": [len(part) for part in small.values()], "small": b"".join(small.values())}
     return RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord(large)})
 
@@ -30,32 +41,45 @@ def to_content(head: dict[str, Any], parts: Parts | Mapping[str, bytes | Array])
 def as_array(part: bytes | memoryview) -> Array | bytes:
     """An Array, or plain bytes for what is small enough to travel with others."""
     data = bytes(part)
-    return data if len(data) < _SMALL else Array(dtype="uint8", shape=(len(data),), stype=KIND, data=data)
+    return data if len(data) < SMALL else _array(data)
 
 
-def from_content(content: RecordDict, limit: int) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Head and parts of a message; raises ValueError for one that is not ours or holds more than ``limit`` bytes."""
-    try:
-        record: Any = content.config_records["head"]
-        arrays = content.array_records["parts"]
-        sizes, small, names = [int(n) for n in record["sizes"]], record["small"], [str(n) for n in record["names"]]
-        found = {name: array.data for name, array in arrays.items()}
-        size = len(small) + len(record["json"]) + sum(len(data) for data in found.values())
-        if size > limit:
-            raise ValueError(f"it holds {size:,} bytes, the limit is {limit:,}")
-        place = 0
-        for name, length in zip(names, sizes, strict=True):
-            found[name] = small[place : place + length]
-            place += length
-        head = json.loads(record["json"])
-        if not isinstance(head, dict) or not _is_flat(head, _LEVELS):
-            raise ValueError("its head is no table, or one too deep")
-        return head, {str(name): found[name] for name in record["order"]}
-    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ValueError(f"it is not a fedfew message ({type(error).__name__}: {error})") from None
+def _array(data: bytes) -> Array:
+    return Array(dtype="uint8", shape=(len(data),), stype=KIND, data=data)
 
 
-def _is_flat(value: object, levels: int) -> bool:
-    """Whether it has no more levels than that: what is nested too deeply cannot be written as JSON again."""
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_flat(one, levels - 1) for one in inside)
+def from_content(content: RecordDict, limit: int, most_head: int) -> tuple[str, dict[str, bytes]]:
+    """The head's text and the parts; ContentError for what is not ours or holds more than ``limit`` bytes of parts."""
+    if set(content) != {"head", "parts"} or not isinstance(content["head"], ConfigRecord):
+        raise ContentError("E401", "it is not a fedfew message")
+    record: dict[str, Any] = dict(content["head"])
+    arrays = content["parts"]
+    if set(record) != _FIELDS or not isinstance(arrays, ArrayRecord):
+        raise ContentError("E401", "it is not a fedfew message")
+    text, names, sizes, small = (record[field] for field in ("json", "names", "sizes", "small"))
+    if not isinstance(text, str) or not isinstance(small, bytes):
+        raise ContentError("E401", "its head has fields of another type")
+    if not _all_are(str, names) or not _all_are(int, sizes) or len(names) != len(sizes):
+        raise ContentError("E401", "its index of small parts is none")
+    large = {name: array.data for name, array in arrays.items()}
+    every = [*names, *large]
+    if len(every) > MOST_PARTS or len(set(every)) != len(every) or any(len(n) > LONGEST_NAME for n in every):
+        raise ContentError("E401", "its parts have no proper names")
+    if not all(isinstance(data, bytes) for data in large.values()):
+        raise ContentError("E401", "its parts are no bytes")
+    if len(text) > most_head:
+        raise ContentError("E405", f"its head has {len(text):,} characters, the limit is {most_head:,}")
+    if any(size < 0 for size in sizes) or sum(sizes) != len(small):
+        raise ContentError("E401", "the sizes of its small parts do not add up")
+    total = len(small) + sum(map(len, large.values()))
+    if total > limit:
+        raise ContentError("E405", f"it holds {total:,} bytes, the limit is {limit:,}")
+    found, place = dict(large), 0
+    for name, size in zip(names, sizes, strict=True):
+        found[name] = small[place : place + size]
+        place += size
+    return text, found
+
+
+def _all_are(kind: type, values: object) -> bool:
+    return isinstance(values, list) and all(type(value) is kind for value in values)

@@ -5,17 +5,21 @@ The round loop lives in the process the user started: if Flower's processes die,
 
 import contextlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context, Message, MessageType
 from flwr.serverapp import Grid, ServerApp
 
 from fedfew.deploy.flower.frames import FrameError, Parts, connect, receive, send
+from fedfew.deploy.flower.heads import ContentError
+from fedfew.deploy.flower.pull import ReplyPuller
 from fedfew.deploy.flower.records import as_array, from_content, to_content
 
 SERVERAPP = "FEDFEW_SERVERAPP"
 """Environment variable with the path of the socket on which the round loop waits."""
+_BATCH = 8 << 20
+"""Bytes of replies after which they are handed on before more are fetched."""
 
 server_app = ServerApp()
 
@@ -29,6 +33,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def relay(grid: Grid, end: socket.socket) -> None:
     """Answer requests one by one; the run ends when the other side disconnects."""
+    puller = ReplyPuller(grid)
     with contextlib.suppress(FrameError):
         while True:
             head, parts = receive(end)
@@ -37,7 +42,7 @@ def relay(grid: Grid, end: socket.socket) -> None:
             elif head["do"] == "push":
                 send(end, {"ids": _push(grid, head["messages"], parts)}, {})
             else:
-                found, content = _pull(grid, head)
+                found, content = _pull(puller, head["limits"])
                 send(end, {"replies": found}, content)
 
 
@@ -58,21 +63,25 @@ def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str
     return ids or [None] * len(addressed)
 
 
-def _pull(grid: Grid, head: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """What has come for these ids: a head and parts each, or an error. One that cannot be read is an error too."""
+def _pull(puller: ReplyPuller, limits: Mapping[str, Sequence[int]]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
+    """What has come for these messages, a few megabytes at a time: head and parts, or a code."""
     found: list[dict[str, Any]] = []
     content: dict[str, bytes] = {}
-    for message in grid.pull_messages(head["ids"]) if head["ids"] else []:
-        reply: dict[str, Any] = {"to": message.metadata.reply_to_message_id}
-        if message.has_error():
-            reply["error"] = [int(message.error.code), str(message.error.reason)]
-        else:
+    for pulled in puller.pull({id_: (int(most), int(head)) for id_, (most, head) in limits.items()}):
+        reply: dict[str, Any] = {"to": pulled.to}
+        refused = pulled.refused
+        if pulled.content is not None:
             try:
-                reply["head"], parts = from_content(message.content, int(head["limit"]))
-            except ValueError as error:
-                reply["unreadable"] = str(error)
-                parts = {}
-            reply["parts"] = {name: f"{len(found)}/{name}" for name in parts}
-            content |= {f"{len(found)}/{name}": part for name, part in parts.items()}
+                reply["head"], parts = from_content(pulled.content, *limits[pulled.to])
+                reply["parts"] = {name: f"{len(found)}/{name}" for name in parts}
+                content |= {f"{len(found)}/{name}": part for name, part in parts.items()}
+            except ContentError as error:
+                refused = error
+        elif refused is None:
+            reply["error"] = pulled.error
+        if refused is not None:
+            reply["refused"] = [refused.code, str(refused)]
         found.append(reply)
+        if sum(map(len, content.values())) > _BATCH:
+            break
     return found, content

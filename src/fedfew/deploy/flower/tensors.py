@@ -7,13 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.deploy.flower.frames import Parts
+from fedfew.deploy.flower.frames import LIMIT, Parts
+from fedfew.deploy.flower.heads import LONGEST_NAME, ContentError
 
 Index = dict[str, list[Any]]
 """Where each tensor lies: name → [part, shape, dtype]."""
 
 _KINDS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
+MOST_TENSORS = 256
+_MOST_DIMENSIONS = 8
 _LONGEST = 2**40
 """Entries along one side of a tensor, beyond which a claim is not even multiplied out."""
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS + _WHOLE}
@@ -41,20 +44,40 @@ def raw(tensor: Tensor) -> memoryview:
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
 
-def unpack(index: object, parts: Parts) -> dict[str, Tensor]:
-    """The tensors of an index, copied; ValueError where index and parts do not agree."""
-    if not isinstance(index, dict):
-        raise ValueError("the index is no table")
-    tensors = {}
+def unpack(index: object, parts: Parts, limit: int = LIMIT) -> dict[str, Tensor]:
+    """The tensors of an index, copied; ContentError where index and parts do not agree or take more than ``limit``."""
+    if not isinstance(index, dict) or len(index) > MOST_TENSORS:
+        raise ContentError("E402", f"the index is no table of at most {MOST_TENSORS} tensors")
+    plan, total = list[tuple[str, torch.dtype, tuple[int, ...], bytes | memoryview]](), 0
     for name, entry in index.items():
-        try:
-            part, shape, kind = entry
-            dtype, content = DTYPES[kind], parts[part]
-            sizes = tuple(int(d) for d in shape)
-        except (ValueError, TypeError, KeyError, OverflowError):
-            raise ValueError(f"the index says {entry!r} of {name}") from None
-        if not all(0 <= d < _LONGEST for d in sizes) or prod(sizes) * dtype.itemsize != len(content):
-            raise ValueError(f"{name} has {len(content)} bytes, {kind} of shape {sizes} would have another number")
-        flat = torch.frombuffer(bytearray(content), dtype=dtype) if len(content) else torch.empty(0, dtype=dtype)
-        tensors[str(name)] = flat.reshape(sizes)
-    return tensors
+        dtype, sizes, content = _claim(name, entry, parts)
+        total += len(content)
+        plan.append((name, dtype, sizes, content))
+    if total > limit:
+        raise ContentError("E405", f"the tensors have {total:,} bytes together, the limit is {limit:,}")
+    return {name: _tensor(content, dtype).reshape(sizes) for name, dtype, sizes, content in plan}
+
+
+def _claim(name: object, entry: object, parts: Parts) -> tuple[torch.dtype, tuple[int, ...], bytes | memoryview]:
+    """What an entry of the index says, if it is true of its part."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        raise ContentError("E402", "a tensor's name is none, or too long")
+    if not isinstance(entry, list) or len(entry) != 3:
+        raise ContentError("E402", f"{name} has no entry of part, shape and type")
+    part, shape, kind = entry
+    if not isinstance(part, str) or part not in parts or not isinstance(kind, str) or kind not in DTYPES:
+        raise ContentError("E402", f"{name} names a part or a type that there is not")
+    if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
+        raise ContentError("E402", f"{name} has no shape")
+    if not all(type(d) is int and 0 <= d < _LONGEST for d in shape):
+        raise ContentError("E402", f"{name} has an impossible shape")
+    dtype, content = DTYPES[kind], parts[part]
+    if prod(shape) * dtype.itemsize != len(content):
+        raise ContentError(
+            "E402", f"{name} has {len(content)} bytes, {kind} of shape {tuple(shape)} has another number"
+        )
+    return dtype, tuple(shape), content
+
+
+def _tensor(content: bytes | memoryview, dtype: torch.dtype) -> Tensor:
+    return torch.frombuffer(bytearray(content), dtype=dtype) if len(content) else torch.empty(0, dtype=dtype)

@@ -1,15 +1,14 @@
 """A site's warm process: images, network and torch loaded once; answers the ClientApp over a Unix socket.
 
-Every tensor that leaves is first written to the ledger; the memory of clients stays in the site's folder.
+Whatever leaves is first written to the ledger; the memory of clients and the reasons for failures stay at the site.
 """
 
 import hashlib
 import json
-import os
+import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,18 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Payload
-from fedfew.deploy.flower.frames import FrameError, Parts, receive, send
-from fedfew.deploy.flower.tensors import pack, raw, unpack
+from fedfew.deploy.budget import PrivacyBudget
+from fedfew.deploy.flower.codes import MEANINGS
+from fedfew.deploy.flower.frames import FrameError, Parts, encode, receive, send_pieces
+from fedfew.deploy.flower.tensors import pack, unpack
+from fedfew.deploy.ledger import Ledger
+from fedfew.deploy.payload import check_payload
 from fedfew.runtime.site import Sites
 
-KEPT = 3
+KEPT_ROUNDS = 3
 """Rounds of which a client's memory is kept, so that a server that fell back a round finds what it had."""
 _PATIENCE = 120.0
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,16 @@ class Ready:
     sites: Sites
     serves: Callable[[int], bool]
     """Whether a client lives here."""
+    noise: float = 0.0
+    """z of the noise on each update; 0 where none is added."""
+
+
+class RefusedError(FedfewError):
+    """E417 with the part of the run that the site does not take; only that word leaves the site."""
+
+    def __init__(self, part: str, place: str, what: str, remedy: str | None = None) -> None:
+        super().__init__("E417", place, what, remedy)
+        self.part = part
 
 
 @dataclass(eq=False)
@@ -47,6 +61,8 @@ class WarmSite:
     """Mixed into every draw of a real site, so that nobody else knows its noise; empty in a trial, for equal bits."""
     memory: Path | None = None
     """Where clients' memories are kept; None: in ``state``."""
+    budget: PrivacyBudget | None = None
+    """What a real site may give away; a trial has none."""
     _ready: tuple[str, Ready] | None = None
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
@@ -58,15 +74,18 @@ class WarmSite:
         fingerprint = _fingerprint(head, parts)
         if self._last is not None and self._last[0] == fingerprint:
             return self._last[1], self._last[2]  # asked again, because the first answer was lost on the way
-        run, round = str(head["run"]), int(head["round"])
+        run, round = _name(head["run"]), int(head["round"])
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
+        clients = [int(job["client"]) for job in head["jobs"]]
         if round < self._newest.get(run, 0) - 1:
-            return reply | self._refuse(head, "E408", f"round {round + 1} is long over"), {}
+            _log.error("round %d of run %s is long over", round + 1, run)
+            return reply | {"answers": [{"client": client, "code": "E408"} for client in clients]}, {}
         self._newest = {run: round}
         try:
             ready = self._built(head)
         except FedfewError as fault:
-            return reply | self._refuse(head, "E417", str(fault)), {}
+            _log.error("run %s is refused: %s", run, fault)
+            return reply | {"answers": [{"client": client, "code": _code(fault)} for client in clients]}, {}
         reply["answers"], parts_up = self._train_all(ready, head, parts, fingerprint)
         self._last = (fingerprint, reply, parts_up)
         return reply, parts_up
@@ -78,10 +97,6 @@ class WarmSite:
             self._ready = (key, self.build(head))
         return self._ready[1]
 
-    @staticmethod
-    def _refuse(head: Mapping[str, Any], code: str, reason: str) -> dict[str, Any]:
-        return {"answers": [{"client": job["client"], "code": code, "reason": reason} for job in head["jobs"]]}
-
     def _train_all(
         self, ready: Ready, head: Mapping[str, Any], parts: Parts, fingerprint: str
     ) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
@@ -89,22 +104,25 @@ class WarmSite:
         replies: dict[str, dict[str, Tensor]] = {}
         for job in head["jobs"]:
             client = int(job["client"])
-            if not ready.serves(client):
-                answers.append({"client": client, "code": "E417", "reason": f"client {client} does not live here"})
+            try:
+                if not ready.serves(client):
+                    raise RefusedError("client", "client", f"{client} does not live here")
+                update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
+            except FedfewError as fault:
+                _log.error("client %d: %s", client, fault)
+                answers.append({"client": client, "code": _code(fault)})
                 continue
-            update = self._train(ready.sites, head, client, unpack(job["tensors"], parts), fingerprint)
             if isinstance(update, ClientUpdate):
                 replies[str(client)] = dict(update.reply)
-                answers.append(
-                    {"client": client, "examples": update.examples, "metrics": self._reported(update.metrics)}
-                )
+                metrics = self._reported(update.metrics)
+                answers.append({"client": client, "examples": update.examples, "metrics": metrics})
             else:
-                answers.append({"client": client, "code": update.code, "reason": update.reason})
+                _log.error("client %d: %s %s", client, update.code, update.reason)
+                answers.append({"client": client, "code": "E408"})
         index, parts_up = pack(replies)
         for answer in answers:
             if str(answer["client"]) in index:
                 answer["tensors"] = index[str(answer["client"])]
-        self._write_ledger(head, answers, replies)
         return answers, parts_up
 
     def _reported(self, metrics: dict[str, float]) -> dict[str, float]:
@@ -113,9 +131,13 @@ class WarmSite:
             return metrics
         return {name: value for name, value in metrics.items() if name != "right" and not name.startswith("class/")}
 
-    def _train(self, sites: Sites, head: Mapping[str, Any], client: int, payload: Payload, fingerprint: str) -> Any:
+    def _train(self, ready: Ready, head: Mapping[str, Any], client: int, payload: Payload, fingerprint: str) -> Any:
         """One client's round, with its memory as it was before this round, whatever was tried since."""
-        run, round = str(head["run"]), int(head["round"])
+        run, round, sites = _name(head["run"]), int(head["round"]), ready.sites
+        layout = sites.network.layout
+        check_payload(payload, sites.algorithm.reply_schema(layout), layout)
+        if self.budget is not None:
+            self.budget.charge(ready.noise, f"{fingerprint}/{client}")
         memory = Memory(self.memory or self.state / "memory", run, client)
         sites.memory.clear()
         if before := memory.before(round):
@@ -128,27 +150,21 @@ class WarmSite:
             memory.write(round, sites.memory.get(client, {}))
         return update
 
-    def _write_ledger(
-        self, head: Mapping[str, Any], answers: list[dict[str, Any]], replies: dict[str, dict[str, Tensor]]
-    ) -> None:
-        """One line for each tensor that is about to leave, and one for the numbers beside them."""
-        time = datetime.now(UTC).isoformat(timespec="seconds")
-        common = {"time": time, "run": head["run"], "round": int(head["round"]) + 1}
-        lines = []
-        for answer in answers:
-            if "examples" not in answer:
-                continue
-            client = answer["client"]
-            for name, tensor in replies[str(client)].items():
-                content = raw(tensor)
-                about = {"tensor": name, "shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
-                seal = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-                lines.append(common | {"client": client} | about | seal)
-            lines.append(common | {"client": client, "examples": answer["examples"], "metrics": answer["metrics"]})
-        with (self.state / "ledger.jsonl").open("a", encoding="utf-8") as file:
-            file.writelines(json.dumps(line) + "\n" for line in lines)
-            file.flush()
-            os.fsync(file.fileno())
+
+def _code(fault: FedfewError) -> str:
+    """What leaves the site of a fault: a code of the list, and no word of its text."""
+    if isinstance(fault, RefusedError):
+        return f"E417.{fault.part}"
+    if fault.code in MEANINGS:
+        return fault.code
+    return "E417.data" if fault.code.startswith("E2") or fault.code in ("E417", "E509") else "E417.config"
+
+
+def _name(run: object) -> str:
+    """A run's name as part of a file's name."""
+    if not isinstance(run, str) or not (run.isascii() and run.isalnum()) or len(run) > 64:
+        raise FedfewError("E419", "run", "has no proper name")
+    return run
 
 
 @dataclass(frozen=True)
@@ -183,12 +199,13 @@ class Memory:
         final = self.folder / f"{self.run}-{self.client}-{round:06d}.safetensors"
         save_file({name: t.contiguous() for name, t in tensors.items()}, final.with_suffix(".tmp"))
         final.with_suffix(".tmp").replace(final)
-        for _, path in self._files()[KEPT:]:
+        for _, path in self._files()[KEPT_ROUNDS:]:
             path.unlink()
 
 
 def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
     """Answer one connection after the other; one that breaks off or sends nonsense costs only itself."""
+    ledger = Ledger(site.state / "ledger.jsonl")
     while True:
         end, _ = listener.accept()
         with end:
@@ -197,11 +214,17 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                 head, parts = receive(end, limit)
                 try:
                     reply, content = site.answer(head, parts)
-                except (ValueError, KeyError, TypeError) as error:  # a message of another making
-                    reply, content = {"error": f"{type(error).__name__}: {error}"[:400]}, {}
-                send(end, reply, content)
-            except FrameError as error:
-                print(f"a connection broke: {error}", flush=True)
+                except FedfewError as fault:
+                    _log.error("a message is refused: %s", fault)
+                    reply, content = {"code": _code(fault)}, {}
+                except Exception:  # a message of another making, or a fault of ours: the reason stays here
+                    _log.exception("a message could not be answered")
+                    reply, content = {"code": "E408"}, {}
+                frame = encode(reply, content)
+                ledger.write(head, reply, frame)
+                send_pieces(end, frame)
+            except (FrameError, OSError) as error:  # what cannot be written down does not leave
+                _log.error("a connection broke: %s", error)
 
 
 def _fingerprint(head: Mapping[str, Any], parts: Parts) -> str:

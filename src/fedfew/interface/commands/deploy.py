@@ -8,6 +8,8 @@ import typer
 from fedfew.config.schema import load
 from fedfew.core import toml
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
+from fedfew.deploy.client import SiteTerms
 from fedfew.deploy.doctor import examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.interface import options
@@ -86,6 +88,10 @@ def client(
     state: State = None,
     min_noise: Annotated[float, typer.Option("--min-noise", min=0, help="Refuse runs with less noise.")] = 0.0,
     max_clip: Annotated[float, typer.Option("--max-clip", min=0, help="Refuse runs that clip at more; 0: any.")] = 0.0,
+    max_epsilon: Annotated[
+        float, typer.Option("--max-epsilon", min=0, help="Refuse updates beyond this ε over all runs; 0: no limit.")
+    ] = 0.0,
+    delta: Annotated[float, typer.Option("--delta", min=0, max=1, help="δ for which --max-epsilon holds.")] = 1e-5,
     allow_code: Annotated[
         list[str] | None,
         typer.Option("--allow-code", metavar="MODULE:NAME", help="Code outside fedfew that a run may ask for."),
@@ -94,12 +100,15 @@ def client(
 ) -> None:
     """Keep a site online: warm process with the images, and Flower's SuperNode; reconnects by itself."""
     plan = open_bundle(bundle, state)
+    terms = SiteTerms(min_noise, max_clip, max_epsilon, delta, tuple(allow_code or ()))
     if systemd:
-        typer.echo(systemd_client(plan.folder, data), nl=False)
+        typer.echo(systemd_client(plan.folder, data, terms.options()), nl=False)
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
-    keep_online(plan, data.absolute(), min_noise, max_clip, tuple(allow_code or ()))
+    if max_epsilon:
+        require("privacy", "--max-epsilon")
+    keep_online(plan, data.absolute(), terms)
 
 
 def local(

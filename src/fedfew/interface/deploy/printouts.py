@@ -2,9 +2,10 @@
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from fedfew.deploy.flower.front import versions
+from fedfew.deploy.flower.front import CALLS, OBJECT_LIMIT, versions
 from fedfew.deploy.plan import ServerPlan
 
 
@@ -30,24 +31,40 @@ def nginx(plan: ServerPlan) -> str:
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
     reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
+# Belongs into nginx's http section, e.g. as a file in conf.d. nginx does not know the sites' keys: it bounds what
+# anybody may hold, and the SuperLink refuses who has no key.
+limit_conn_zone $binary_remote_addr zone=fedfew_address:1m;
+limit_conn_zone $server_name zone=fedfew_all:1m;
 server {{
     listen {plan.port} ssl;
     server_name {plan.host};
     ssl_certificate     {folder / "server.crt"};
     ssl_certificate_key {folder / "server.key"};
     ssl_protocols TLSv1.2 TLSv1.3;
-    client_max_body_size 64m;
+    client_header_timeout 10s;
+    client_body_timeout 30s;
+    send_timeout 30s;
+    client_header_buffer_size 4k;
+    large_client_header_buffers 4 8k;
+    client_max_body_size 1m;
+    client_body_buffer_size 256k;
+    limit_conn fedfew_address 256;
+    limit_conn fedfew_all 4096;
     access_log off;
+    proxy_ssl_trusted_certificate {folder / "ca.crt"};
+    proxy_ssl_verify on;
+    proxy_ssl_name localhost;
+    proxy_http_version 1.1;
+    proxy_read_timeout 300s;
 
-    location ~ ^/v1/fleet/[a-z-]+$ {{
+    location ~ ^/v1/fleet/({"|".join(call for call in CALLS if call != "push-object")})$ {{
         limit_except POST {{ deny all; }}
         proxy_pass https://127.0.0.1:{port};
-        proxy_ssl_trusted_certificate {folder / "ca.crt"};
-        proxy_ssl_verify on;
-        proxy_ssl_name localhost;
-        proxy_http_version 1.1;
-        proxy_request_buffering off;
-        proxy_read_timeout 300s;
+    }}
+    location = /v1/fleet/push-object {{
+        limit_except POST {{ deny all; }}
+        client_max_body_size {OBJECT_LIMIT >> 20}m;
+        proxy_pass https://127.0.0.1:{port};
     }}
     location = /fedfew {{
         default_type application/json;
@@ -64,11 +81,11 @@ def systemd_server(plan: ServerPlan) -> str:
     return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)
 
 
-def systemd_client(folder: Path, data: Path | None) -> str:
-    """A unit that keeps a site online."""
+def systemd_client(folder: Path, data: Path | None, terms: Sequence[str] = ()) -> str:
+    """A unit that keeps a site online, on its own terms."""
     place = folder.absolute()
     images = str((data or Path("DATA")).absolute())
-    return _unit(f"fedfew site {place.name}", ["deploy", "client", str(place), "--data", images], place)
+    return _unit(f"fedfew site {place.name}", ["deploy", "client", str(place), "--data", images, *terms], place)
 
 
 def _word(text: str) -> str:

@@ -6,20 +6,20 @@ from pathlib import Path
 from time import sleep
 
 from fedfew.core.storage import locked
-from fedfew.deploy.client import SiteProcesses
+from fedfew.deploy.client import SiteProcesses, SiteTerms
 from fedfew.deploy.plan import STATUS, SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor
 from fedfew.deploy.site_images import count_images
 from fedfew.interface.console import err
 
 
-def keep_online(plan: SitePlan, data: Path, min_noise: float, max_clip: float, allowed: tuple[str, ...] = ()) -> None:
+def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
     """Start the site's processes and watch them; a fault at the start is raised, later ones reported and retried."""
     images = count_images(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(plan.folder))
         supervisor = Supervisor(plan.folder / "logs")
-        site = SiteProcesses(plan, supervisor, data, min_noise, max_clip, allowed)
+        site = SiteProcesses(plan, supervisor, data, terms)
         stack.callback(site.close)
         stack.callback(supervisor.close)
         earlier = _size(plan.folder / "logs" / f"node-{plan.name}.log")

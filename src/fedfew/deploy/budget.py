@@ -1,0 +1,57 @@
+"""A site's own account of what its updates have given away: ε over all runs of all servers, in a file of its folder.
+
+Each update is a Gaussian mechanism of multiplier z/2 (docs/deployment.md); such mechanisms compose to one whose inverse
+squared multiplier is the sum of theirs.
+"""
+
+import json
+from dataclasses import dataclass
+from math import inf, sqrt
+from pathlib import Path
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """privacy.json: how many updates left with which noise. ``most``: the ε that they may add up to; 0: no limit."""
+
+    path: Path
+    most: float = 0.0
+    delta: float = 1e-5
+
+    def charge(self, noise: float, update: str) -> None:
+        """Count an update before it is made; E420, and nothing counted, if it would go beyond the budget.
+
+        The same update once more (``update`` names it) shows nothing new and costs nothing.
+        """
+        spent, last = self._read()
+        if update == last:
+            return
+        spent[noise] = spent.get(noise, 0) + 1
+        if self.most and (would_be := epsilon_of(spent, self.delta)) > self.most:
+            what = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
+            raise FedfewError("E420", str(self.path), what)
+        content = {"updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())], "last": update}
+        write_atomically(self.path, json.dumps(content, indent=1).encode())
+
+    def _read(self) -> tuple[dict[float, int], str]:
+        """A file that cannot be read is a fault and not an empty account."""
+        if not self.path.exists():
+            return {}, ""
+        try:
+            content = json.loads(self.path.read_bytes())
+            return {float(one["noise"]): int(one["count"]) for one in content["updates"]}, str(content["last"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
+
+
+def epsilon_of(spent: dict[float, int], delta: float) -> float:
+    """ε of updates with these noises; infinite as soon as one left without noise."""
+    if any(noise <= 0 for noise, count in spent.items() if count):
+        return inf
+    from dp_accounting import get_epsilon_gaussian  # noqa: PLC0415 - of the extra `privacy`
+
+    total = sum(count * (2 / noise) ** 2 for noise, count in spent.items())
+    return float(get_epsilon_gaussian(1 / sqrt(total), delta)) if total else 0.0

@@ -1,0 +1,258 @@
+"""The TLS front over real sockets: what passes, who is let in, and what strangers can hold."""
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedfew.deploy.certificates import Pair, as_flower_sends_it, site_key
+from fedfew.deploy.flower import front as module
+from fedfew.deploy.flower.front import Front
+from fedfew.deploy.flower.site_keys import SiteKeys
+from fedfew.deploy.flower.slots import Slots
+
+HERE = "127.0.0.1"
+
+
+def signed(pair: Pair, at: datetime | None = None, stamp: str = "") -> dict[str, str]:
+    """The headers that a SuperNode sends with a request."""
+    private = serialization.load_ssh_private_key(pair.private, None)
+    assert isinstance(private, ec.EllipticCurvePrivateKey)
+    stamp = stamp or (at or datetime.now(UTC)).isoformat()
+    key = as_flower_sends_it(pair.public) + "\n"
+    signature = private.sign(stamp.encode(), ec.ECDSA(hashes.SHA256()))
+    return {
+        "flwr-public-key": base64.b64encode(key.encode()).decode(),
+        "flwr-signature": base64.b64encode(signature).decode(),
+        "flwr-timestamp": stamp,
+    }
+
+
+def answered(content: bytes) -> httpx.Response:
+    """What a SuperLink answers, to be streamed."""
+    headers = {"x-node": "1", "content-length": str(len(content))}
+    return httpx.Response(200, stream=httpx.ByteStream(content), headers=headers)
+
+
+@dataclass
+class Scene:
+    """A front on loopback, with what its SuperLink saw."""
+
+    port: int
+    key: Pair
+    seen: list[tuple[str, bytes, str]] = field(default_factory=list)
+
+    async def request(self, method: str, path: str, content: bytes = b"", **options: Any) -> httpx.Response:
+        headers = signed(self.key) if options.pop("sign", True) else {}
+        async with httpx.AsyncClient(base_url=f"http://{HERE}:{self.port}", timeout=20) as client:
+            return await client.request(method, path, content=content, headers=headers | options.pop("headers", {}))
+
+    async def half(self, content: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection that sends something and then no more."""
+        reader, writer = await asyncio.open_connection(HERE, self.port)
+        writer.write(content)
+        await writer.drain()
+        return reader, writer
+
+
+@contextlib.asynccontextmanager
+async def scene(
+    folder: Path,
+    answer: Callable[[httpx.Request], httpx.Response] | None = None,
+    slots: Slots | None = None,
+    largest_reply: int = 1 << 40,
+) -> AsyncIterator[Scene]:
+    key = site_key("net/a")
+    (folder / "a.pub").write_bytes(key.public)
+    found = Scene(0, key)
+
+    def superlink(request: httpx.Request) -> httpx.Response:
+        found.seen.append((request.url.path, request.content, request.headers.get("flwr-timestamp", "")))
+        return answer(request) if answer else answered(b"answer")
+
+    inner = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://127.0.0.1:1")
+    made = Front(inner, SiteKeys.of(folder), {"fedfew": "0.1.0"}, slots, largest_reply)
+    server = await asyncio.start_server(lambda r, w: made.accept(r, w, None), HERE, 0)
+    found.port = server.sockets[0].getsockname()[1]
+    try:
+        yield found
+    finally:
+        server.close()
+
+
+def play(folder: Path, act: Callable[[Scene], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(60), scene(folder, **options) as found:
+            await act(found)
+
+    asyncio.run(run())
+
+
+def test_the_fleet_api_passes_and_nothing_else(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        passed = await here.request("POST", "/v1/fleet/pull-messages", b"question")
+        assert (passed.status_code, passed.content, passed.headers["x-node"]) == (200, b"answer", "1")
+        ((path, content, stamp),) = here.seen
+        assert (path, content) == ("/v1/fleet/pull-messages", b"question") and stamp
+        assert (await here.request("GET", "/fedfew", sign=False)).json()["fedfew"] == "0.1.0"
+        refused = [
+            ("POST", "/v1/control/start-run"), ("POST", "/v1/control/register-node"), ("GET", "/v1/fleet/get-run"),
+            ("POST", "/v1/runtime/acquire-task"), ("PUT", "/v1/fleet/pull-messages"), ("GET", "/health"),
+            ("POST", "/v1/fleet/..%2fcontrol%2fstart-run"), ("GET", "/"), ("POST", "/v1/fleet/pull-messages?x=1"),
+            ("POST", "/v1/fleet/unknown"), ("POST", "//v1/fleet/pull-messages"), ("POST", "/V1/FLEET/pull-messages"),
+        ]  # fmt: skip
+        for method, place in refused:
+            assert (await here.request(method, place)).status_code == 403, place
+        assert len(here.seen) == 1
+
+    play(tmp_path, act)
+
+
+def test_many_requests_and_large_ones_use_one_connection(tmp_path: Path) -> None:
+    large = bytes(range(256)) * 20_000
+
+    async def act(here: Scene) -> None:
+        async with httpx.AsyncClient(base_url=f"http://{HERE}:{here.port}", timeout=20) as client:
+            for _ in range(5):
+                answer = await client.post("/v1/fleet/push-object", content=large, headers=signed(here.key))
+                assert answer.content == large[::-1]
+            assert len(client._transport._pool.connections) == 1  # type: ignore[attr-defined]
+
+    play(tmp_path, act, answer=lambda request: answered(request.content[::-1]))
+
+
+def stranger() -> dict[str, str]:
+    return signed(site_key("net/b"))
+
+
+FORGED: dict[str, Callable[[Scene], dict[str, str]]] = {
+    "no headers": lambda here: {},
+    "another key": lambda here: stranger(),
+    "another key's signature": lambda here: signed(here.key) | {"flwr-signature": stranger()["flwr-signature"]},
+    "an old signature": lambda here: signed(here.key, datetime.now(UTC) - timedelta(minutes=10)),
+    "a signature of tomorrow": lambda here: signed(here.key, datetime.now(UTC) + timedelta(days=1)),
+    "another time than signed": lambda here: signed(here.key) | {"flwr-timestamp": datetime.now(UTC).isoformat()},
+    "no time": lambda here: signed(here.key, stamp="now"),
+    "a time of no place": lambda here: signed(here.key, stamp="2026-01-01T00:00:00"),
+    "no base64": lambda here: signed(here.key) | {"flwr-public-key": "%%%"},
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_without_a_sites_signature_nothing_of_a_body_is_read(
+    tmp_path: Path, forge: Callable[[Scene], dict[str, str]]
+) -> None:
+    async def act(here: Scene) -> None:
+        head = "".join(f"{name}: {value}\r\n" for name, value in forge(here).items())
+        start = f"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999\r\n{head}\r\n"
+        reader, writer = await here.half(start.encode())  # and no body
+        assert (await reader.read()).startswith(b"HTTP/1.1 400")
+        writer.close()
+        assert not here.seen
+
+    play(tmp_path, act)
+
+
+def test_large_and_slow_bodies_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(module, "OBJECT_LIMIT", 1 << 20)
+    monkeypatch.setattr(module, "BODY_LIMIT", 1000)
+
+    async def act(here: Scene) -> None:
+        assert (await here.request("POST", "/v1/fleet/push-messages", bytes(1001))).status_code == 413
+        assert (await here.request("POST", "/v1/fleet/push-object", bytes(1 << 20))).status_code == 200
+
+        async def chunks() -> AsyncIterator[bytes]:
+            yield bytes(100)
+
+        assert (await here.request("POST", "/v1/fleet/push-object", chunks())).status_code == 411  # type: ignore[arg-type]
+        head = "".join(f"{name}: {value}\r\n" for name, value in signed(here.key).items())
+        start = f"POST /v1/fleet/push-object HTTP/1.1\r\nhost: x\r\ncontent-length: 999999\r\n{head}\r\n12345"
+        reader, _ = await here.half(start.encode())
+        assert await reader.read() == b""  # closed, long before the test's patience
+        assert len(here.seen) == 1
+
+    play(tmp_path, act)
+
+
+@pytest.mark.parametrize("sent", [b"", b"POST /v1/fleet/push-object HTTP/1.1\r\nhost:", b"\0\0\0", b"x" * 40_000])
+def test_who_sends_half_a_head_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(module, "HEAD_SECONDS", 0.3)
+
+    async def act(here: Scene) -> None:
+        reader, _ = await here.half(sent)
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+
+    play(tmp_path, act)
+
+
+def test_strangers_make_room_and_sites_stay(tmp_path: Path) -> None:
+    """More half-sent heads than there are places: the oldest go, and a site is served at once."""
+    slots = Slots(most=12, strangers=8, of_address=6)
+
+    async def act(here: Scene) -> None:
+        async with httpx.AsyncClient(base_url=f"http://{HERE}:{here.port}", timeout=5) as site:
+
+            async def ask() -> int:
+                return (await site.post("/v1/fleet/pull-messages", headers=signed(here.key))).status_code
+
+            assert await ask() == 200
+            held = [await here.half(b"POST /v1") for _ in range(30)]
+            assert await ask() == 200 and len(site._transport._pool.connections) == 1  # type: ignore[attr-defined]
+            assert (await here.request("POST", "/v1/fleet/pull-messages")).status_code == 200
+            ended = [reader for reader, _ in held if reader.at_eof() or reader.exception()]
+            assert len(slots._open) <= 7 and len(ended) >= 24
+
+    play(tmp_path, act, slots=slots)
+
+
+def test_a_site_uploads_one_reply_and_no_more_until_it_announces_the_next(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        async def push(call: str, size: int) -> int:
+            return (await here.request("POST", f"/v1/fleet/{call}", bytes(size))).status_code
+
+        assert [await push("push-object", 400_000) for _ in range(4)] == [200, 200, 413, 413]
+        assert await push("push-messages", 100) == 200
+        assert [await push("push-object", 900_000) for _ in range(2)] == [200, 413]
+
+    play(tmp_path, act, largest_reply=1_000_000)
+
+
+def test_one_site_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        clients = [httpx.AsyncClient(base_url=f"http://{HERE}:{here.port}") for _ in range(3)]
+        codes = [(await one.post("/v1/fleet/get-run", headers=signed(here.key))).status_code for one in clients]
+        assert codes == [200, 200, 503]
+        for one in clients:
+            await one.aclose()
+
+    play(tmp_path, act, slots=Slots(of_key=2))
+
+
+def test_while_the_superlink_is_away_sites_are_put_off(tmp_path: Path) -> None:
+    def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async def act(here: Scene) -> None:
+        assert (await here.request("POST", "/v1/fleet/pull-messages")).status_code == 503
+
+    play(tmp_path, act, answer=away)
+
+
+def test_a_refusal_says_why(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        refused = await here.request("POST", "/v1/fleet/get-run", sign=False)
+        assert refused.status_code == 400 and "does not know the key" in json.loads(refused.content)["detail"]
+
+    play(tmp_path, act)
