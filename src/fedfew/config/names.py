@@ -38,7 +38,7 @@ def is_own(name: str) -> bool:
 
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a name stands for; the user's own is looked at first, so that a fault is told before anything runs."""
+    """What a name stands for; the user's own is looked at first, so that a fault is reported before anything runs."""
     if not is_own(name):
         entry: Callable[..., Any] = registry[name]
         return entry

@@ -171,7 +171,7 @@ def _same_shape(first: LabeledSet, second: LabeledSet, place: str) -> None:
 
 
 def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
-    """Every sixth image of each class by lot, always the same ones, for data that has no test part."""
+    """Every sixth image of each class at random, always the same ones, for data that has no test part."""
     order = numpy_stream(0, "held-out test").permutation(len(labeled))
     tested = np.zeros(len(labeled), bool)
     tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
