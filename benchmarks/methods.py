@@ -24,8 +24,12 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.files import presets
 from fedfew.config.schema import Config, load, settings_for
 from fedfew.interface.batch import run_all
+from fedfew.methods import METHODS
+from fedfew.objectives import OBJECTIVES
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
@@ -146,14 +150,14 @@ ARMS: dict[str, tuple[str, Overrides]] = {
     "fedfew": ("fedfew", {}),
     "fedmix + fedfreq": ("server-only", _FEDMIX | {"aggregator.name": "fedfreq"}),
     "fedmix + fedavg": ("server-only", _FEDMIX | {"aggregator.name": "fedavg"}),
-} | {
+}
+COMBINED = ("rc-ssfl", "label-shift")
+"""Published methods that are presets of parts."""
+ARMS |= {
     name: (name, {})
-    for name in (
-        "fedmatch", "fedmatch-lite", "semifl", "fl2", "fedsiam-pi", "fedsiam-mt", "ds-fl", "grouping", "rc-ssfl",
-        "fixmatch", "label-shift", "uda", "mixmatch", "pseudo-label", "pi-model", "temporal-ensembling", "mean-teacher",
-        "fedprox", "fednova", "fedbn", "median", "trimmed-mean", "krum", "fltrust",
-    )
-}  # fmt: skip
+    for name in (*METHODS, *OBJECTIVES, *AGGREGATORS, *COMBINED)
+    if name in presets() and name not in (*ARMS, "fedavg")  # whose preset is pseudo-label with another name
+}
 ABLATION: dict[str, tuple[str, Overrides]] = {
     "fedfew − clients": ("fedfew", {"client.epochs": 0, "method.views": 1}),
     "fedfew − class mix in the vote": ("fedfew", {"method.steps": 0}),

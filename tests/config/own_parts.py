@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfew.aggregators.combine import weighted_mean
 from fedfew.core.layout import Vector
@@ -136,3 +136,35 @@ class Empty:
 
 
 NUMBER = 3
+
+
+class Fixed(nn.Sequential):
+    """A torch model that knows its images: 28×28 grey ones of ten classes."""
+
+    def __init__(self, hidden: int = 8) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+
+def for_classes(classes: int, *, deep: bool = False) -> nn.Module:
+    """Asks for the number of classes alone."""
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes) if deep else nn.Linear(784, classes))
+
+
+def in_order(planes: int, side: int, kinds: int) -> nn.Module:
+    """Other names: given channels, size and classes in this order."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(planes * side * side, kinds))
+
+
+INSTANCE = nn.Sequential(nn.Flatten(), nn.Linear(784, 10))
+
+
+def three_classes() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
+
+
+def another_size() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(100, 10))
+
+
+def no_model() -> str:
+    return "a net"

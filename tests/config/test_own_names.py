@@ -1,14 +1,17 @@
 """``package.module:Name`` works for every part of a config, is checked like fedfew's own, and faults are told."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.config.own_parts import INSTANCE
 from tests.contract.runs import TINY, tiny_rounds
 
-from fedfew.build.parts import federation_of
+from fedfew import extend
+from fedfew.build.parts import assemble, federation_of
 from fedfew.config.schema import Config, load
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.runs.experiment import Experiment
@@ -56,6 +59,55 @@ def test_an_objective_of_ones_own_trains_the_clients() -> None:
     assert all(update["norm"] < 1e-6 for update in still["updates"])
     assert all(update["norm"] > 1e-4 for update in moved["updates"])
     assert "makes no pseudo-labels" in told(own | {"vote.prior": "em"})
+
+
+@pytest.mark.parametrize("name", ["Fixed", "for_classes", "in_order", "INSTANCE"])
+def test_a_torch_model_needs_no_signature_of_ours(name: str) -> None:
+    rounds = tiny_rounds(load(SMALL | {"model": {"name": f"{OWN}:{name}"}}, {"method.name": "fedavg"}))
+    assert rounds[0][1]["rejected"] == []
+    assert not rounds[0][0].omega.equal(rounds[1][0].omega)
+
+
+def test_a_model_that_is_an_instance_keeps_its_weights_and_is_not_trained_itself() -> None:
+    weight = dict(INSTANCE.named_parameters())["1.weight"]
+    before = weight.detach().clone()
+    config = load(SMALL | {"model": {"name": f"{OWN}:INSTANCE"}})
+    assert config["model"] == {"name": f"{OWN}:INSTANCE"}
+    assert assemble(config).network.vector[:7840].equal(before.flatten())
+    tiny_rounds(config)
+    assert weight.equal(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("three_classes", r"gives \(2, 3\) for two images of 1×28×28; 10 classes need \(2, 10\)"),
+        ("another_size", "fails on images of 1×28×28: RuntimeError"),
+        ("no_model", "gave a str"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) -> None:
+    with pytest.raises(FedfewError, match=words) as caught:
+        assemble(load(SMALL | {"model": {"name": f"{OWN}:{name}"}}))
+    assert caught.value.code == "E115"
+
+
+def test_settings_of_a_torch_class_are_its_parameters_with_a_default() -> None:
+    assert load(SMALL | {"model": {"name": f"{OWN}:Fixed", "hidden": 4}})["model.hidden"] == 4
+    assert "model.depth" in told_of({"name": f"{OWN}:Fixed", "depth": 4})
+
+
+def told_of(model: dict[str, Any]) -> str:
+    with pytest.raises(FedfewError) as caught:
+        load(SMALL | {"model": model})
+    return str(caught.value)
+
+
+def test_what_extensions_need_is_in_one_module() -> None:
+    """The page on extending uses nothing else of fedfew."""
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
+    assert set(re.findall(r"^from (fedfew[\w.]*) import", page, re.MULTILINE)) == {"fedfew.extend"}
+    assert all(getattr(extend, name) is not None for name in extend.__all__)
 
 
 def test_a_partition_of_ones_own_deals_every_image() -> None:

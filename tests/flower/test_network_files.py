@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
@@ -135,7 +136,11 @@ def test_images_of_a_site(tmp_path: Path) -> None:
     (tmp_path / "text.npz").write_text("no")
     for name in ("float", "other", "objects", "text"):
         assert code_of(lambda name=name: read_npz(tmp_path / f"{name}.npz")) == "E509"  # type: ignore[misc]
-    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((20_000, 32, 32), np.uint8))
+    head = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 28, 28), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "claim.npz", "w") as archive:  # 713 TiB, it says
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + b"few bytes")
+    assert code_of(lambda: read_npz(tmp_path / "claim.npz")) == "E509"
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((80_000, 32, 32), np.uint8))
     assert code_of(lambda: read_npz(tmp_path / "bomb.npz")) == "E205"
     for place in (tmp_path / "empty.npz", tmp_path / "none", tmp_path / "none.npz"):
         assert code_of(lambda place=place: count_images(place)) == "E509"  # type: ignore[misc]

@@ -148,7 +148,7 @@ epochs = 2
 batch = {choice.client_batch:<18} # many small steps make more of the same images
 lr = 0.02
 momentum = 0.9
-""" + ("" if tested else "# Without test/<class>/ images no accuracy can be told.\n")
+""" + ("" if tested else "# Without images in test/<class>/ no accuracy can be measured.\n")
 
 
 def next_steps(out: Path, network: bool) -> list[str]:

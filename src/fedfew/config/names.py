@@ -5,11 +5,15 @@ import inspect
 import traceback
 import typing
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import Any
+
+from torch import nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
 from fedfew.core.types import Method
+from fedfew.models.build import SHAPE, required
 
 PARTS = ("server", "client", "aggregator")
 """What every method is given besides its settings."""
@@ -22,7 +26,7 @@ MEMBERS = {
 """What a method's and an objective's class must define."""
 POSITIONAL = {
     "partition": ("labels", "clients", "rng"),
-    "model": ("channels", "size", "classes"),
+    "model": SHAPE,
     "aggregator": ("contributions", "omega", "sigma"),
 }
 """How each kind of function is called, before its settings."""
@@ -34,12 +38,15 @@ def is_own(name: str) -> bool:
 
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a name stands for; the user's own is looked at first, so that a fault is told before anything runs."""
+    """What a name stands for; the user's own is looked at first, so that a fault is reported before anything runs."""
     if not is_own(name):
         entry: Callable[..., Any] = registry[name]
         return entry
     place = f"{section}.{'kind' if section == 'partition' else 'name'}"
     target = imported(name, place)
+    if section == "model" and isinstance(target, nn.Module):
+        module = target  # each network is a copy, so that no two train the same weights
+        target = lambda: deepcopy(module)  # noqa: E731 - a model without parameters
     if fault := _misfit(section, target):
         raise FedfewError("E115", place, f"{name!r} {fault}")
     return target
@@ -96,7 +103,7 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
     except Exception as error:  # annotations are the user's code as well
         return f"cannot be looked into: {type(error).__name__}: {error}"
     if section == "method" and not (inspect.isclass(kind) and issubclass(kind, Method)):
-        return "is not a subclass of Method (from fedfew.core.types import Method)"
+        return "is not a subclass of Method (from fedfew.extend import Method)"
     if missing := [
         name for name in MEMBERS.get(section, ()) if getattr(kind, name, None) is getattr(Method, name, None)
     ]:
@@ -107,6 +114,8 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
 def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
     """Why the user's own cannot be called as the section's entries are."""
     given, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
+    if section == "model" and all(name in SHAPE for name in required(parameters)):
+        return ""
     try:
         inspect.Signature(parameters).bind_partial(*given)
     except TypeError:
@@ -114,7 +123,5 @@ def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
     if section == "method" and not any(p.kind is p.VAR_KEYWORD for p in parameters) and not names >= set(PARTS):
         return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method is given"
     filled = (*PARTS, *OPTIONAL_PARTS) if section == "method" else ()
-    open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-    rest = [p for p in parameters[len(given) :] if p.default is p.empty and p.kind not in open_ended]
-    unfilled = [p.name for p in rest if p.name not in filled]
+    unfilled = [name for name in required(parameters[len(given) :]) if name not in filled]
     return f"needs {', '.join(unfilled)}, which nothing gives it; a setting has a default" if unfilled else ""

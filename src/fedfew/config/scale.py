@@ -13,7 +13,7 @@ SCALES: dict[str, tuple[int, int]] = {"full": (64, 55_000), "laptop": (16, 11_00
 def scale_overrides(
     table: Mapping[str, Any], scale: str, overrides: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], str]:
-    """What a scale changes in a config, as dotted keys, and a note for people where it changes nothing.
+    """What a scale changes in a config, as dotted keys, and a note where it changes nothing.
 
     ``overrides`` are those that will be applied after it: they decide which dataset and model are meant.
     """

@@ -1,4 +1,4 @@
-"""The config: TOML, a preset or a dict, checked against the settings of what it names; all faults are told at once."""
+"""The config: TOML, a preset or a dict, checked against the settings of what it names; faults are reported together."""
 
 import difflib
 import math
@@ -281,7 +281,7 @@ def _without_stack(engine: Table, place: str, faults: list[FedfewError]) -> Tabl
 
 
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
-    """The clients are given by the data, so a partition that would deal images to them is a misunderstanding."""
+    """The clients are given by the data, so a partition has nothing to deal."""
     given = table.get("partition", {"kind": SITES})
     if given != {"kind": SITES}:
         what = "partition.* has no meaning for a dataset that brings its own sites"

@@ -81,7 +81,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E114": Explanation(
         "runs that cannot be compared",
-        "The runs were told on different test images, so their accuracies do not belong into one table.",
+        "The runs were tested on different images, so their accuracies do not belong in one table.",
         "Compare runs of one dataset at a time, or group by the key named in the message.",
     ),
     "E115": Explanation(
@@ -156,7 +156,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E207": Explanation(
         "test images among the server's",
-        "The same pixels stand in server/ and in test/, so the accuracy would be told on images that were learned.",
+        "The same pixels stand in server/ and in test/, so accuracy would be measured on training images.",
         "Remove one of each pair (check.csv lists them), or set dataset.allow_overlap = true.",
     ),
     "E208": Explanation(
@@ -182,7 +182,7 @@ CODES: dict[str, Explanation] = {
     "E301": Explanation(
         "output folder in use",
         "The folder given with --out already holds files.",
-        "Choose another folder, or go on with `fedfew resume FOLDER`.",
+        "Choose another folder, or continue with `fedfew resume FOLDER`.",
     ),
     "E302": Explanation(
         "not a run folder",
@@ -202,7 +202,7 @@ CODES: dict[str, Explanation] = {
     "E305": Explanation(
         "cannot write",
         "The disk is full, read-only or gone.",
-        "Make room or give another --out; the last checkpoint is whole, and `fedfew resume` goes on from it.",
+        "Make room or give another --out; the last checkpoint is whole, and `fedfew resume` continues from it.",
     ),
     "E306": Explanation(
         "run folder is busy",
@@ -227,11 +227,11 @@ CODES: dict[str, Explanation] = {
     "E310": Explanation(
         "nothing to show yet",
         "The run has not finished its first round, or has no final model yet.",
-        "Wait, or go on with `fedfew resume`.",
+        "Wait, or continue with `fedfew resume`.",
     ),
     "E311": Explanation(
         "spare checkpoint damaged",
-        "The older of the two kept checkpoints is not whole; the newest one is, and the run goes on from it.",
+        "The older of the two kept checkpoints is not whole; the newest one is, and the run continues from it.",
         "Nothing to do: the next round writes a new one. Look at the disk if it happens twice.",
     ),
     "E312": Explanation(
@@ -294,7 +294,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E413": Explanation(
         "answer came late",
-        "A site's answer arrived after the deadline of its round (fleet.timeout); the round had gone on without it.",
+        "A site's answer arrived after the deadline of its round (fleet.timeout); the round had ended without it.",
         "It was not used. Raise fleet.timeout if honest sites are that slow.",
     ),
     "E414": Explanation("second answer", "A site answered the same round twice.", "Only the first answer counts."),
@@ -332,7 +332,7 @@ CODES: dict[str, Explanation] = {
     "E501": Explanation(
         "too many skipped rounds",
         "No usable update arrived for max_skipped rounds in a row; the model stays as it was and the run stops.",
-        "Look at the reasons in rounds.jsonl, then go on with `fedfew resume`.",
+        "Look at the reasons in rounds.jsonl, then continue with `fedfew resume`.",
     ),
     "E502": Explanation(
         "workers keep dying",
@@ -342,7 +342,7 @@ CODES: dict[str, Explanation] = {
     "E503": Explanation(
         "too few sites online",
         "Fewer sites than fleet.min_clients were online before fleet.wait ran out.",
-        "Start the sites with `fedfew deploy client`, or lower fleet.min_clients; then go on with the same command.",
+        "Start the sites with `fedfew deploy client`, or lower fleet.min_clients; then continue with the same command.",
     ),
     "E504": Explanation(
         "port taken",

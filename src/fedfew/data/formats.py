@@ -79,7 +79,7 @@ def _rgb(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
             with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-                if image.size != size or image.mode != "RGB":  # told by the header, before anything is decoded
+                if image.size != size or image.mode != "RGB":  # known from the header, before anything is decoded
                     raise ValueError(f"an image of {image.size} {image.mode} pixels, not {size} RGB")
                 return np.asarray(image)
         except (Image.DecompressionBombError, Image.DecompressionBombWarning, OSError, SyntaxError) as error:

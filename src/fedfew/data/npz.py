@@ -7,6 +7,7 @@ import math
 import stat
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import IO, Any
 
@@ -37,6 +38,7 @@ PARTS = {
     "test": (("test_images", "test_labels"), ("x_test", "y_test")),
 }
 NAMES = ("classes", "label_names", "class_names")
+KNOWN = (*(name for pairs in PARTS.values() for pair in pairs for name in pair), *NAMES)
 
 
 def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
@@ -61,7 +63,7 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
     return Dataset("npz", train, test, _classes(arrays, train, test, place), flips)
 
 
-def read_npz(path: Path) -> Arrays:
+def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:
     """The arrays that have a known name, read without pickle and within the caps."""
     place = shown(path)
     try:
@@ -69,22 +71,21 @@ def read_npz(path: Path) -> Arrays:
         if not stat.S_ISREG(about.st_mode):
             raise FedfewError("E206", place, "is no file", "Give the path of an NPZ file")
         with zipfile.ZipFile(path) as archive:
-            _refuse_bomb(archive, about.st_size, place)
-            known = {name for pairs in PARTS.values() for pair in pairs for name in pair} | set(NAMES)
+            _refuse_bomb(archive, about.st_size, cap, place)
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            return {name: _array(archive, members[name], place) for name in sorted(known & set(members))}
+            return {name: _array(archive, members[name], place) for name in sorted(set(known) & set(members))}
     except FileNotFoundError:
         raise FedfewError("E206", place, "does not exist", "Give the path of an NPZ file") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError) as error:
         raise FedfewError("E204", place, f"it cannot be read as an NPZ file ({error})") from None
 
 
-def _refuse_bomb(archive: zipfile.ZipFile, size: int, place: str) -> None:
+def _refuse_bomb(archive: zipfile.ZipFile, size: int, cap: int, place: str) -> None:
     members = archive.infolist()
     claimed = sum(info.file_size for info in members)
     if len(members) > MEMBER_CAP:
         raise FedfewError("E205", place, f"it has {len(members):,} members, the limit is {MEMBER_CAP}")
-    if claimed > INFLATED_CAP or (claimed > FREE and claimed > RATIO * size):
+    if claimed > cap or (claimed > FREE and claimed > RATIO * size):
         times = claimed / max(size, 1)
         raise FedfewError("E205", place, f"it would inflate to {claimed / 2**20:,.0f} MB, {times:,.0f} times its size")
 
@@ -170,7 +171,7 @@ def _same_shape(first: LabeledSet, second: LabeledSet, place: str) -> None:
 
 
 def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
-    """Every sixth image of each class by lot, always the same ones, for data that has no test part."""
+    """Every sixth image of each class at random, always the same ones, for data that has no test part."""
     order = numpy_stream(0, "held-out test").permutation(len(labeled))
     tested = np.zeros(len(labeled), bool)
     tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1

@@ -32,11 +32,11 @@ class UnavailableError(Exception):
 
 
 def _quiet(line: str) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -> Path:
-    """Bring a dataset into the cache and say where it is; ``report`` is told one line for every source tried."""
+    """Bring a dataset into the cache and say where it is; ``report`` gets one line for every source tried."""
     if name not in DATASETS:
         raise FedfewError("E105", "dataset.name", f"no dataset {name!r}; there are {', '.join(DATASETS)}")
     if name not in RECIPES:

@@ -1,6 +1,5 @@
 """A site's own images: a folder of image files, or an NPZ with an array ``images``; labels are never asked for."""
 
-import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.data import npz
 from fedfew.data.images.decode import probe, read_file
 from fedfew.data.images.folders import read_images
 from fedfew.data.images.unreadable import Unreadable
@@ -38,19 +38,11 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
 def read_npz(path: Path) -> Tensor:
     """The array ``images`` of an NPZ, with a channel if it has none; nothing else in the file is looked at."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            if "images.npy" not in names:
-                raise FedfewError("E509", str(path), f"has no array `images`, only {', '.join(names[:5])}")
-            info = archive.getinfo("images.npy")
-            if info.file_size > max(1 << 24, 100 * info.compress_size) or info.file_size > NPZ_LIMIT:
-                raise FedfewError(
-                    "E205", str(path), f"would inflate from {info.compress_size:,} to {info.file_size:,} bytes"
-                )
-        with np.load(path, allow_pickle=False) as arrays:
-            array = arrays["images"]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise FedfewError("E509", str(path), f"cannot be read as NPZ: {error}") from None
+        array = npz.read_npz(path, ("images",), NPZ_LIMIT).get("images")
+    except FedfewError as fault:
+        raise fault if fault.code == "E205" else FedfewError("E509", str(path), fault.what) from None
+    if array is None:
+        raise FedfewError("E509", str(path), "has no array `images`")
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
         raise FedfewError("E509", str(path), what)

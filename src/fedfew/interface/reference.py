@@ -20,7 +20,7 @@ FAMILIES = {
     "1": ("Config", "What was asked for cannot be run. Nothing has been started yet."),
     "2": ("Data", "Images or labels are missing, damaged, or would spoil the result."),
     "3": ("Storage", "Run folders, checkpoints and files that were written."),
-    "4": ("Updates", "A client's answer was missing or left out. The run went on; the codes stand in `rounds.jsonl`."),
+    "4": ("Updates", "A client's answer was missing or left out. The run continued; the codes are in `rounds.jsonl`."),
     "5": ("Network", "Processes and sites that do not start, answer or fit together."),
 }
 ABOUT = {
@@ -47,9 +47,9 @@ NOTE = "<!-- written by python -m fedfew.interface.reference; change the code, n
 ERRORS = f"""# Errors
 
 {NOTE}
-A fault that you can do something about has a code. The message names the place, what was given and what to do; the exit
-status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. Faults of a
-config are all told at once."""
+A fault that you can fix has a code. The message names the place, what was given and what to do; the exit
+status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. All faults
+of a config are reported at once."""
 CONFIG = f"""# Config keys
 
 {NOTE}

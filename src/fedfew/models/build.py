@@ -1,6 +1,7 @@
 """From a model's name to a module whose weights come from one given generator."""
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
 from typing import Any
 
@@ -10,6 +11,9 @@ from torch import nn
 from fedfew.core.errors import FedfewError
 from fedfew.models import MODELS
 from fedfew.models.backbones import Head, Pretrained
+
+SHAPE = ("channels", "size", "classes")
+"""What a model may be told about the images."""
 
 
 def build_model(
@@ -23,7 +27,8 @@ def build_model(
     """A fresh module; equal generators give equal bits, and the global random state is as it was before.
 
     ``model`` is a name of ``MODELS`` or a function of one's own. The latter keeps the weights that it sets itself
-    (it may load trained ones); what it draws from torch's global generator is made to follow from ``rng``.
+    (it may load trained ones); what it draws from torch's global generator is made to follow from ``rng``. It is given
+    those of channels, size and classes that it has parameters for, and tried on two black images.
     """
     if isinstance(model, str) and model not in MODELS:
         raise FedfewError("E105", "model.name", f"there is no model {model!r}, only {', '.join(MODELS)}")
@@ -31,12 +36,52 @@ def build_model(
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        module = make(channels, size, classes, **options)
+        given, named = shape_arguments(make, channels, size, classes)
+        module = make(*given, **named, **options)
     if isinstance(module, Pretrained):
         initialise(module.head, rng)
     elif make in MODELS.values():
         initialise(module, rng)
+    else:
+        _check(module, (channels, size, size), classes)
     return module
+
+
+def shape_arguments(
+    make: Callable[..., Any], channels: int, size: int, classes: int
+) -> tuple[tuple[int, ...], dict[str, int]]:
+    """How a model is called: with those of channels, size and classes that it names, or with all three in order."""
+    given, parameters = dict(zip(SHAPE, (channels, size, classes), strict=True)), inspect.signature(make).parameters
+    if all(name in given for name in required(parameters.values())):
+        return (), {name: value for name, value in given.items() if name in parameters}
+    return tuple(given.values()), {}
+
+
+def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
+    """The names of the parameters that must be given."""
+    open_ended = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in open_ended]
+
+
+def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
+    """E115 unless a model of the user's own gives logits for these images."""
+    if not isinstance(module, nn.Module):
+        raise FedfewError("E115", "model.name", f"gave a {type(module).__name__}, which is no torch.nn.Module")
+    was_training = module.training
+    module.eval()
+    shape = "×".join(map(str, image))
+    try:
+        with torch.no_grad():
+            logits = module(torch.zeros(2, *image))
+    except Exception as error:  # the user's own code
+        what = f"fails on images of {shape}: {type(error).__name__}: {error}"[:300]
+        raise FedfewError("E115", "model.name", what) from error
+    finally:
+        module.train(was_training)
+    found = tuple(getattr(logits, "shape", ()))
+    if found != (2, classes):
+        what = f"gives {found} for two images of {shape}; {classes} classes need (2, {classes})"
+        raise FedfewError("E115", "model.name", what)
 
 
 def build_head(width: int, classes: int, rng: torch.Generator) -> Head:

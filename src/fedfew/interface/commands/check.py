@@ -41,7 +41,7 @@ def init(
     text = first_config(folder, target, network)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
-        raise FedfewError("E301", str(target), "is there already", remedy)
+        raise FedfewError("E301", str(target), "already exists", remedy)
     if not target.parent.is_dir():
         raise FedfewError("E305", str(target), f"the folder {target.parent} does not exist", "Create it first")
     write_atomically(target, text.encode())
@@ -49,7 +49,7 @@ def init(
     if json:
         print_json({"config": str(target)})
         return
-    err.print(f"wrote {target}; look at it, then:", markup=False, soft_wrap=True)
+    err.print(f"wrote {target}; read it, then run:", markup=False, soft_wrap=True)
     for line in next_steps(target, network):
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
@@ -62,7 +62,7 @@ def check(
     set_: Set = None,
     json: Json = False,
 ) -> None:
-    """Say what is there and what is wrong with it; exit status 2 if a run would be refused."""
+    """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
     if not Path(what).is_dir():
         config = load(what, options.overrides(set_))
         if config["dataset.name"] != "folder":
@@ -108,7 +108,7 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         print_json(result)
         return
     images = result["images"]
-    out.print(f"{name}: sound. {config['method.name']} with {config['aggregator.name']} on {config['dataset.name']}")
+    out.print(f"{name}: ready. {config['method.name']} with {config['aggregator.name']} on {config['dataset.name']}")
     out.print(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
     spread = f"{images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
     out.print(f"clients: {result['clients']:,} with {spread}")
@@ -135,7 +135,7 @@ def _result(config: Config, contents: Contents, found: list[Finding], listed: Pa
     counts = Counter((place.part, place.group) for place in contents.places)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
-    told = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in found]
+    faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in found]
     return {
         "folder": shown(contents.survey.root),
         "size": config["dataset.size"],
@@ -145,8 +145,8 @@ def _result(config: Config, contents: Contents, found: list[Finding], listed: Pa
         "unreadable": [{"file": p.path, "reason": p.reason} for p in contents.problems if p.skipped],
         "remarks": [{"file": p.path, "remark": p.reason} for p in contents.problems if not p.skipped],
         "duplicates": [{"file": c.path, "of": c.of} for c in find_copies(contents)],
-        "errors": [t for t in told if t["serious"]],
-        "warnings": [t for t in told if not t["serious"]],
+        "errors": [f for f in faults if f["serious"]],
+        "warnings": [f for f in faults if not f["serious"]],
         "list": str(listed) if listed else None,
     }
 

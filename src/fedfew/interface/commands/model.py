@@ -20,7 +20,7 @@ from fedfew.interface.reading import counting
 from fedfew.runs.run import Run
 
 SHOWN = 40
-"""Rows of the table for people; --csv and --json have all."""
+"""Rows of the table for people; --csv and --json print all."""
 
 
 def predict(
@@ -98,7 +98,7 @@ def label_next(
     csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
     json: Json = False,
 ) -> None:
-    """Choose the images most worth labelling next: uncertain ones, no two alike, with the reason."""
+    """Choose the images most worth labelling next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run)
     with counting("reading images") as report:
         found = choose(trained, images, count, report)

@@ -80,7 +80,7 @@ def _run(plan: Plan, figures: list[str], folder: Path, command: str, *, jobs: in
     if jobs:
         check_jobs(jobs)
     wanted = in_order(cells(plan, [name for name in FIGURES if name in figures]))
-    remember(folder, figures, plan, command)  # before the runs, so that their page can be made while they go on
+    remember(folder, figures, plan, command)  # before the runs, so that their page can be made meanwhile
     if not wanted:
         return Tally()
     return run_all(wanted, folder / RUNS, jobs=jobs, until=until, anyway=anyway, command=command)
@@ -159,7 +159,7 @@ def _make_partitions(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _report(folder: Path, page: Path, json: bool) -> None:
-    """Write the section of every figure that was asked for so far; safe while runs go on."""
+    """Write the section of every figure that was asked for so far; safe while runs are going."""
     plans = known_plans(folder)
     beside = page.parent / page.stem
     beside.mkdir(parents=True, exist_ok=True)

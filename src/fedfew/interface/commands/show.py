@@ -32,7 +32,7 @@ def watch(
     runs: Annotated[
         Path, typer.Argument(metavar="[RUNS]", help="A run folder, or a folder with runs below it.")
     ] = Path("runs"),
-    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback asks for a token.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; any but loopback requires a token.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (default: 8765, or a free one).")] = None,
     open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
     json: Json = False,
@@ -41,7 +41,7 @@ def watch(
     if not runs.is_dir():
         raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")
 
-    def tell(address: str) -> None:
+    def announce(address: str) -> None:
         if json:
             print_json({"url": address})
         else:
@@ -49,4 +49,4 @@ def watch(
         if open_:
             typer.launch(address)
 
-    serve(runs, host, port, tell)
+    serve(runs, host, port, announce)

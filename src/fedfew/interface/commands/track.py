@@ -1,4 +1,4 @@
-"""fedfew track: hand a run's rounds on to TensorBoard or MLflow."""
+"""fedfew track: send a run's rounds to TensorBoard or MLflow."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def track(
     ] = "tracking",
     json: Json = False,
 ) -> None:
-    """Write the rounds done since the last time; safe to repeat while a run goes on."""
+    """Send a run's new rounds to TensorBoard or MLflow; safe to repeat during the run."""
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
     written = {}

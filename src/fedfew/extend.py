@@ -1,0 +1,79 @@
+"""All that a method, aggregator, objective, model, dataset or partition of your own needs, in one place.
+
+This module is the public interface for extensions. Names in it stay, keep their meaning and keep their parameters in
+every release with the same first two numbers; what will change is deprecated for one such release before. Modules below
+it may move at any time.
+"""
+
+from fedfew.aggregators.combine import weighted_mean
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Count, Doc, Fraction, NonNegative
+from fedfew.core.types import (
+    Aggregate,
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Contribution,
+    Expected,
+    LabeledSet,
+    Method,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+    Transform,
+)
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.methods.updates import contributions, scalar
+from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
+from fedfew.objectives.objective import Batch, Step
+from fedfew.training.augment import strong, weak
+from fedfew.training.label_shift import Adjust, unadjusted
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.vote import Ballot
+
+__all__ = [
+    "Adjust",
+    "Aggregate",
+    "Aggregator",
+    "Backbone",
+    "Ballot",
+    "Batch",
+    "ClientSite",
+    "ClientUpdate",
+    "Contribution",
+    "Count",
+    "Dataset",
+    "Doc",
+    "Expected",
+    "FedfewError",
+    "Fraction",
+    "LabeledSet",
+    "Layout",
+    "LocalSGD",
+    "Method",
+    "NonNegative",
+    "Payload",
+    "Preprocess",
+    "Pretrained",
+    "Schema",
+    "ServerSite",
+    "ServerState",
+    "SiteImages",
+    "Step",
+    "Supervised",
+    "Trained",
+    "Transform",
+    "Vector",
+    "contributions",
+    "descend",
+    "pretrained",
+    "scalar",
+    "strong",
+    "train_server",
+    "unadjusted",
+    "weak",
+    "weighted_mean",
+]
