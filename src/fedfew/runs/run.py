@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
     from fedfew.config.schema import Config
     from fedfew.core.network import Network
 
-BOUNDS = ("server-only", "all-labels")
+BOUNDS = ("server-only", "all-labels", "pooled")
 State = Literal["starting", "running", "finished", "stopped"]
 
 
