@@ -14,12 +14,13 @@ from fedfew.core.evaluation import Evaluation, score
 from fedfew.core.types import ServerState
 from fedfew.methods import METHODS
 from fedfew.runs.checkpoints import Checkpoints
+from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
 ALONE = ("server-only", "pooled")
 
 
-Rounds = list[tuple[ServerState, dict[str, Any]]]
+Rounds = list[tuple[ServerState, RoundRecord]]
 
 
 def played(method: str, evaluation: Evaluation, **settings: Any) -> tuple[Parts, Rounds]:

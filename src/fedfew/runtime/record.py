@@ -72,8 +72,8 @@ class RoundRecord(TypedDict):
 
 
 ADDED: RoundRecord = {
-    "round": 0, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [], "weights": {}, "metrics": {},
-    "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0, "bytes_down": 0, "rejected": [],
+    "round": 0, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [],
+    "weights": {}, "metrics": {}, "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0, "bytes_down": 0, "rejected": [],
     "missing": [], "unused": [], "wire": None, "skipped": False, "norm_server": None, "norm_step": None,
     "updates": [], "seconds": {},
 }  # fmt: skip
@@ -102,8 +102,8 @@ def left_out(record: Mapping[str, Any]) -> list[Fault]:
 
 
 def describe(
-    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", clients: "Tensor | None",
-    seconds: dict[str, float],
+    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float],
+    clients: "Tensor | None" = None,
 ) -> RoundRecord:  # fmt: skip
     """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from.
 

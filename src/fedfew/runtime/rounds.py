@@ -62,7 +62,7 @@ def run_rounds(
         state = replace(state, validation=(*state.validation, scores.validation or 0.0))
         if clients_made is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
-        record = describe(scores, state, trained, answers, clients_made, seconds | clock.take("evaluate"))
+        record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
         del answers  # a large round's replies are let go of before the next one's come
         yield state, record
 
