@@ -37,6 +37,15 @@ def transforms(**changes: Any) -> tuple[Transform, ...]:
     return transforms_of(document, method_of(document))
 
 
+def test_annealing_goes_with_a_model_that_knows_nothing_yet() -> None:
+    """After a warm-up every label is known, so annealing would leave all of them out for most of the run."""
+    asked = {"method__name": "fedavg", "server__annealing": "log"}
+    assert accepted(**asked)["server.annealing"] == "log"
+    assert "E113" in (said := refused(method__warmup=5, **asked)) and "method.warmup = 5" in said
+    assert "start = " in refused(start="model.safetensors", **asked)
+    assert accepted(method__name="fedavg", method__warmup=5)["server.annealing"] == "none"
+
+
 def test_krum_needs_enough_clients_a_round() -> None:
     told = refused(aggregator__name="krum", aggregator__faulty=2)
     assert "E107" in told

@@ -218,6 +218,9 @@ def test_a_preset_made_of_parts_is_explained(capsys: Capture) -> None:
     about = fedfew(capsys, "methods", "rc-ssfl", "--json").json
     assert (about["kind"], about["parts"]["compression"]["kind"]) == ("preset", "ternary")
     assert "fedfew run rc-ssfl" in fedfew(capsys, "methods", "rc-ssfl").out
+    for name, method in (("fedsemi", "fedsiam-mt"), ("label-shift", "semifl")):
+        about = fedfew(capsys, "methods", name, "--json").json
+        assert (about["kind"], about["parts"]["method"]["name"]) == ("preset", method)
 
 
 def test_explain(capsys: Capture) -> None:

@@ -1,4 +1,4 @@
-"""The two bounds beside which every method is reported: server-only asks nobody, all-labels is told everything."""
+"""The bounds beside which methods are reported: server-only asks nobody, pooled has it all, all-labels is told all."""
 
 from dataclasses import replace
 
@@ -17,9 +17,10 @@ from tests.methods.tiny import (
 )
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Oracle, OracleSite
+from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Oracle, OracleSite, Pool
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
+from fedfew.methods.pooled import Pooled, sequence
 from fedfew.methods.server_only import ServerOnly
 from fedfew.runtime.site import Sites
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
@@ -62,7 +63,53 @@ def test_all_labels_starts_the_clients_from_the_servers_model_and_averages() -> 
     assert torch.equal(method.broadcast(state, 0)["omega"], sigma)
     updates = [ClientUpdate(k, {"psi": random_theta(k)}, 5) for k in (3, 4)]
     done = method.after_clients(replace(state, participation={3: 1, 4: 1}), updates, site, generator(1))
-    torch.testing.assert_close(done.omega, (random_theta(3) + random_theta(4)) / 2)
+    mean = (random_theta(3) + random_theta(4)) / 2
+    torch.testing.assert_close(done.clients, mean)
+    assert torch.equal(done.omega, train_supervised(site.network, mean, site.labeled, SERVER, 0.2, generator(1))[0])
+
+
+def test_all_labels_clips_as_the_server_does() -> None:
+    """A clip that is set for another loss and its anchor would hold true labels back, or let them run away."""
+    server = replace(SERVER, sgd=replace(SERVER.sgd, clip=0.1))
+    method, labeled, omega = AllLabels(server, CLIENT, MEAN, augment="none"), random_labeled(12, 3), random_theta(1)
+    payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
+    trained = method.train_with_labels(payload, OracleSite(0, linear_network(), labeled, CLASSES), generator(0))
+    clipped = Supervised(replace(CLIENT, clip=0.1))
+    assert torch.equal(
+        trained.reply["psi"], train_supervised(linear_network(), omega, labeled, clipped, 0.1, generator(0))[0]
+    )
+
+
+def test_a_warm_up_is_the_same_for_those_who_ask_nobody() -> None:
+    method, site, omega = ServerOnly(SERVER, CLIENT, MEAN, warmup=3), server_site(), random_theta(1)
+    rng = generator(0)
+    warm = train_supervised(
+        site.network, omega, site.labeled, replace(SERVER, sgd=replace(SERVER.sgd, epochs=3)), 0.2, rng
+    )[0]
+    expected, _ = train_supervised(site.network, warm, site.labeled, SERVER, 0.2, rng)
+    state = method.before_clients(method.start(omega), site, generator(0))
+    assert torch.equal(state.sigma, expected)
+    later = method.before_clients(replace(state, omega=omega, round=1), site, generator(0))
+    assert torch.equal(later.sigma, train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))[0])
+
+
+def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
+    pool = Pool(random_labeled(40, 7), cohort_images=9)
+    site = replace(server_site(6), pool=pool)
+    method = Pooled(Supervised(LocalSGD(lr=0.2, batch=4, epochs=2)), replace(CLIENT, epochs=3), MEAN)
+    drawn = sequence(40, 39, 39, 5)  # 2 × 6 at the server, 3 × 9 at the clients
+    assert sorted(torch.cat([sequence(40, 0, 39, 5), drawn])[:40].tolist()) == list(range(40)), (
+        "one pass before another"
+    )
+    state = replace(method.start(random_theta(1)), round=1, extra={"lot": torch.tensor(5)})
+    done = method.before_clients(state, site, generator(0))
+    labeled = LabeledSet(pool.labeled.images[drawn], pool.labeled.labels[drawn])
+    expected, steps = train_supervised(
+        site.network, state.omega, labeled, Supervised(LocalSGD(lr=0.2, batch=4)), 0.2, generator(0)
+    )
+    assert torch.equal(done.sigma, expected) and steps == 10
+    with pytest.raises(FedfewError, match="E113"):
+        method.before_clients(state, server_site(6), generator(0))
 
 
 class Alternate:

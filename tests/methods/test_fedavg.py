@@ -56,13 +56,14 @@ def test_the_server_trains_first_and_the_clients_start_from_its_model() -> None:
 
 
 def test_omega_becomes_the_mean_weighted_by_images() -> None:
-    method, site = fedavg(), server_site()
+    method, site = fedavg(order="before"), server_site()
     state = method.before_clients(method.start(random_theta(1)), site, generator(0))
     vectors = {0: random_theta(5), 1: random_theta(6)}
     updates = [ClientUpdate(k, {"psi": vectors[k]}, n) for k, n in ((0, 30), (1, 10))]
 
     done = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(1))
 
+    assert done.clients is done.omega, "nothing comes after the clients"
     torch.testing.assert_close(done.omega, 0.75 * vectors[0] + 0.25 * vectors[1])
     assert done.weights == pytest.approx({0: 0.75, 1: 0.25})
     assert torch.equal(done.omega, by_images([contribution(k, vectors[k], n) for k, n in ((0, 30), (1, 10))],
@@ -70,7 +71,7 @@ def test_omega_becomes_the_mean_weighted_by_images() -> None:
 
 
 def test_order_after_trains_on_the_aggregate_and_once_before_the_first_round() -> None:
-    method, site, omega = fedavg(order="after"), server_site(), random_theta(1)
+    method, site, omega = fedavg(), server_site(), random_theta(1)
     first = method.before_clients(method.start(omega), site, generator(0))
     assert torch.equal(first.sigma, train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))[0])
 
@@ -79,6 +80,7 @@ def test_order_after_trains_on_the_aggregate_and_once_before_the_first_round() -
         replace(first, participation={0: 1}), [ClientUpdate(0, {"psi": psi}, 3)], site, generator(1)
     )
     assert torch.equal(done.omega, train_supervised(site.network, psi, site.labeled, SERVER, 0.2, generator(1))[0])
+    assert done.clients is not None and torch.equal(done.clients, psi), "what the clients made is scored by itself"
 
     second = method.before_clients(replace(done, round=1), site, generator(2))
     assert torch.equal(second.sigma, done.omega), "no second training before the clients"

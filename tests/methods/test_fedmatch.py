@@ -25,7 +25,7 @@ from fedfew.core.types import ClientUpdate, Payload
 from fedfew.methods import fedmatch as module
 from fedfew.methods.fedmatch import FedMatch, FedMatchLite
 from fedfew.training.randaugment import POOL, rand_augment
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 
 SIZE = CLASSES * (PIXELS + 1)
 
@@ -189,8 +189,25 @@ def test_the_server_averages_what_the_clients_made_of_psi() -> None:
     expected[0] += 0.25  # (0.5 + 0) / 2
     expected[3] -= 0.5  # (1 − 2) / 2
     torch.testing.assert_close(done.extra["psi"], expected)
-    torch.testing.assert_close(done.omega, state.sigma + expected)
-    assert torch.equal(done.sigma, state.sigma)
+    torch.testing.assert_close(done.clients, state.sigma + expected)
+    start = state.sigma + expected
+    theta, _ = train_supervised(site.network, start, site.labeled, method.server, 0.2, generator(0), scale=10.0)
+    torch.testing.assert_close(done.sigma, state.sigma + theta - start)
+    torch.testing.assert_close(done.omega, done.sigma + expected)
+
+    last = replace(method, order="before")
+    done = last.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
+    assert done.clients is not None and torch.equal(done.omega, done.clients) and torch.equal(done.sigma, state.sigma)
+
+
+def test_small_entries_of_psi_become_zero() -> None:
+    sigma, psi = random_theta(1), torch.full((SIZE,), 0.5)
+    psi[:4] = torch.tensor([0.004, -0.02, 0.009, 0.02])
+    still = fedmatch(threshold=1.0, lambda_l1=0.0, lambda_l2=0.0, l1_threshold=0.01, delta=1e-6)
+    trained = still.train_client(payload_of(sigma, psi), client_site(0), generator(0))
+    after = psi + dense(trained.reply)
+    torch.testing.assert_close(after[:4], torch.tensor([0.0, -0.02, 0.0, 0.02]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(after[4:], psi[4:], rtol=0, atol=1e-6)
 
 
 def test_strong_views_are_fedmatchs() -> None:

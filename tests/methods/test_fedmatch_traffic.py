@@ -67,14 +67,14 @@ def test_helpers_go_every_interval_rounds_to_clients_seen_before() -> None:
     method = fedmatch(interval=3, helpers=2, threshold=0.0)
     state = method.start(random_theta(1))
     sent = {}
-    for t, cohort in enumerate([[0, 1, 2], [3, 4], [0, 1], [0, 4, 9], [0, 1], [2], [5, 3]]):
+    for t, cohort in enumerate([[1, 0, 2], [3, 4], [0, 9], [0, 4], [0, 1], [5, 3], [2]]):
         state = method.before_clients(state, server_site(), generator(t))
         for k in cohort:
             sent[t, k] = sorted(name for name in method.broadcast(state, k) if name.startswith("helper"))
         state = run_round(method, state, cohort)
     both = ["helper0", "helper1"]
-    assert {place: names for place, names in sent.items() if names} == {(3, 0): both, (3, 4): both, (6, 3): both}
-    # round 0: nobody has been here before; 9 in round 3 and 5 in round 6 come for the first time
+    assert {place: names for place, names in sent.items() if names} == {(2, 0): both, (5, 3): both}
+    # rounds 2 and 5, the third and the sixth; 9 in round 2 and 5 in round 5 come for the first time
 
 
 def test_the_helpers_sent_are_the_models_of_the_nearest_clients() -> None:

@@ -133,11 +133,19 @@ def test_both_networks_are_averaged_and_the_server_trains_the_online_one() -> No
     replies = [{"psi": state.sigma + d, "target": state.sigma - d} for d in (1.0, 3.0)]
     updates = [ClientUpdate(k, reply, 5, {"steps": 1.0}) for k, reply in enumerate(replies)]
     after = method.after_clients(answered(state, 2), updates, site, seeded(1))
-    assert torch.allclose(after.omega, state.sigma + 2, atol=1e-5)
-    assert torch.allclose(after.extra["target"], state.sigma - 2, atol=1e-5)
+    assert after.clients is not None and torch.allclose(after.clients, state.sigma + 2, atol=1e-5)
+    steps: list[Tensor] = []
+    trained = train_server(
+        SERVER, after.clients, state, site, seeded(1), after_step=lambda net: steps.append(net.snapshot())
+    )
+    assert torch.equal(after.omega, trained) and len(steps) > 1
+    target, decay = state.sigma - 2, method.decay * np.exp(-5)  # the ramp's first value
+    for online in steps:  # the target follows every step of the server, as it does at a client
+        target = decay * target + (1 - decay) * online
+    assert torch.allclose(after.extra["target"], target, atol=1e-5)
     following = method.before_clients(replace(after, round=1), site, seeded(2))
     assert torch.equal(following.extra["target"], after.extra["target"])
-    assert torch.equal(following.sigma, train_server(SERVER, after.omega, replace(after, round=1), site, seeded(2)))
+    assert torch.equal(following.sigma, after.omega), "the server has had its turn"
 
 
 # DS-FL

@@ -37,7 +37,7 @@ class NudgingFleet:
             noise = torch.randn(len(payload["omega"]), generator=stream(0, "noise", round, k))
             yield ClientUpdate(k, {"psi": payload["omega"] + 1e-3 * noise}, 1, {"steps": 1.0})
 
-    def score(self, omega: Vector) -> Scored:
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scored:
         return Scored()
 
     def memory(self) -> dict[int, dict[str, Tensor]]:

@@ -35,9 +35,9 @@ class TellingFleet:
     def train(self, round: int, payloads: Mapping[int, Payload]) -> list[Answer]:
         return list(self.fleet.train(round, payloads))
 
-    def score(self, omega: Vector) -> ToldScoring:
+    def score(self, omega: Vector, clients: Vector | None = None) -> ToldScoring:
         self.notes.append("scoring")
-        return ToldScoring(self.fleet.score(omega), self.notes)
+        return ToldScoring(self.fleet.score(omega, clients), self.notes)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.fleet.memory()

@@ -207,7 +207,7 @@ def rogue(mode: str, workers: int = 1, timeout: float = 0.0, **more: Any) -> Poo
     here = Scores(0.5, 1.0, None)
     hello = {"mode": mode} | more
     return PoolFleet(
-        workers, hello, data, [1] * 9, lambda omega: here, "tests.runtime.rogue_worker", timeout, 1 << 20
+        workers, hello, data, [1] * 9, lambda omega, clients: here, "tests.runtime.rogue_worker", timeout, 1 << 20
     )  # fmt: skip
 
 

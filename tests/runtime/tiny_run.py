@@ -85,8 +85,8 @@ class AlteredFleet:
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[Answer]:
         return self.alter(round, list(self.fleet.train(round, payloads)))
 
-    def score(self, omega: Vector) -> Scoring:
-        return self.fleet.score(omega)
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        return self.fleet.score(omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.fleet.memory()
@@ -115,10 +115,10 @@ class RememberingFleet:
             answers.append(self._trained[key])
         return answers
 
-    def score(self, omega: Vector) -> Scoring:
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         key = omega.numpy().tobytes()
         if key not in self._scored:
-            self._scored[key] = Known(self.fleet.score(omega).result())
+            self._scored[key] = Known(self.fleet.score(omega, clients).result())
         return self._scored[key]
 
     def memory(self) -> dict[int, dict[str, Tensor]]:

@@ -20,7 +20,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, ServerSite
+from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, Pool, ServerSite
 from fedfew.data import DATASETS, PARTITIONS, Federation, federate
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
@@ -152,9 +152,9 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     federation, method = federation_of(config, remote_sites), method_of(config.document)
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
-        if isinstance(method, Oracle) and not bool((federation.truth >= 0).all()):
-            what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
-            raise FedfewError("E113", "method.name", what)
+    if (isinstance(method, Oracle) or method.pools) and not bool((federation.truth >= 0).all()):
+        what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
+        raise FedfewError("E113", "method.name", what)
     federation, network = prepare(config, federation, report)
     clients = Clients(
         seed=config["seed"],
@@ -167,8 +167,17 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         min_updates=config["min_updates"],
     )
     labeled = resident(federation.server, network)
-    server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open)
+    pool = pool_of(federation, clients.cohort) if method.pools else None
+    server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open, pool)
     return Parts(config, method, federation, network, server, clients)
+
+
+def pool_of(federation: Federation, cohort: int) -> Pool:
+    """Everything in one place, for the bound."""
+    images = torch.cat([federation.server.images, federation.images])
+    labels = torch.cat([federation.server.labels, federation.truth])
+    held = round(cohort * float(np.mean(federation.partition.sizes)))
+    return Pool(LabeledSet(images, labels), held)
 
 
 def _counted(federation: Federation) -> dict[str, int]:

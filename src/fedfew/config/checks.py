@@ -39,6 +39,7 @@ def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
     yield from _compression(document, method)
     yield from _norm(document, method)
     yield from _validation(document)
+    yield from _annealing(document)
     yield from _own(document)
 
 
@@ -59,6 +60,17 @@ def _validation(document: Table) -> Iterator[FedfewError]:
         if document[section]["schedule"] == "plateau":
             what = "a plateau is seen on validation images, and dataset.validation is 0"
             yield FedfewError("E113", f"{section}.schedule", what, "Set dataset.validation, or use the cosine schedule")
+
+
+def _annealing(document: Table) -> Iterator[FedfewError]:
+    if document["server"]["annealing"] == "none":
+        return
+    begun = {"method.warmup": document["method"].get("warmup"), "start": document["start"]}
+    for key, value in begun.items():
+        if value:
+            what = "annealing leaves out labels that are known already, and after that start all of them are"
+            remedy = f'Remove {key}, or set server.annealing = "none"'
+            yield FedfewError("E113", "server.annealing", f"{key} = {value!r}: {what}", remedy)
 
 
 def _aggregator(document: Table) -> Iterator[FedfewError]:

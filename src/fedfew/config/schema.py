@@ -18,6 +18,7 @@ from fedfew.config.method import method_of
 from fedfew.config.names import find, is_own, method_class, own_settings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.evaluation import Evaluation
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.methods import METHODS
@@ -109,6 +110,7 @@ PLAIN: dict[str, list[Callable[..., Any]]] = {
     "compression": [Compression],
     "availability": [Availability],
     "gate": [Gate],
+    "evaluate": [Evaluation],
     "engine": [Engine],
 }
 SECTIONS = ["dataset", "partition", "model", "method", "objective", "aggregator", *PLAIN, "fleet"]

@@ -1,10 +1,15 @@
 """Evaluation: accuracy and loss of a model on labeled images, the same bits wherever it runs."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Lt
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.settings import Doc
 from fedfew.core.types import LabeledSet, Scores
 
 
@@ -20,9 +25,36 @@ def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[f
     return right / len(labeled), loss / len(labeled)
 
 
-def score(network: Network, omega: Vector, test: LabeledSet, validation: LabeledSet) -> Scores:
-    """What a round's record says about ω."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What is scored after a round."""
+
+    clients: Annotated[
+        bool, Doc("score what the clients made before the server's turn too, as accuracy_clients: another pass")
+    ] = True
+    ema: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        Doc("share of the last evaluated weights in the new ones: an exponential mean over the rounds; 0: ω itself"),
+    ] = 0.0
+
+    def mean(self, before: Vector | None, omega: Vector) -> Vector | None:
+        """The exponential mean with ω in it; None where ω itself is evaluated."""
+        if not self.ema:
+            return None
+        return omega if before is None else self.ema * before + (1 - self.ema) * omega
+
+
+def score(
+    network: Network, omega: Vector, test: LabeledSet, validation: LabeledSet, clients: Vector | None = None
+) -> Scores:
+    """What a round's record says about ω, and about what the clients made before the server's turn."""
+    alone = None
+    if clients is not None and len(test):
+        network.load(clients)
+        alone = evaluate(network, test)[0]
     network.load(omega)
     accuracy, loss = evaluate(network, test) if len(test) else (float("nan"), float("nan"))
     held_out = evaluate(network, validation)[0] if len(validation) else None
-    return Scores(accuracy, loss, held_out)
+    return Scores(accuracy, loss, held_out, alone)

@@ -31,6 +31,15 @@ class LabeledSet:
 
 
 @dataclass(frozen=True, eq=False)
+class Pool:
+    """All images of a simulation with their true labels, the server's among them: for the upper bound ``pooled``."""
+
+    labeled: LabeledSet
+    cohort_images: int
+    """How many images the clients of a round hold, on average."""
+
+
+@dataclass(frozen=True, eq=False)
 class ServerSite:
     """What the server works with: its few labels, and the number of classes."""
 
@@ -41,6 +50,8 @@ class ServerSite:
     """Whether a mirrored image keeps its class (not so for digits)."""
     open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
     """Public unlabeled images that clients may be asked about (DS-FL)."""
+    pool: Pool | None = None
+    """Only for a method that ``pools``, and only a simulation can build it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +72,7 @@ class ClientSite:
 
 @dataclass(frozen=True, eq=False)
 class OracleSite:
-    """A client with labels: only for the upper bound ``all-labels``, and only a simulation can build one."""
+    """A client with labels: only for FedAvg with true labels, and only a simulation can build one."""
 
     client: int
     network: Network
@@ -128,6 +139,15 @@ class ServerState:
     """The aggregator's weight of each client in the round just done (for the record, not for the method)."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Numbers of the method's own about the round just done, e.g. gradient diversity (for the record too)."""
+    clients: Vector | None = None
+    """What the clients of the round made alone, before the server's turn: scored for the record, then let go of."""
+    ema: Vector | None = None
+    """The exponential mean of ω over the rounds, where that is what is evaluated and kept as the model."""
+
+    @property
+    def evaluated(self) -> Vector:
+        """The weights that are scored, and become the model at the end."""
+        return self.omega if self.ema is None else self.ema
 
     @property
     def unheard(self) -> bool:
@@ -226,6 +246,8 @@ class Method:
     """Aggregators that make no sense with this method, each with the reason."""
     asks_clients: ClassVar[bool] = True
     """False for a method that never asks a client."""
+    pools: ClassVar[bool] = False
+    """True for a bound that trains on all clients' images and true labels at the server: in simulation only."""
     usual_aggregator: ClassVar[str] = "fedavg"
     """The aggregator it was published with, used where the config names none."""
     transforms: ClassVar[tuple["Transform", ...]] = ()
@@ -310,6 +332,8 @@ class Scores:
     loss: float
     validation: float | None
     """Accuracy on the validation images, if there are any."""
+    clients: float | None = None
+    """Test accuracy of what the clients made before the server's turn, if that was scored."""
 
 
 class Scoring(Protocol):
@@ -323,7 +347,7 @@ class Fleet(Protocol):
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
 
-    def score(self, omega: Vector) -> Scoring: ...
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring: ...
 
     def memory(self) -> dict[int, dict[str, Tensor]]: ...
 

@@ -21,7 +21,7 @@ from fedfew.deploy.superlink import SuperLink
 from fedfew.runtime.gate import reply_limit
 
 
-def flower_fleet(parts: Parts, score: Callable[[Vector], Scores], folder: Path) -> FlowerFleet:
+def flower_fleet(parts: Parts, score: Callable[[Vector, Vector | None], Scores], folder: Path) -> FlowerFleet:
     """Start what the config asks for; if anything goes wrong on the way, nothing is left running."""
     stack = contextlib.ExitStack()
     moves = None

@@ -38,6 +38,7 @@ ABOUT = {
     "compression": "How updates are shortened on their way up.",
     "availability": "Which clients can be asked.",
     "gate": "What a client's answer must keep to.",
+    "evaluate": "What is scored after a round. [Methods](methods.md) says what each accuracy means.",
     "engine": "What networks compute on. Other bits may come out on another device, in another type or compiled.",
     "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
 }

@@ -14,6 +14,7 @@ from fedfew.methods.fedmoments import FedMoments
 from fedfew.methods.fedsiam import FedSiam, FedSiamPi
 from fedfew.methods.fl2 import FL2
 from fedfew.methods.grouping import Grouping
+from fedfew.methods.pooled import Pooled
 from fedfew.methods.semifl import SemiFL
 from fedfew.methods.server_only import ServerOnly
 
@@ -34,4 +35,5 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedbn": FedBN,
     "server-only": ServerOnly,
     "all-labels": AllLabels,
+    "pooled": Pooled,
 }

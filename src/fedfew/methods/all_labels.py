@@ -1,6 +1,8 @@
-"""All labels, the upper bound: what FedAvg would reach on the same clients if every image had its label.
+"""FedAvg with true labels: what the same clients would reach if every image had its label, and so no label were wrong.
 
-ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k   with σ trained first as the clients' start
+ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k, trained on the server's labels
+
+No bound of what labels are worth, because averaging costs: that is ``pooled``. Gradients are clipped as the server's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import contributions, scalar
+from fedfew.methods.updates import Order, Warmup, contributions, scalar
 from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
 
 
@@ -36,11 +38,15 @@ class AllLabels(Method):
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
+    order: Order = "after"
+    warmup: Warmup = 0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """The server trains on its labels first, and the clients start from its model."""
-        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        sigma = state.omega
+        if self.order == "before" or state.unheard:
+            epochs = self.warmup if state.unheard else 0
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
         return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -50,7 +56,7 @@ class AllLabels(Method):
         raise FedfewError("E113", "method.name", "all-labels needs the clients' labels, which only a simulation has")
 
     def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained:
-        how = Supervised(self.client, self.augment)
+        how = Supervised(replace(self.client, clip=self.server.sgd.clip), self.augment)
         psi, steps = train_supervised(
             site.network, payload["omega"], site.labeled, how, float(payload["lr"]), rng,
             scale=self.lambda_s, flips=site.flips,
@@ -62,4 +68,7 @@ class AllLabels(Method):
     ) -> ServerState:
         parts = contributions(state, updates, work=self.client.work)
         psi = self.aggregator(parts, state.sigma, state.sigma)
-        return replace(state, omega=psi.vector, weights=psi.weights)
+        omega = psi.vector
+        if self.order == "after":
+            omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
+        return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)

@@ -10,10 +10,10 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.core.settings import Doc, Natural, NonNegative
+from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import active, contributions, scalar, with_momentum
+from fedfew.methods.updates import Warmup, active, contributions, scalar, with_momentum
 from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
@@ -28,7 +28,7 @@ class Alternate(Method):
     aggregator: Aggregator
     server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
@@ -57,8 +57,9 @@ class Alternate(Method):
                 velocity, trainable = state.extra.get("velocity"), site.network.layout.trainable
                 omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
                 extra = extra | {"velocity": velocity}
+        made = omega
         omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=extra, weights=weights)
+        return replace(state, omega=omega, extra=extra, weights=weights, clients=made)
 
 
 def label_once(payload: Payload, site: ClientSite, vote: Voting, rng: torch.Generator) -> Tensor:

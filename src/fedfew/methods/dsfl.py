@@ -37,7 +37,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import scalar
+from fedfew.methods.updates import Warmup, scalar
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.augment import weak
@@ -71,7 +71,7 @@ class DSFL(Method):
     temperature: Annotated[Positive, Doc("T: how much the averaged probabilities are sharpened")] = 0.1
     distill_epochs: Annotated[Natural, Doc("passes of the server over the round's open images")] = 5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fednova": NO_MODELS, "fltrust": NO_MODELS}
     usual_aggregator: ClassVar[str] = "uniform"
@@ -137,7 +137,7 @@ class DSFL(Method):
         targets = sharpened(heard.vector.view(len(asked), site.classes), self.temperature)
         distilled = self.distill(state, asked, targets, site, rng)
         omega = train_server(self.server, distilled, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, weights=heard.weights)
+        return replace(state, omega=omega, weights=heard.weights, clients=distilled)
 
     def distill(
         self, state: ServerState, asked: Tensor, targets: Tensor, site: ServerSite, rng: torch.Generator

@@ -4,20 +4,23 @@ McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Dece
 Federated Optimization in Heterogeneous Networks (FedProx); Hsu et al. 2019, Measuring the Effects of Non-Identical Data
 Distribution (server momentum).
 
-    σ     = ω_t − η ∇ CE(y, f(x))                                       on the server's labels
-    ψ^k   = σ − η ∇ [ objective(u) + (μ/2) ‖ψ − σ‖² ]                    on client k's images, μ = 0 for FedAvg
-    ω_{t+1} = Σ w_k ψ^k                                                 order = "after": the server trains here instead
-              σ − v,  v ← m v + (σ − Σ w_k ψ^k)                          with server momentum m
+    ψ^k     = ω_t − η ∇ [ objective(u) + (μ/2) ‖ψ − ω_t‖² ]              on client k's images, μ = 0 for FedAvg
+    ψ       = Σ w_k ψ^k                                                 the clients' mean
+              ω_t − v,  v ← m v + (ω_t − Σ w_k ψ^k)                      with server momentum m
+    ω_{t+1} = ψ − η ∇ CE(y, f(x))                                       on the server's labels
+
+The server trains ω_0 too, for ``warmup`` epochs. With order = "before" its turn is at the start of a round instead of
+its end: ω is then the clients' mean.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 
-from fedfew.core.settings import Doc, Natural, NonNegative
+from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
     Aggregator,
     ClientSite,
@@ -28,7 +31,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import contributions, scalar, with_momentum
+from fedfew.methods.updates import Order, Warmup, contributions, scalar, with_momentum
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
@@ -49,14 +52,11 @@ class FedAvg(Method):
     objective: Objective
     prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²")] = 0.0
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    order: Annotated[
-        Literal["before", "after"],
-        Doc("the server trains before the clients, or after the aggregation (and once before the first round)"),
-    ] = "before"
+    order: Order = "after"
     server_momentum: Annotated[
         NonNegative, Doc("m: share of the last rounds' movement that is carried on; 0: none")
     ] = 0.0
-    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")] = 0
+    warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
@@ -88,9 +88,10 @@ class FedAvg(Method):
             trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
             omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
             extra = extra | {"velocity": velocity}
+        made = omega
         if self.order == "after":
             omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=extra, weights=psi.weights)
+        return replace(state, omega=omega, extra=extra, weights=psi.weights, clients=made)
 
 
 @dataclass(frozen=True)

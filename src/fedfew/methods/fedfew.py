@@ -135,7 +135,7 @@ class FedFew(Method):
             psi, weights = aggregate.vector, aggregate.weights
         sigma = train_server(self.server, psi, state, site, rng, self.lambda_s)
         if not self.average:
-            return replace(state, omega=sigma, weights=weights)
+            return replace(state, omega=sigma, weights=weights, clients=psi)
         before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
         omega = self.average * before + (1 - self.average) * sigma
-        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights)
+        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights, clients=psi)

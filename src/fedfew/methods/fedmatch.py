@@ -3,13 +3,17 @@
 W. Jeong, J. Yoon, E. Yang, S. J. Hwang: Federated Semi-Supervised Learning with Inter-Client Consistency and
 Disjoint Learning. ICLR 2021.
 
-    server:    σ ← σ − η ∇_σ λ_s CE(y, f_{σ+ψ}(x))
     client k:  ψ ← ψ − η ∇_ψ [ λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) + λ_l1 Σ|ψ| + λ_l2 Σ(σ − ψ)² ]
                on images with max p ≥ τ; ŷ is the class with most one-hot votes of the client and its helpers
-    next:      ψ ← Σ w_k ψ_k,  ω = σ + ψ
+    server:    ψ ← Σ w_k ψ_k,  σ ← σ − η ∇_σ λ_s CE(y, f_{σ+ψ}(x)),  ω = σ + ψ
 
 σ is constant at a client, so descending on θ and reading ψ = θ − σ gives the same gradients. Only entries that changed
-by more than ``delta`` travel, with their indices. ``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
+by more than ``delta`` travel, with their indices, and entries of ψ no larger than ``l1_threshold`` become zero before
+they do. ``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
+
+Unlike the official code: it scores before the server's turn (``accuracy_clients`` here); a tie of votes goes to the
+client's own label, not to the lowest class; the noise image is uniform, not Gaussian; RandAugment's ranges are those of
+fedfew.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +42,7 @@ from fedfew.core.types import (
     nbytes,
 )
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
-from fedfew.methods.updates import scalar
+from fedfew.methods.updates import Order, Warmup, scalar
 from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.randaugment import POOL, rand_augment
@@ -71,6 +75,9 @@ class FedMatch(Method):
     helpers: Annotated[Natural, Doc("H: models of similar clients sent along; 0 is fedmatch-lite")] = 2
     interval: Annotated[Count, Doc("helpers are sent every this many rounds")] = 10
     delta: Annotated[NonNegative, Doc("entries changed by no more than this do not travel")] = 1e-5
+    l1_threshold: Annotated[NonNegative, Doc("entries of a client's ψ no larger than this become zero")] = 1e-5
+    order: Order = "after"
+    warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {
         "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
@@ -90,19 +97,24 @@ class FedMatch(Method):
         return ServerState(0, omega + psi, omega, extra=extra)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """σ trained on D_s with ψ held fixed; then what the clients know of both is brought up to date."""
+        """Before the first round σ is trained; then what the clients know of σ and ψ is brought up to date."""
         psi = state.extra["psi"]
-        start = state.sigma + psi
-        theta = train_server(self.server, start, state, site, rng, self.lambda_s)
-        state = replace(state, sigma=state.sigma + (theta - start))  # an entry left alone keeps its last bit
+        if self.order == "before" or state.unheard:
+            state = replace(state, sigma=self.train_sigma(state, psi, site, rng))
         extra = restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta) | self.vote.learn(site)
         return replace(state, extra=extra)
 
+    def train_sigma(self, state: ServerState, psi: Vector, site: ServerSite, rng: torch.Generator) -> Vector:
+        """σ trained on D_s with ψ held fixed; an entry left alone keeps its last bit."""
+        start, epochs = state.sigma + psi, self.warmup if state.unheard else 0
+        theta = train_server(self.server, start, state, site, rng, self.lambda_s, epochs)
+        return state.sigma + (theta - start)
+
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """σ and ψ as the wire has them, and every ``interval`` rounds the helpers' models for a client seen before."""
+        """σ and ψ as the wire has them, and in rounds 9, 19, … the helpers' models for a client seen before."""
         lr = scalar(self.client.rate(state.round, state.validation))
         payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"], "lr": lr}
-        if self.helpers and state.round % self.interval == 0:
+        if self.helpers and (state.round + 1) % self.interval == 0:
             for i, vector in enumerate(Library.of(state).nearest(client, self.helpers)):
                 payload[f"helper{i}"] = vector
         return payload | self.vote.message(state)
@@ -136,7 +148,8 @@ class FedMatch(Method):
             net.gradient[:n].add_(psi_now - held, alpha=2 * self.lambda_l2)
 
         steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
-        change = network.snapshot() - start
+        after = network.snapshot()
+        change = torch.where((after - sigma).abs() > self.l1_threshold, after - start, -psi)
         index = (change.abs() > self.delta).nonzero().squeeze(1)
         reply = {"index": index.to(torch.int32), "change": change[index]}
         return Trained(reply, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
@@ -193,7 +206,9 @@ class FedMatch(Method):
         if self.helpers:
             library = library.learn({p.client: p.vector for p in parts}, state.sigma, site)
         extra = state.extra | {"psi": psi.vector} | library.tensors(state.round, [p.client for p in parts])
-        return replace(state, omega=state.sigma + psi.vector, extra=extra, weights=psi.weights)
+        sigma = state.sigma if self.order == "before" else self.train_sigma(state, psi.vector, site, rng)
+        made, omega = state.sigma + psi.vector, sigma + psi.vector
+        return replace(state, omega=omega, sigma=sigma, extra=extra, weights=psi.weights, clients=made)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"index", "change"}: as many entries as changed."""

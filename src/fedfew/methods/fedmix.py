@@ -129,7 +129,7 @@ class FedMix(Method):
         """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
         psi = self.aggregator(contributions(state, updates, work=self._work(state)), state.omega, state.sigma)
         omega = mix(psi.vector, state.sigma, state.omega, self.alpha, self.beta, self.gamma)
-        return replace(state, omega=omega, weights=psi.weights)
+        return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)
 
     def _work(self, state: ServerState) -> Callable[[float], float]:
         """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""

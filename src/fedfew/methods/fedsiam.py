@@ -5,7 +5,7 @@ Learning. 2020 (FedSemi: An Adaptive Federated Semi-Supervised Learning Framewor
 
     client k:  β(t) ‖f(u + η; target) − f(u + η′; online)‖²,   target ← a target + (1 − a) online after each step
     server:    both networks are aggregated (-mt), or the online one alone, which is its own target (-pi);
-               the server then trains CE(y, f(x)) on the aggregate
+               the server then trains CE(y, f(x)) on the aggregate, and the target follows its steps in the same way
 
 Adapted to labels at the server: the published clients train on labels of their own as well; here the server's turn on
 D_s, from which the next round starts, is all the supervision. a grows from 0 to ``decay`` with the same ramp as β. The
@@ -36,7 +36,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import contributions, scalar
+from fedfew.methods.updates import Warmup, contributions, scalar
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
 from fedfew.training.augment import noisy, weak
@@ -55,6 +55,7 @@ class FedSiam(Method):
     decay: Annotated[float, Ge(0), Lt(1), Doc("a: how much of the target stays at each step, at the end")] = 0.999
     noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Warmup = 0
     uploads: Literal["both", "online"] = "both"
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
@@ -62,10 +63,11 @@ class FedSiam(Method):
         return ServerState(0, omega, omega, extra={"target": omega} if self.uploads == "both" else {})
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """σ: the online network after the server's training; before the first round the target is σ too."""
-        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
-        first = self.uploads == "both" and state.unheard
-        return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if first else {}))
+        """Before the first round the server trains alone, and its model is the target too."""
+        if not state.unheard:
+            return replace(state, sigma=state.omega)
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if self.uploads == "both" else {}))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         payload = {
@@ -116,12 +118,20 @@ class FedSiam(Method):
     ) -> ServerState:
         online = contributions(state, updates, work=self.client.work)
         psi = self.aggregator(online, state.sigma, state.sigma)
-        extra = state.extra
+        target = None
         if self.uploads == "both":
             targets = [replace(part, vector=u.place("target")) for part, u in zip(online, updates, strict=True)]
             sent = state.extra["target"]
-            extra = extra | {"target": self.aggregator(targets, sent, sent).vector}
-        return replace(state, omega=psi.vector, extra=extra, weights=psi.weights)
+            target = self.aggregator(targets, sent, sent).vector.to(site.network.device)
+        decay = self.decay * soft_ramp(state.round / max(self.client.rounds, 1), self.ramp)
+
+        def after_step(network: Network) -> None:
+            if target is not None:
+                follow(target, network, decay)
+
+        omega = train_server(self.server, psi.vector, state, site, rng, self.lambda_s, after_step=after_step)
+        extra = state.extra | ({} if target is None else {"target": target.cpu()})
+        return replace(state, omega=omega, extra=extra, weights=psi.weights, clients=psi.vector)
 
     def reply_schema(self, layout: Layout) -> Schema:
         target = {"target": Expected((layout.size,), near="target")}

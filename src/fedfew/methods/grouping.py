@@ -110,6 +110,7 @@ class Grouping(Method):
             omega=groups.double().mean(0).float(),
             extra=state.extra | {"groups": groups},
             weights=dict(sorted(weights.items())),
+            clients=self.aggregator(parts, state.omega, state.sigma).vector,
             metrics={"gradient_diversity": diversity},
         )
 

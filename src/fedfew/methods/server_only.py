@@ -1,6 +1,6 @@
 """Server-only training, the lower bound: the labels are used, the clients are not asked.
 
-ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels
+ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels, and before the first round ``warmup`` epochs more
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Doc, Natural, NonNegative
 from fedfew.core.types import (
     Aggregator,
     ClientSite,
@@ -34,11 +34,15 @@ class ServerOnly(Method):
     client: LocalSGD
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: none")] = 0
     asks_clients: ClassVar[bool] = False
     usual_aggregator: ClassVar[str] = "uniform"
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        sigma = state.omega
+        if self.warmup and not state.round:
+            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
+        sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:

@@ -1,12 +1,21 @@
 """What methods that exchange whole models have in common on the wire."""
 
 from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from fedfew.core.layout import Vector
+from fedfew.core.settings import Doc, Natural
 from fedfew.core.types import ClientUpdate, Contribution, ServerState
+
+Order = Annotated[
+    Literal["before", "after"],
+    Doc("the server trains after the aggregation (and once before the first round), or before the clients"),
+]
+"""When the server has its turn. The models are trained alike in both; what is scored is the one at the round's end."""
+Warmup = Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")]
 
 
 def scalar(value: float) -> Tensor:

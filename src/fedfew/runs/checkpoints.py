@@ -172,6 +172,7 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
         "counts": torch.tensor([state.participation[k] for k in clients], dtype=torch.int64),
         "validation": torch.tensor(state.validation, dtype=torch.float64),
     }
+    small |= {} if state.ema is None else {"ema": state.ema}
     small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
     parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
     parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
@@ -202,6 +203,7 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         sigma=small["sigma"],
         participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
         validation=tuple(small["validation"].tolist()),
+        ema=small.get("ema"),
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},
     )
     return state, memory

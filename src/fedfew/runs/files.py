@@ -63,11 +63,11 @@ def label_counts(federation: Federation) -> list[int]:
 
 def model_file(parts: Parts, state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
-    tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.omega).items()}
+    tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
     federation, backbone = parts.federation, parts.backbone
     if not backbone:  # one that can be had again by its name and hash is not stored
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
-    parts.network.load(state.omega)
+    parts.network.load(state.evaluated)
     about = {
         "model": parts.config["model"],
         "classes": list(federation.classes),

@@ -35,7 +35,8 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
     from fedfew.config.schema import Config
     from fedfew.core.network import Network
 
-BOUNDS = ("server-only", "all-labels")
+BOUNDS = ("server-only", "all-labels", "pooled")
+TITLES = {"all-labels": "FedAvg with true labels"}
 State = Literal["starting", "running", "finished", "stopped"]
 
 
@@ -142,7 +143,9 @@ class Run:
     @property
     def title(self) -> str:
         """Method and, where clients are asked, how their updates are joined."""
-        return self.method if self.method in BOUNDS else f"{self.method} + {self.aggregator}"
+        if self.method in BOUNDS:
+            return TITLES.get(self.method, self.method)
+        return f"{self.method} + {self.aggregator}"
 
     # what came of it
 

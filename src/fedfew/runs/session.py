@@ -14,6 +14,7 @@ from fedfew.build.features import Report
 from fedfew.build.parts import Parts
 from fedfew.config.schema import Config, check
 from fedfew.core.errors import FedfewError
+from fedfew.core.evaluation import Evaluation
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import ServerState
@@ -64,7 +65,7 @@ class Session:
                     parts = self.parts
                     for state, record in run_rounds(
                         parts.clients, parts.algorithm, parts.server, fleet, self.state, self.rounds,
-                        parts.config["max_skipped"],
+                        parts.config["max_skipped"], Evaluation(**parts.config["evaluate"]),
                     ):  # fmt: skip
                         self._commit(store, journal, state, fleet.memory(), record)
                         yield record

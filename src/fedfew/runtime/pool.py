@@ -82,7 +82,7 @@ class PoolFleet:
         hello: dict[str, Any],
         data: Mapping[str, Tensor],
         sizes: Sequence[int] | NDArray[np.int64],
-        score_here: Callable[[Vector], Scores],
+        score_here: Callable[[Vector, Vector | None], Scores],
         module: str,
         timeout: float = 0.0,
         limit: int = 1 << 40,
@@ -238,23 +238,24 @@ class PoolFleet:
             tail = log.splitlines()[-1:] if code == "E409" else []
             yield Missing(job["client"], code, " ".join([f"{reason} ({status})" if code == "E409" else reason, *tail]))
 
-    def score(self, omega: Vector) -> "PoolScoring":
+    def score(self, omega: Vector, clients: Vector | None = None) -> "PoolScoring":
         """Start scoring in a free worker, if there is one."""
         self._scores = None
         for _ in self._answers(wait=False):  # who has become ready, who has died
             pass
         free = [worker for worker in self._workers if worker.ready and worker.job is None]
         if free:
-            index = self._scoring.write({"score": {"omega": omega}})
+            models = {"omega": omega} | ({} if clients is None else {"clients": clients})
+            index = self._scoring.write({"score": models})
             self._give(free[0], {"kind": "score", "tensors": index})
-        return PoolScoring(self, omega)
+        return PoolScoring(self, omega, clients)
 
-    def wait_for_scores(self, omega: Vector) -> Scores:
+    def wait_for_scores(self, omega: Vector, clients: Vector | None) -> Scores:
         """The scores asked for last; worked out here if the worker that had the job died."""
         while self._scores is None and any(w.job is not None and w.job["kind"] == "score" for w in self._workers):
             for _ in self._answers():
                 pass
-        return self._scores or self._score_here(omega)
+        return self._scores or self._score_here(omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         """What the clients keep between rounds, for the checkpoint."""
@@ -286,6 +287,7 @@ class PoolScoring:
 
     pool: PoolFleet
     omega: Vector
+    clients: Vector | None = None
 
     def result(self) -> Scores:
-        return self.pool.wait_for_scores(self.omega)
+        return self.pool.wait_for_scores(self.omega, self.clients)

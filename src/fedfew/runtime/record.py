@@ -40,6 +40,9 @@ class RoundRecord(TypedDict):
 
     round: Natural
     accuracy: float | None
+    """Of the model after the server's turn."""
+    accuracy_clients: float | None
+    """Of what the clients made before it."""
     loss: float | None
     validation: float | None
     cohort: list[Natural]
@@ -69,8 +72,8 @@ class RoundRecord(TypedDict):
 
 
 ADDED: RoundRecord = {
-    "round": 0, "accuracy": None, "loss": None, "validation": None, "cohort": [], "weights": {}, "metrics": {},
-    "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0, "bytes_down": 0, "rejected": [],
+    "round": 0, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [],
+    "weights": {}, "metrics": {}, "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0, "bytes_down": 0, "rejected": [],
     "missing": [], "unused": [], "wire": None, "skipped": False, "norm_server": None, "norm_step": None,
     "updates": [], "seconds": {},
 }  # fmt: skip
@@ -99,16 +102,23 @@ def left_out(record: Mapping[str, Any]) -> list[Fault]:
 
 
 def describe(
-    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float]
-) -> RoundRecord:
-    """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from."""
+    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float],
+    clients: "Tensor | None" = None,
+) -> RoundRecord:  # fmt: skip
+    """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from.
+
+    ``clients`` is what they made before the server's turn: where the server trains last, its step starts there.
+    """
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
+    if clients is not None and not server_step.any():
+        server_step = state.omega - clients
     server_norm = float(server_step.norm())
     directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates)
     return {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
+        "accuracy_clients": _short(scores.clients),
         "loss": _short(scores.loss),
         "validation": _short(scores.validation),
         "cohort": answers.cohort,

@@ -3,13 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+import torch
+
 from fedfew.core.errors import FedfewError
+from fedfew.core.evaluation import Evaluation
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Method, ServerSite, ServerState
 from fedfew.runtime.clock import Clock
 from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
 from fedfew.runtime.record import RoundRecord, describe
 from fedfew.runtime.wire import Wire
+
+EVERY_ROUND = Evaluation()
 
 
 def run_rounds(
@@ -20,6 +25,7 @@ def run_rounds(
     state: ServerState,
     rounds: int,
     max_skipped: int = 10,
+    evaluation: Evaluation = EVERY_ROUND,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
     """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored."""
     clock, skipped, wire = Clock(), 0, Wire(algorithm, clients.transforms)
@@ -43,16 +49,20 @@ def run_rounds(
                 if trained.unheard:
                     refuse_common_fault(answers)
                 state = replace(state, weights={}, metrics={})  # nobody answered: ω stays
-        state = replace(state, round=t + 1)
+        clients_made, ema = state.clients, evaluation.mean(state.ema, state.omega)
+        state = replace(state, round=t + 1, clients=None, ema=ema)
         seconds = clock.take("server", "clients", "aggregate")
 
-        scoring = fleet.score(state.omega)
-        # the server trains σ for the next round while a free worker scores ω of this one
+        differs = clients_made is not None and not torch.equal(clients_made, state.evaluated)
+        scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
+        # where the server's turn comes first, it trains for the next round while a free worker scores this one
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
             scores = scoring.result()
         state = replace(state, validation=(*state.validation, scores.validation or 0.0))
-        record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"))
+        if clients_made is not None and not differs:
+            scores = replace(scores, clients=scores.accuracy)
+        record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
         del answers  # a large round's replies are let go of before the next one's come
         yield state, record
 

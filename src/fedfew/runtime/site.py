@@ -94,9 +94,9 @@ class Sites:
     def _oracle(self) -> Oracle | None:
         return self.algorithm if isinstance(self.algorithm, Oracle) else None
 
-    def score(self, omega: Vector) -> Scores:
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scores:
         """Accuracy and loss on the held-out images."""
-        return score(self.network, omega, self.test, self.validation)
+        return score(self.network, omega, self.test, self.validation, clients)
 
 
 def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float]:
@@ -118,9 +118,10 @@ class Later:
 
     sites: Sites
     omega: Vector
+    clients: Vector | None = None
 
     def result(self) -> Scores:
-        return self.sites.score(self.omega)
+        return self.sites.score(self.omega, self.clients)
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,8 +134,8 @@ class InlineFleet:
         for client, payload in payloads.items():
             yield self.sites.train(round, client, payload)
 
-    def score(self, omega: Vector) -> Later:
-        return Later(self.sites, omega)
+    def score(self, omega: Vector, clients: Vector | None = None) -> Later:
+        return Later(self.sites, omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.sites.memory

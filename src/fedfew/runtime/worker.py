@@ -19,8 +19,8 @@ def serve(sites: Sites, channel: Channel, payloads: Arena, scoring: Arena, answe
 
 
 def _score(sites: Sites, job: dict[str, Any], scoring: Arena) -> dict[str, Any]:
-    omega = scoring.read(job["tensors"]["score"], copy=True)["omega"]
-    return {"kind": "score", "scores": asdict(sites.score(omega))}
+    models = scoring.read(job["tensors"]["score"], copy=True)
+    return {"kind": "score", "scores": asdict(sites.score(models["omega"], models.get("clients")))}
 
 
 def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -> dict[str, Any]:

@@ -116,5 +116,5 @@ def _has_accuracy(run: Run) -> bool:
 
 
 def bounds_of(run: Run, others: Sequence[Run]) -> list[Bound]:
-    """Server-only and all-labels in the scenario of a run."""
+    """Server-only, FedAvg with true labels and pooled in the scenario of a run."""
     return [Pairing(others, name).of(run) for name in BOUNDS]

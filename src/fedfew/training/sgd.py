@@ -128,10 +128,12 @@ def descend(
     loss_of: LossOf,
     rng: torch.Generator,
     penalty: Callable[[Network], None] | None = None,
+    after_step: Callable[[Network], None] | None = None,
 ) -> int:
     """Train ``network`` in place and return the number of steps taken.
 
-    ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one.
+    ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
+    sees the network after each step: a moving average follows it.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
@@ -150,6 +152,8 @@ def descend(
                 if penalty is not None:
                     penalty(network)
                 _step(weights, gradient, velocity, sgd, lr, network.rates)
+                if after_step is not None:
+                    after_step(network)
             steps += 1
     return steps
 
@@ -183,6 +187,7 @@ def train_supervised(
     flips: bool = True,
     penalty: Callable[[Network], None] | None = None,
     progress: float = 1.0,
+    after_step: Callable[[Network], None] | None = None,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -202,7 +207,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step)
     return network.snapshot(), steps
 
 
@@ -214,6 +219,7 @@ def train_server(
     rng: torch.Generator,
     scale: float = 1.0,
     epochs: int = 0,
+    after_step: Callable[[Network], None] | None = None,
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
@@ -232,5 +238,6 @@ def train_server(
         scale=scale,
         flips=site.flips,
         progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
+        after_step=after_step,
     )
     return sigma

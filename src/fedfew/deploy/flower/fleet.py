@@ -83,7 +83,7 @@ class FlowerFleet:
         members: Membership,
         run_description: Mapping[str, Any],
         timeouts: Timeouts,
-        score_here: Callable[[Vector], Scores],
+        score_here: Callable[[Vector, Vector | None], Scores],
         limit: int = LIMIT,
         shut_down: Callable[[], None] = lambda: None,
         hand_over: Callable[[Mapping[int, dict[str, Tensor]]], None] | None = None,
@@ -276,9 +276,9 @@ class FlowerFleet:
         """What really travelled in the last round, in bytes of tensors."""
         return dict(self._traffic)
 
-    def score(self, omega: Vector) -> "_Later":
+    def score(self, omega: Vector, clients: Vector | None = None) -> "_Later":
         """Scored here: the test images are the server's."""
-        return _Later(self._score_here, omega)
+        return _Later(self._score_here, omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         """Nothing: what a client keeps stays on its site's disk."""
@@ -300,11 +300,12 @@ class FlowerFleet:
 
 @dataclass(frozen=True, eq=False)
 class _Later:
-    score: Callable[[Vector], Scores]
+    score: Callable[[Vector, Vector | None], Scores]
     omega: Vector
+    clients: Vector | None
 
     def result(self) -> Scores:
-        return self.score(self.omega)
+        return self.score(self.omega, self.clients)
 
 
 def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str, memoryview]) -> str:

@@ -1,0 +1,59 @@
+"""Pooled training, the upper bound: all images with their true labels in one place, and nothing is averaged.
+
+ω_{t+1} = ω_t − η ∇ CE(y, f(x))   by the server's recipe, on as many images as server and clients of a round pass over
+
+The images come from one shuffled sequence after another over the whole pool, so that every image is seen equally often.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.streams import stream
+from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.methods.server_only import ServerOnly
+from fedfew.training.sgd import train_server
+
+
+@dataclass(frozen=True)
+class Pooled(ServerOnly):
+    """What the same net reaches with every label and no federation. Only a simulation can do this."""
+
+    lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy")] = 1.0
+    pools: ClassVar[bool] = True
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """A round's worth of images from the pool; before the first round a warm-up on the server's labels."""
+        pool = site.pool
+        if pool is None:
+            raise FedfewError("E113", "method.name", "pooled needs the clients' images and labels in one place")
+        lot = int(state.extra["lot"] if "lot" in state.extra else torch.randint(2**62, (), generator=rng))
+        passes = self.server.sgd.epochs * len(site.labeled) + self.client.epochs * pool.cohort_images
+        chosen = sequence(len(pool.labeled), state.round * passes, passes, lot)
+        sigma = state.omega
+        if self.warmup and not state.round:
+            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
+        drawn = replace(site, labeled=LabeledSet(pool.labeled.images[chosen], pool.labeled.labels[chosen]))
+        sigma = train_server(self.server, sigma, state, drawn, rng, self.lambda_s, 1)
+        return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
+
+    def misfits(self, document: Mapping[str, Any]) -> list[FedfewError]:
+        """A real network has no pool."""
+        if document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
+            what = "pooled needs all images and their labels in one place, which only a simulation has"
+            return [FedfewError("E113", "method.name", what, "Use it without fleet.network")]
+        return []
+
+
+def sequence(count: int, start: int, length: int, lot: int) -> Tensor:
+    """Places start … start + length of the endless sequence of shuffles of 0..count−1 that the lot decides."""
+    parts = []
+    for epoch in range(start // count, (start + length - 1) // count + 1):
+        order = torch.randperm(count, generator=stream(lot, "pooled", epoch))
+        parts.append(order[max(start - epoch * count, 0) : start + length - epoch * count])
+    return torch.cat(parts)

@@ -1,0 +1,95 @@
+"""One measuring point: every round scores the model after the server's turn, and what the clients made before it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.runtime.every_method import CASES
+from tests.runtime.tiny_run import model_hash, play, records, tiny_parts, tiny_run
+
+from fedfew.build.parts import Parts
+from fedfew.core.evaluation import Evaluation, score
+from fedfew.core.types import ServerState
+from fedfew.methods import METHODS
+from fedfew.runs.checkpoints import Checkpoints
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.rounds import run_rounds
+
+ALONE = ("server-only", "pooled")
+
+
+Rounds = list[tuple[ServerState, RoundRecord]]
+
+
+def played(method: str, evaluation: Evaluation, **settings: Any) -> tuple[Parts, Rounds]:
+    parts, fleet = tiny_parts(rounds=3, **({"model__norm": "group"} | CASES[method] | settings))
+    start = parts.algorithm.start(parts.network.snapshot())
+    rounds = run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 3, evaluation=evaluation)
+    return parts, list(rounds)
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedmoments"}))  # which needs a backbone
+def test_every_method_says_what_its_clients_made(method: str) -> None:
+    _, rounds = played(method, Evaluation())
+    for state, record in rounds:
+        assert record["accuracy"] is not None
+        assert (record["accuracy_clients"] is None) == (method in ALONE)
+        assert state.clients is None, "a checkpoint does not hold it"
+    _, silent = played(method, Evaluation(clients=False))
+    assert [torch.equal(a.omega, b.omega) for (a, _), (b, _) in zip(rounds, silent, strict=True)] == [True] * 3
+
+
+def test_the_clients_mean_is_scored_on_the_test_images() -> None:
+    parts, fleet = tiny_parts(method__name="fedavg", rounds=2)
+    seen: list[torch.Tensor | None] = []
+
+    class Watching:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(fleet, name)
+
+        def score(self, omega: torch.Tensor, clients: torch.Tensor | None = None) -> Any:
+            seen.append(clients)
+            return fleet.score(omega, clients)
+
+    rounds = play(parts, Watching(), 2)
+    federation = parts.federation
+    for clients, (_, record) in zip(seen, rounds, strict=True):
+        assert clients is not None
+        alone = score(parts.network, clients, federation.test, federation.validation)
+        assert record["accuracy_clients"] == pytest.approx(alone.accuracy)
+
+
+def test_where_the_server_trains_first_both_are_one_and_scored_once() -> None:
+    _, rounds = played("fedavg", Evaluation(), method__order="before")
+    assert all(record["accuracy"] == record["accuracy_clients"] for _, record in rounds)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedmix", "server-only"])
+def test_ema_evaluates_a_mean_over_the_rounds_and_changes_no_training(method: str) -> None:
+    parts, plain = played(method, Evaluation())
+    _, averaged = played(method, Evaluation(ema=0.8))
+    mean = plain[0][0].omega
+    for (one, _), (other, record) in zip(plain, averaged, strict=True):
+        mean = 0.8 * mean + 0.2 * one.omega if one.round > 1 else mean
+        assert torch.equal(one.omega, other.omega)
+        torch.testing.assert_close(other.evaluated, mean)
+        expected = score(parts.network, mean, parts.federation.test, parts.federation.validation)
+        assert record["accuracy"] == pytest.approx(expected.accuracy)
+
+
+def test_a_checkpoint_keeps_the_mean(tmp_path: Path) -> None:
+    state = ServerState(1, torch.ones(3), torch.ones(3), ema=torch.full((3,), 0.5))
+    store = Checkpoints(tmp_path)
+    for wanted in (state, replace(state, round=2, ema=None)):
+        store.commit(wanted.round, store.write_state(wanted, {}), {})
+        found = store.newest(lambda facts: True, print).state
+        assert torch.equal(found.evaluated, wanted.evaluated) and (found.ema is None) == (wanted.ema is None)
+
+
+def test_the_model_of_a_run_is_what_was_evaluated(tmp_path: Path) -> None:
+    plain = tiny_run(tmp_path / "plain", rounds=2)
+    averaged = tiny_run(tmp_path / "ema", rounds=2, evaluate__ema=0.9)
+    assert records(plain)[0]["accuracy"] == records(averaged)[0]["accuracy"]
+    assert model_hash(plain) != model_hash(averaged)
