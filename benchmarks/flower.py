@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedfew.core.types import ClientUpdate, Payload
+from fedfew.core.types import ClientUpdate, Payload, Scores
 from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.flower.frames import LIMIT
@@ -89,7 +89,7 @@ def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerF
             processes.start_node()
         fleet = FlowerFleet(
             link.connection, Membership(names, sites, link.keys()), {"run": "bench", "config": {}, "about": {}},
-            Timeouts(timeout=600.0, wait=300.0), lambda omega: None,  # type: ignore[arg-type, return-value]
+            Timeouts(timeout=600.0, wait=300.0), lambda omega, clients: Scores(0.0, 0.0, None),
         )  # fmt: skip
         fleet.online()
         yield fleet

@@ -35,8 +35,8 @@ class OneByOne:
             self.seconds.append(perf_counter() - start)
             yield from answers
 
-    def score(self, omega: Tensor) -> Scoring:
-        return self.fleet.score(omega)
+    def score(self, omega: Tensor, clients: Tensor | None = None) -> Scoring:
+        return self.fleet.score(omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.fleet.memory()

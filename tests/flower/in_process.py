@@ -119,7 +119,9 @@ class LoopGrid(Grid):
 
     def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802 - Flower's name
         content = self.objects.get(request.object_id)
-        return PullObjectResponse(object_found=True, object_available=content is not None, object_content=content)
+        return PullObjectResponse(
+            object_found=True, object_available=content is not None, object_content=content or b""
+        )
 
     def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802 - Flower's name
         self.confirmed.append(request.message_object_id)

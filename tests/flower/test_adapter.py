@@ -193,7 +193,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "code of its own": (lambda reply: _codes(reply, "E999"), "E408"),
     "a code with words": (lambda reply: _codes(reply, "E417 \x1b[31mhello"), "E408"),
     "another site's refusal": (lambda reply: _codes(reply, "E417.privacy"), "E417"),
-    "only a code": (lambda reply: [reply.clear(), reply.update(code="E409")], "E409"),
+    "only a code": (lambda reply: [reply.pop(key) for key in list(reply)] and reply.update(code="E409"), "E409"),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.flower.cluster import Cluster, cluster, descendants
 
 from fedfew.runs.alarms import alarms
+from fedfew.runtime.record import complete
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +125,7 @@ def test_no_record_breaks_a_reader(played: Played) -> None:
     records = played[0].rounds()
     assert {len(record["pseudo_classes"]) for record in records} <= {0, 10}
     assert all(record["coverage"] is None or 0 <= record["coverage"] <= 1 for record in records)
-    alarms(records)
+    alarms([complete(record) for record in records])
     assert json.loads((played[0].run / "summary.json").read_text())
 
 
