@@ -6,13 +6,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.flower.cluster import Cluster, cluster, descendants
 
 from fedfew.runs.alarms import alarms
-from fedfew.runtime.record import complete
+from fedfew.runtime.record import RoundRecord, complete
 
 pytestmark = pytest.mark.slow
 
@@ -125,7 +125,7 @@ def test_no_record_breaks_a_reader(played: Played) -> None:
     records = played[0].rounds()
     assert {len(record["pseudo_classes"]) for record in records} <= {0, 10}
     assert all(record["coverage"] is None or 0 <= record["coverage"] <= 1 for record in records)
-    alarms([complete(record) for record in records])
+    alarms([cast(RoundRecord, complete(record)) for record in records])
     assert json.loads((played[0].run / "summary.json").read_text())
 
 
