@@ -135,6 +135,10 @@ def test_laptop_presets_differ_in_the_method_alone() -> None:
         assert (config["rounds"], config["participation"], work) == (40, 0.1, {"epochs": 2, "batch": 16})
 
 
+VARIANTS = ("fedprox", "fedbn", "fedadam", "fedyogi", "scaffold", "fedmatch-lite", "fedsiam-pi")
+"""Their rows refer to another one."""
+
+
 def rows() -> dict[str, list[str]]:
     """The tables of docs/methods.md: cells by the name in the first one."""
     text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
@@ -158,6 +162,6 @@ def test_every_name_has_a_row_in_the_docs_with_every_cell_filled(name: str) -> N
 )
 def test_a_row_names_every_setting(name: str, made: Callable[..., Any]) -> None:
     told = " ".join(rows()[name])
-    if name in ("fedprox", "fedbn", "fedmatch-lite", "fedsiam-pi"):  # variants refer to another row
+    if name in VARIANTS:
         return
     assert all(f"`{setting}`" in told for setting in settings_of(made)), sorted(settings_of(made))

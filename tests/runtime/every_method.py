@@ -23,7 +23,9 @@ LOW: dict[str, dict[str, Any]] = {
     "objective mixmatch": {"objective__ramp": 0.0},
 }
 LOW |= {name: {"method__threshold": 0.1} for name in ("fedmix", "fedmatch-lite", "semifl", "grouping")}
-LOW |= {name: {"objective__threshold": 0.1} for name in ("fedavg", "fedprox", "fedbn")}
+LOW |= {
+    name: {"objective__threshold": 0.1} for name in ("fedavg", "fedprox", "fedbn", "fedadam", "fedyogi", "scaffold")
+}
 LOW |= {f"objective {name}": {"objective__threshold": 0.1} for name in ("pseudo-label", "uda", "fixmatch")}
 """Thresholds and ramps such that clients learn from the first round on."""
 CASES: dict[str, dict[str, Any]] = {name: {"method__name": name} for name in METHODS}

@@ -167,7 +167,8 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         min_updates=config["min_updates"],
     )
     labeled = resident(federation.server, network)
-    pool = pool_of(federation, clients.cohort) if method.pools else None
+    pools = method.pools or any(transform.pools for transform in clients.transforms)
+    pool = pool_of(federation, clients.cohort) if pools and not remote_sites else None
     server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open, pool)
     return Parts(config, method, federation, network, server, clients)
 

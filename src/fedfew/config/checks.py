@@ -24,6 +24,8 @@ TOY = Layout(("weight",), ((1, 1),), (0, 1), 1)
 """A layout to ask methods for the form of their replies."""
 STRETCH = ("fednova", "fltrust")
 """Aggregators that can go beyond the clients' models, which a running variance must not."""
+MEASURED = ("server-data", "clients")
+"""Norm policies that measure the statistics anew after each round."""
 SITES = "sites"
 """The partition of a dataset that brings its own sites: nothing is drawn."""
 
@@ -119,7 +121,7 @@ def _privacy(document: Table, method: Method) -> Iterator[FedfewError]:
     if isinstance(method, Oracle) or unprotected(method.reply_schema(TOY)):
         what = f"method {name} sends more than a changed model, which clipping and noise do not cover"
         yield FedfewError("E113", "privacy.clip", what, "Use a method that sends models, e.g. fedmix or fedavg")
-    if model.get("norm") == "batch" and privacy["noise"] and document["norm"]["policy"] != "server-data":
+    if model.get("norm") == "batch" and privacy["noise"] and document["norm"]["policy"] not in MEASURED:
         what = "noise can make a batch norm's running variance negative"
         yield FedfewError("E113", "model.norm", what, 'Set model.norm = "group", or norm.policy = "server-data"')
 
@@ -143,10 +145,13 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
     if norm == "none" and (stays or policy == "local"):
         what = f"model {model['name']} has no normalisation layers, so clients have nothing to keep to themselves"
         yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))
-    if norm not in ("batch", "unknown") and policy == "server-data":
+    if norm not in ("batch", "unknown") and policy in MEASURED:
         what = f"model {model['name']} has no batch norm, so there are no statistics to measure"
         remedy = 'Set model.norm = "batch", or norm.policy = "average"' if "norm" in model else _remedy(model)
         yield FedfewError("E113", "norm.policy", what, remedy)
+    if policy == "clients" and document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
+        what = "statistics of all clients' images need them in one place, which only a simulation has"
+        yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
     sends_models = not isinstance(method, Oracle) and vectors(method.reply_schema(TOY))[:1] == ["psi"]
     if policy != "average" and method.asks_clients and not sends_models:
         what = f"norm.policy = {policy!r} needs clients that send models, which method {name}'s do not"

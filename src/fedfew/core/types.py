@@ -291,6 +291,9 @@ class Transform:
     one) sends; ``payload`` is what the server sent, untouched.
     """
 
+    pools: ClassVar[bool] = False
+    """True where the server looks at all clients' images (``ServerSite.pool``): in simulation only."""
+
     def travels(self, schema: Schema, layout: Layout) -> Schema:
         """What a reply looks like on the wire."""
         return schema

@@ -28,7 +28,7 @@ ABOUT = {
     "partition": "How a simulation deals the unlabeled images to its clients. Own images in folders have sites.",
     "model": "The network.",
     "method": "How server and clients train, and how their models become one. Equations are in [Methods](methods.md).",
-    "objective": "What clients minimise, for methods that leave it open: fedavg, fedprox, fedbn, ds-fl.",
+    "objective": "What clients minimise, for methods that leave it open: fedavg and those built on it, ds-fl.",
     "aggregator": "How the clients' models are joined. Where none is named it is `\"auto\"`: the method's usual one.",
     "server": "How the server trains on its labels.",
     "client": "How a client trains on its images.",

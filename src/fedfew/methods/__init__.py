@@ -11,10 +11,12 @@ from fedfew.methods.fedfew import FedFew
 from fedfew.methods.fedmatch import FedMatch, FedMatchLite
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.fedmoments import FedMoments
+from fedfew.methods.fedopt import FedAdam, FedYogi
 from fedfew.methods.fedsiam import FedSiam, FedSiamPi
 from fedfew.methods.fl2 import FL2
 from fedfew.methods.grouping import Grouping
 from fedfew.methods.pooled import Pooled
+from fedfew.methods.scaffold import Scaffold
 from fedfew.methods.semifl import SemiFL
 from fedfew.methods.server_only import ServerOnly
 
@@ -33,6 +35,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedbn": FedBN,
+    "fedadam": FedAdam,
+    "fedyogi": FedYogi,
+    "scaffold": Scaffold,
     "server-only": ServerOnly,
     "all-labels": AllLabels,
     "pooled": Pooled,

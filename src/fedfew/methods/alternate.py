@@ -10,13 +10,18 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.layout import Vector
+from fedfew.core.network import Network
+from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
 from fedfew.methods.updates import Warmup, active, contributions, scalar, with_momentum
-from fedfew.training.augment import weak
+from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
+
+CARRIED = "sgd_velocity"
+"""What momentum is kept as, in the server's state and in a client's memory."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +34,48 @@ class Alternate(Method):
     server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
+    momentum_lasts: Annotated[
+        bool, Doc("the SGD momentum of the server and of each client goes on from its last round (official code)")
+    ] = False
+    shift: Annotated[Natural, Doc("pixels by which a client's view is moved at most")] = 2
+    hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first labels are worth something."""
-        sigma = state.omega
+        sigma, extra = state.omega, state.extra | self.vote.learn(site)
         if state.unheard:
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
+            sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
+            extra = extra | kept
+        return replace(state, sigma=sigma, extra=extra)
+
+    def train(
+        self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
+    ) -> tuple[Vector, dict[str, Tensor]]:
+        """``start`` trained on D_s, and the momentum to keep for the next time."""
+        velocity = self.carried(state.extra, site.network, self.server.sgd)
+        omega = train_server(self.server, start, state, site, rng, self.lambda_s, epochs, velocity=velocity)
+        return omega, {} if velocity is None else {CARRIED: velocity.cpu()}
+
+    def carried(self, kept: Mapping[str, Tensor], network: Network, sgd: LocalSGD) -> Tensor | None:
+        """The momentum to go on with, where it lasts; a new tensor, because a checkpoint may hold the old one."""
+        if not self.momentum_lasts or not sgd.momentum:
+            return None
+        before = kept.get(CARRIED, torch.zeros(network.layout.trainable))
+        return before.to(network.device, copy=True)
+
+    def descend(self, site: ClientSite, lr: float, examples: int, loss_of: LossOf, rng: torch.Generator) -> int:
+        """A client's training, with the momentum it has kept."""
+        velocity = self.carried(site.memory, site.network, self.client)
+        steps = descend(site.network, self.client, lr, examples, loss_of, rng, velocity=velocity)
+        if velocity is not None:
+            site.memory[CARRIED] = velocity.cpu()
+        return steps
+
+    def strong(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
+        """A client's strong view."""
+        return strong(images, rng, flips=flips, hole=self.hole, pixels=self.shift)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ here is ω_t as the server has trained it."""
@@ -57,15 +95,13 @@ class Alternate(Method):
                 velocity, trainable = state.extra.get("velocity"), site.network.layout.trainable
                 omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
                 extra = extra | {"velocity": velocity}
-        made = omega
-        omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=extra, weights=weights, clients=made)
+        trained, kept = self.train(omega, state, site, rng)
+        return replace(state, omega=trained, extra=extra | kept, weights=weights, clients=omega)
 
-
-def label_once(payload: Payload, site: ClientSite, vote: Voting, rng: torch.Generator) -> Tensor:
-    """Probabilities N×C of the received model on one weak view of each image, in evaluation mode; leaves it loaded."""
-    site.network.load(payload["omega"])
-    adjust = vote.adjust(payload, site, rng)
-    if not len(site):
-        return torch.empty(0, site.classes)
-    return adjust(site.network.probabilities(weak(site.images, rng, site.flips)))
+    def label_once(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Tensor:
+        """Probabilities N×C of the received model on one weak view of each image; leaves it loaded."""
+        site.network.load(payload["omega"])
+        adjust = self.vote.adjust(payload, site, rng)
+        if not len(site):
+            return torch.empty(0, site.classes)
+        return adjust(site.network.probabilities(weak(site.images, rng, site.flips, self.shift)))

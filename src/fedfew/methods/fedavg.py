@@ -19,7 +19,9 @@ from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
+from torch import Tensor
 
+from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
     Aggregator,
@@ -83,15 +85,19 @@ class FedAvg(Method):
         lr = self.client.rate(state.round, state.validation)
         parts = contributions(state, updates, work=partial(self.client.work, lr=lr, prox=self.prox))
         psi = self.aggregator(parts, state.sigma, state.sigma)
-        omega, extra = psi.vector, state.extra
-        if self.server_momentum:
-            trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
-            omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
-            extra = extra | {"velocity": velocity}
-        made = omega
+        made, kept = self.move(state, psi.vector, site)
+        omega = made
         if self.order == "after":
-            omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=extra, weights=psi.weights, clients=made)
+            omega = train_server(self.server, made, state, site, rng, self.lambda_s)
+        return replace(state, omega=omega, extra=state.extra | kept, weights=psi.weights, clients=made)
+
+    def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
+        """Where the server goes from what the clients started from to their mean ψ, and what it keeps for next time."""
+        if not self.server_momentum:
+            return psi, {}
+        trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
+        made, velocity = with_momentum(state.sigma, psi, velocity, self.server_momentum, trainable)
+        return made, {"velocity": velocity}
 
 
 @dataclass(frozen=True)

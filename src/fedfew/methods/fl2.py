@@ -18,9 +18,7 @@ from torch.nn.functional import cross_entropy, kl_div
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Payload, Trained
-from fedfew.methods.alternate import Alternate, label_once
-from fedfew.training.augment import strong
-from fedfew.training.sgd import descend
+from fedfew.methods.alternate import Alternate
 from fedfew.training.sharpness import uphill
 
 
@@ -42,7 +40,7 @@ class FL2(Alternate):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
-        p = label_once(payload, site, self.vote, rng)
+        p = self.label_once(payload, site, rng)
         if not len(p):
             return Trained({"psi": network.snapshot()}, {"steps": 0.0})
         thresholds, tau = class_thresholds(p)
@@ -53,12 +51,12 @@ class FL2(Alternate):
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
-            views = strong(site.images[chosen], rng, flips=site.flips)
+            views = self.strong(site.images[chosen], rng, site.flips)
             targets = labels[chosen].to(network.device)
             self.add_sharpness(network, views, targets, certain[chosen])
             return cross_entropy(network(views), targets)
 
-        steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
+        steps = self.descend(site, float(payload["lr"]), len(kept), loss_of, rng)
         metrics = {"coverage": len(kept) / len(site), "steps": float(steps), "status": tau}
         return Trained({"psi": network.snapshot()}, metrics, torch.where(keep, labels, -1))
 

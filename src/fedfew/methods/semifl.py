@@ -3,13 +3,13 @@
 E. Diao, J. Ding, V. Tarokh: SemiFL: Semi-Supervised Federated Learning for Unlabeled Clients with Alternate Training.
 NeurIPS 2022.
 
-    client k:  ŷ = argmax f_ω(weak u), once;   fix = { max f_ω ≥ τ },  mix = as many of all images, with replacement
+    client k:  ŷ = argmax f_ω(weak u), once;   fix = { max f_ω ≥ τ },  mix = as many of all images, drawn for each batch
                CE(ŷ_fix, f(strong x_fix)) + λ CE(ŷ_fix, f(x_mix)) + (1 − λ) CE(ŷ_mix, f(x_mix)),
                x_mix = λ weak(x_fix) + (1 − λ) weak(x_mix),  λ ~ Beta(a, a) for each batch
     server:    v ← m v + (ω_t − Σ w_k ψ_k),  ω_{t+1} = (ω_t − v) fine-tuned on D_s;  clients without labels are left out
 
-Published with batch norm whose statistics are gathered from every client each round; here GroupNorm, or statistics of
-the server's images (``norm.policy = "server-data"``), so that no client's statistics travel.
+Published with batch norm whose statistics are gathered from every client each round: ``norm.policy = "clients"``, in a
+simulation only. Elsewhere GroupNorm, or statistics of the server's images (``norm.policy = "server-data"``).
 """
 
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite, Payload, Trained
-from fedfew.methods.alternate import Alternate, label_once
-from fedfew.training.augment import strong, weak
+from fedfew.methods.alternate import Alternate
+from fedfew.training.augment import weak
 from fedfew.training.mixup import beta_draw, blend
-from fedfew.training.sgd import descend
 
 
 @dataclass(frozen=True)
@@ -38,16 +37,15 @@ class SemiFL(Alternate):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
-        confidence, labels = label_once(payload, site, self.vote, rng).max(1)
+        confidence, labels = self.label_once(payload, site, rng).max(1)
         keep = confidence >= self.threshold
         fix = keep.nonzero().squeeze(1)
-        mix = torch.randint(max(len(site), 1), (len(fix),), generator=rng)
 
         def loss_of(indices: Tensor) -> Tensor:
-            partner = mix[torch.randint(len(mix), (len(indices),), generator=rng)]
+            partner = torch.randint(len(site), (len(indices),), generator=rng)
             return self.loss(site, fix[indices], partner, labels, rng)
 
-        steps = descend(network, self.client, float(payload["lr"]), len(fix), loss_of, rng)
+        steps = self.descend(site, float(payload["lr"]), len(fix), loss_of, rng)
         metrics = {"coverage": len(fix) / max(len(site), 1), "steps": float(steps)}
         return Trained({"psi": network.snapshot()}, metrics, torch.where(keep, labels, -1))
 
@@ -55,11 +53,12 @@ class SemiFL(Alternate):
         """The fixed term on ``fix`` and the mixed term between ``fix`` and ``mix``, both given as indices."""
         network, flips = site.network, site.flips
         sure = labels[fix].to(network.device)
-        loss = cross_entropy(network(strong(site.images[fix], rng, flips=flips)), sure)
+        loss = cross_entropy(network(self.strong(site.images[fix], rng, flips)), sure)
         if not self.lambda_mix:
             return loss
         share = beta_draw(self.beta, 1, rng)
-        mixed = blend(weak(site.images[fix], rng, flips), weak(site.images[mix], rng, flips), share.expand(len(fix)))
+        first, second = (weak(site.images[chosen], rng, flips, self.shift) for chosen in (fix, mix))
+        mixed = blend(first, second, share.expand(len(fix)))
         logits, lam = network(mixed), float(share)
         other = cross_entropy(logits, labels[mix].to(network.device))
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from fedfew.objectives.consistency import MeanTeacher, PiModel, TemporalEnsembling
+from fedfew.objectives.freematch import FreeMatch
 from fedfew.objectives.mixmatch import MixMatch
 from fedfew.objectives.objective import Objective, Step, ramp
 from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
@@ -15,6 +16,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "mixmatch": MixMatch,
     "uda": UDA,
     "fixmatch": FixMatch,
+    "freematch": FreeMatch,
 }
 
 __all__ = ["OBJECTIVES", "Objective", "PseudoLabel", "Step", "ramp"]

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fedfew.core.layout import Vector
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.objectives.objective import Objective
 from fedfew.training.label_shift import Voting
@@ -18,11 +19,16 @@ def train_unlabeled(
     site: ClientSite,
     rng: torch.Generator,
     prox: float = 0.0,
+    correction: Vector | None = None,
 ) -> Trained:
-    """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage where it labels."""
+    """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage where it labels.
+
+    ``correction`` is added to the gradient of every batch that has a loss (SCAFFOLD).
+    """
     network, ballot, learned = site.network, Ballot(len(site)), False
     network.load(payload["omega"])
     adjust = vote.adjust(payload, site, rng)
+    shift = None if correction is None else correction.to(network.device)
     step = objective.begin(site, float(payload["progress"]), rng, adjust)
 
     def loss_of(indices: Tensor) -> Tensor | None:
@@ -31,6 +37,8 @@ def train_unlabeled(
         learned = learned or outcome.loss is not None
         if outcome.labels is not None and outcome.keep is not None:
             ballot.record(indices, outcome.labels, outcome.keep)
+        if outcome.loss is not None and shift is not None:
+            network.gradient[: len(shift)].add_(shift)
         return outcome.loss
 
     near = Pull(payload["omega"].to(network.device), prox / 2)

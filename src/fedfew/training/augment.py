@@ -66,13 +66,14 @@ def strong(
     magnitude: int | tuple[int, int] = LEVELS,
     flips: bool = True,
     hole: float = 0.5,
+    pixels: int = 2,
 ) -> Tensor:
     """Weak, then RandAugment, then a grey square of side ``hole`` × image (16 of 32 pixels; 0 leaves it out)."""
     if images.ndim == 3:
         drawn = weak(images, rng)
         kept = torch.rand(drawn.shape, generator=rng) >= FORGOTTEN
         return drawn * kept.to(drawn.device) / (1 - FORGOTTEN)
-    moved = weak(images.cpu(), rng, flips)
+    moved = weak(images.cpu(), rng, flips, pixels)
     strengthened = cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
     return strengthened.to(images.device)
 

@@ -80,6 +80,7 @@ class Supervised:
 
     sgd: LocalSGD = LocalSGD()
     augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
+    shift: Annotated[Natural, Doc("pixels by which an augmented image is moved at most, down and right")] = 2
     annealing: Annotated[
         Literal["none", "log", "linear", "exp"],
         Doc("training signal annealing (UDA): how the probability up to which a label still trains rises over the run"),
@@ -129,15 +130,18 @@ def descend(
     rng: torch.Generator,
     penalty: Callable[[Network], None] | None = None,
     after_step: Callable[[Network], None] | None = None,
+    velocity: Tensor | None = None,
 ) -> int:
     """Train ``network`` in place and return the number of steps taken.
 
     ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
-    sees the network after each step: a moving average follows it.
+    sees the network after each step: a moving average follows it. ``velocity`` is the momentum to go on with, changed
+    in place; without one it starts at zero.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
-    velocity = torch.zeros_like(weights) if sgd.momentum else None
+    if velocity is None and sgd.momentum:
+        velocity = torch.zeros_like(weights)
     network.set_training(True)
     steps = 0
     for _ in range(sgd.epochs):
@@ -188,6 +192,7 @@ def train_supervised(
     penalty: Callable[[Network], None] | None = None,
     progress: float = 1.0,
     after_step: Callable[[Network], None] | None = None,
+    velocity: Tensor | None = None,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -195,9 +200,9 @@ def train_supervised(
     def loss_of(indices: Tensor) -> Tensor | None:
         images = labeled.images[indices]
         if how.augment == "weak":
-            images = weak(images, rng, flips=flips)
+            images = weak(images, rng, flips, how.shift)
         elif how.augment == "strong":
-            images = strong(images, rng, flips=flips)
+            images = strong(images, rng, flips=flips, pixels=how.shift)
         logits, truth = network(images), labeled.labels[indices].to(network.device)
         if how.annealing != "none":
             sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)
@@ -207,7 +212,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity)
     return network.snapshot(), steps
 
 
@@ -220,6 +225,7 @@ def train_server(
     scale: float = 1.0,
     epochs: int = 0,
     after_step: Callable[[Network], None] | None = None,
+    velocity: Tensor | None = None,
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
@@ -239,5 +245,6 @@ def train_server(
         flips=site.flips,
         progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
         after_step=after_step,
+        velocity=velocity,
     )
     return sigma

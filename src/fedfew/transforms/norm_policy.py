@@ -6,6 +6,7 @@ ICLR 2021 (kept by each client).
     average       scale, shift and running statistics are entries of the vector like any other
     local         client k puts its own γ_k, β_k, μ_k, σ²_k into what it receives, and sends the received ones back
     server-data   after each round the running statistics are measured anew on the server's images
+    clients       the same on all images, the server's and every client's (SemiFL's static batch norm), in simulation
 
 A client's evaluation at home would use its own normalisation; the server evaluates with its own.
 """
@@ -30,13 +31,17 @@ class NormPolicy:
     """What becomes of normalisation layers."""
 
     policy: Annotated[
-        Literal["average", "local", "server-data"],
-        Doc("scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images"),
+        Literal["average", "local", "server-data", "clients"],
+        Doc(
+            "scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images, "
+            "or of all (SemiFL's sBN; in a simulation only)"
+        ),
     ] = "average"
 
     def transform(self) -> Transform | None:
         """What is done to messages; None where normalisation layers are averaged like weights."""
-        return {"local": LocalNorm(), "server-data": ServerStatistics()}.get(self.policy)
+        made = {"local": LocalNorm(), "server-data": ServerStatistics(), "clients": AllStatistics()}
+        return made.get(self.policy)
 
 
 def norm_entries(network: Network) -> Tensor:
@@ -83,9 +88,13 @@ class LocalNorm(Transform):
 class ServerStatistics(Transform):
     """After each round batch-norm statistics are those of the server's images."""
 
+    def images(self, site: ServerSite) -> Tensor:
+        """What the statistics are measured on."""
+        return site.labeled.images
+
     def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
         """Statistics measured anew in ω, and in every other model the method carries on (targets, groups)."""
-        size, images = site.network.layout.size, site.labeled.images
+        size, images = site.network.layout.size, self.images(site)
         models = {name: t for name, t in state.extra.items() if t.is_floating_point() and t.shape[-1:] == (size,)}
         measured = {
             name: torch.stack([with_statistics(site.network, row, images) for row in rows.view(-1, size)]).view_as(rows)
@@ -93,6 +102,22 @@ class ServerStatistics(Transform):
         }
         omega = with_statistics(site.network, state.omega, images)
         return replace(state, omega=omega, extra=state.extra | measured)
+
+
+class AllStatistics(ServerStatistics):
+    """Static batch norm (Diao et al. 2021): statistics of all images, the server's and every client's."""
+
+    pools = True
+
+    def check(self, site: ServerSite) -> None:
+        if site.pool is None:
+            what = "statistics of all clients' images need them in one place, which only a simulation has"
+            raise FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
+
+    def images(self, site: ServerSite) -> Tensor:
+        """Everything there is."""
+        assert site.pool is not None  # checked before the first round
+        return site.pool.labeled.images
 
 
 def with_statistics(network: Network, vector: Vector, images: Tensor, batch: int = 500) -> Vector:

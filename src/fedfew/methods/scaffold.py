@@ -1,0 +1,75 @@
+"""SCAFFOLD: control variates take out of a client's gradient what is its own and put in what is everybody's.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning. ICML 2020, option II.
+
+    client k:  ψ ← ψ − η (∇ objective(u) − c_k + c),   c_k⁺ = c_k − c + (ω_t − ψ_k) / (a_k η);  sends ψ_k and c_k⁺ − c_k
+    server:    ω_{t+1} = Σ w_k ψ_k trained on D_s,     c ← c + Σ (c_k⁺ − c_k) / K
+
+c_k⁺ is the mean of the gradients that the client has taken; a_k is its work in plain steps, momentum included. c_k
+stays at the client. Published clients have labels; here their objective makes its own, and the server's turn is added.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout
+from fedfew.core.settings import Doc, Natural
+from fedfew.core.types import ClientSite, ClientUpdate, Expected, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.fedavg import FedAvg
+from fedfew.objectives.unlabeled import train_unlabeled
+
+
+@dataclass(frozen=True)
+class Scaffold(FedAvg):
+    """FedAvg with control variates against client drift; twice the traffic."""
+
+    population: Annotated[Natural, Doc("K of c's update, all clients there are; 0: the config's number of clients")] = 0
+
+    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
+        """The number of clients, where it is known."""
+        known = not self.population and document["partition"]["kind"] != "sites"
+        return {"method.population": document["clients"]} if known else {}
+
+    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
+        """A dataset of sites says too late how many there are."""
+        if not self.population and document["partition"]["kind"] == "sites":
+            what = "is 0, and how many sites there are is not known yet"
+            yield FedfewError("E113", "method.population", what, "Set it to the number of sites")
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        return super().broadcast(state, client) | {"control": state.extra["control"]}
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        zeros = torch.zeros(site.network.layout.trainable)
+        return super().before_clients(replace(state, extra={"control": zeros} | state.extra), site, rng)
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """ψ_k by corrected steps, and by how much c_k has changed; nothing where nothing was learned from."""
+        n, lr, control = site.network.layout.trainable, float(payload["lr"]), payload["control"]
+        own = site.memory.get("control", torch.zeros_like(control))
+        trained = train_unlabeled(
+            self.objective, self.client, self.vote, payload, site, rng, self.prox, control - own
+        )  # fmt: skip
+        work = self.client.work(trained.metrics["steps"], lr, self.prox)
+        change = torch.zeros_like(control)
+        if work:
+            change = (payload["omega"] - trained.reply["psi"])[:n] / (work * lr) - control
+            site.memory["control"] = own + change
+        return replace(trained, reply=trained.reply | {"control": change})
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        control = state.extra["control"].double()
+        for update in updates:
+            control = control + update.reply["control"].double() / max(self.population, len(updates))
+        state = replace(state, extra=state.extra | {"control": control.float()})
+        return super().after_clients(state, updates, site, rng)
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        return super().reply_schema(layout) | {"control": Expected((layout.trainable,), delta=True)}
