@@ -20,7 +20,7 @@ MIXES = ((0.6, 0.3, 0.1), BEST, EQUAL, (0.3, 0.5, 0.2), (0.1, 0.3, 0.6))
 equal ("when these three parameters are relatively close"), and one gives the server's model the most."""
 LEVELS = (0.1, 1.0, 10.0, 100.0)
 LABELS = (700, 800, 900, 1000)
-SERVER_ONLY, ALL_LABELS = "server-only", "all labels"
+SERVER_ONLY, ALL_LABELS, POOLED = "server-only", "all labels", "pooled"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,8 @@ class Arm:
     """Values of a method's own that the preset cannot know; ``--set`` may change them."""
     x: float | None = None
     """Its place where the figure has an axis: μ or N_s."""
+    preset: str = ""
+    """The preset its runs start from, whatever the plan's is."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -120,7 +122,43 @@ def _extra() -> list[Arm]:
     return [*(Arm("", f"FedMix + {rules[a]}", {**fedmix(a), **biased}) for a in rules), server_only("")]
 
 
-FIGURES = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra}
+FEW = "few-labels"
+ON_FEATURES: dict[str, Overrides] = {
+    "fedmoments": {"method.name": "fedmoments"},
+    "SemiFL": {"method.name": "semifl"},
+    "(FL)²": {"method.name": "fl2"},
+    "FedMix": {"method.name": "fedmix"},
+    SERVER_ONLY: {"method.name": "server-only"},
+    POOLED: {"method.name": "pooled"},
+}
+"""Methods on the features of a frozen backbone; the bounds do not depend on the partition."""
+FEW_LABELS = (40, 100, 250, 1000)
+SKEWS: dict[str, tuple[float, Overrides]] = {
+    "μ = 0.1": (0.1, {"partition.kind": "dirichlet", "partition.mu": 0.1}),
+    "μ = 0.3": (0.3, {"partition.kind": "dirichlet", "partition.mu": 0.3}),
+    "μ = 1": (1.0, {"partition.kind": "dirichlet", "partition.mu": 1.0}),
+    "IID": (10.0, {"partition.kind": "iid"}),
+}
+
+
+def _few_labels() -> list[Arm]:
+    """Accuracy against labels at μ = 0.1, and against μ with 40 labels, all methods on the same features."""
+    arms = [
+        Arm(f"{n} labels", name, {**own, "labels": n, **SKEWS["μ = 0.1"][1]}, x=n, preset=FEW)
+        for n in FEW_LABELS
+        for name, own in ON_FEATURES.items()
+    ]
+    return arms + [
+        Arm(skew, name, {**ON_FEATURES[name], "labels": 40, **(where if name not in BOUNDS else SKEWS["μ = 0.1"][1])},
+            x=x, preset=FEW)
+        for skew, (x, where) in SKEWS.items()
+        for name in ON_FEATURES
+    ]  # fmt: skip
+
+
+BOUNDS = (SERVER_ONLY, POOLED)
+PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra}
+FIGURES = PAPER | {FEW: _few_labels}
 """The figures that are made of runs, in the order in which ``all`` runs them. Figure 3 needs no run."""
 TITLES = {
     "fig3": "Figure 3: partitions at μ = 0.1, 1, 10",
@@ -129,6 +167,7 @@ TITLES = {
     "fig6a": "Figure 6a: non-IID levels μ",
     "fig6b": "Figure 6b: number of labels at the server",
     "extra": "Extra: aggregation when some clients take part far more often",
+    "few-labels": "Few labels: accuracy against labels and against skew, on a frozen backbone",
 }
 
 
@@ -143,12 +182,14 @@ def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
     """The config of one run: preset, scale, the method's recipe, ``--set``, and above all what makes the arm."""
     own: dict[str, Any] = {**arm.recipe, **_applicable(plan, arm), **arm.overrides}
     own |= {"seed": seed, "dataset.seed": seed}
+    if arm.preset:
+        return load(arm.preset, own)
     return load(plan.preset, scaled(plan.preset, plan.scale, own)[0])
 
 
 def _applicable(plan: Plan, arm: Arm) -> dict[str, Any]:
     """Of ``--set``, what concerns this arm: a setting of one method only is not pressed upon the others."""
-    table = apply_overrides(read(plan.preset)[0], {**plan.overrides, **arm.overrides})
+    table = apply_overrides(read(arm.preset or plan.preset)[0], {**plan.overrides, **arm.overrides})
     return {path: value for path, value in plan.overrides.items() if _concerns(path, table)}
 
 
@@ -181,7 +222,7 @@ def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str,
 def cell_name(config: Config) -> str:
     """A folder's name that says what the run is, the same for the same run in every figure."""
     words = [config["method.name"], config["aggregator.name"]]
-    words.append("iid" if config["partition.kind"] == "iid" else f"mu{config['partition.mu']:g}")
+    words.append(f"mu{config['partition.mu']:g}" if "mu" in config["partition"] else config["partition.kind"])
     words.append(f"n{config['labels']}")
     if config["method.name"] == "fedmix" and mix_of(config) != BEST:
         words.append("mix" + "-".join(f"{part:g}" for part in mix_of(config)))
