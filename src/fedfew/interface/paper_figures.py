@@ -14,12 +14,13 @@ from fedfew.interface.charts.printed import COLOURS
 from fedfew.runtime.record import RoundRecord
 from fedfew.studies.bounds import BASELINE, METHOD
 from fedfew.studies.compare import Comparison
-from fedfew.studies.reproduce import ALL_LABELS, PANELS, SERVER_ONLY
+from fedfew.studies.reproduce import ALL_LABELS, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
 from fedfew.studies.reproduce_results import ArmResult, Results
 
 BOUND_STYLE: dict[str, dict[str, Any]] = {
     SERVER_ONLY: {"color": "#6c757d", "linestyle": (0, (4, 2))},
     ALL_LABELS: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
+    POOLED: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
 }
 STYLES: dict[str, dict[str, Any]] = {
     "FedMix + FedFreq": {"color": COLOURS[0]},
@@ -32,7 +33,9 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def draw(figure: str, found: Results) -> Figure:
     """The figure by its name."""
-    return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra}[figure](found)
+    return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra, "few-labels": _few}[
+        figure
+    ](found)
 
 
 def _sheet(width: float, height: float = 4.0) -> Figure:
@@ -108,6 +111,31 @@ def _extra(found: Results) -> Figure:
     right.set_xlabel("clients, those that took part most often first")
     right.set_ylabel("share of all weight given")
     _finish(right)
+    return figure
+
+
+def _few(found: Results) -> Figure:
+    """Accuracy against the number of labels, and against the skew of the clients, for every method."""
+    figure = _sheet(10.4, 4.4)
+    axes = figure.subplots(1, 2, sharey=True)
+    panels = (
+        [f"{n} labels" for n in FEW_LABELS],
+        list(SKEWS),
+    )
+    for axis, names in zip(axes, panels, strict=True):
+        for place, label in enumerate(ON_FEATURES):
+            arms = [found[name, label] for name in names if (name, label) in found]
+            colour = BOUND_STYLE[label]["color"] if label in BOUND_STYLE else COLOURS[place]
+            _dots(axis, arms, colour, label)
+        axis.set_xscale("log")
+        axis.xaxis.set_minor_locator(NullLocator())
+        _finish(axis, legend=False)
+    axes[0].set_xticks(FEW_LABELS, [str(n) for n in FEW_LABELS])
+    axes[0].set_xlabel("labels at the server  (clients at μ = 0.1)")
+    axes[0].set_ylabel("test accuracy")
+    axes[1].set_xticks([x for x, _ in SKEWS.values()], [skew.removeprefix("μ = ") for skew in SKEWS])
+    axes[1].set_xlabel("μ: how alike the clients are  (40 labels)")
+    _legend(figure, list(axes))
     return figure
 
 

@@ -23,12 +23,12 @@ from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
 from fedfew.interface.paper_figures import bubbles, draw
 from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.reproduce import FIGURES, TITLES, Plan, arms_of, cells, folder_of, in_order
+from fedfew.studies.reproduce import FIGURES, PAPER, TITLES, Plan, arms_of, cells, folder_of, in_order
 from fedfew.studies.reproduce_markdown import put, relative, section
 from fedfew.studies.reproduce_results import RUNS, as_csv, curves_csv, known_plans, remember, results, table_csv
 from fedfew.studies.sweep_jobs import check_jobs
 
-WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|report"
+WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|few-labels|report"
 
 
 def reproduce(
@@ -54,7 +54,7 @@ def reproduce(
     folder = out or folder_of(plan)
     if figure == "report":
         return _report(folder, page, json)
-    figures = list(TITLES) if figure == "all" else [figure]
+    figures = ["fig3", *PAPER] if figure == "all" else [figure]
     for name in figures:
         _ = arms_of(name) if name != "fig3" else None  # an unknown name is refused before anything is done
     if note := scaled(preset, scale, plan.overrides)[1]:
