@@ -83,7 +83,7 @@ def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: pytest.Cap
 def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = fedfew(capsys, "check", "quick", "--json")
     assert (said.status, said.json["clients"], sum(said.json["classes"].values())) == (0, 20, 100)
-    assert "sound" in fedfew(capsys, "check", "quick").out
+    assert "quick: ready" in fedfew(capsys, "check", "quick").out
     assert "E108" in fedfew(capsys, "check", "quick", "--set", "clients=100000").err
 
 

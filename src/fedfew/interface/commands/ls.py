@@ -21,23 +21,19 @@ def ls(
     for path in find_runs(folder):
         try:
             run = Run.open(path)
-            _, state, done, accuracy = run.document, run.state, run.done, run.accuracy("last")
-        except FedfewError as fault:
-            rows.append({"run": str(path), "state": f"unreadable ({fault.code})"})
-            continue
-        rows.append(
-            {
-                "run": str(path),
-                "state": state,
+            row: dict[str, Any] = {
+                "state": run.state,
                 "method": run.method,
                 "aggregator": run.aggregator,
                 "dataset": run.dataset,
                 "seed": run.seed,
-                "rounds": done,
+                "rounds": run.done,
                 "of": run.planned,
-                "accuracy": accuracy,
+                "accuracy": run.accuracy("last"),
             }
-        )
+        except FedfewError as fault:  # a damaged run does not hide the others
+            row = {"state": f"unreadable ({fault.code})"}
+        rows.append({"run": str(path)} | row)
     if json:
         print_json({"runs": rows})
         return
