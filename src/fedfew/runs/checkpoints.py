@@ -121,7 +121,7 @@ class Checkpoints:
             raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
         return replace(chosen, damaged=tuple(damaged), broken=broken)
 
-    def mend(self, checkpoint: Checkpoint, warn: Warn) -> None:
+    def repair(self, checkpoint: Checkpoint, warn: Warn) -> None:
         """Remove what cannot be used or is no longer needed, and write anew what only one of two copies has kept."""
         for path in checkpoint.damaged:
             with contextlib.suppress(OSError):

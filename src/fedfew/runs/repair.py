@@ -58,7 +58,7 @@ def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
         raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")
 
 
-def mend(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None:
+def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None:
     """Write every file again that is not as it was left; what was there instead is kept beside it."""
     for place in (folder.path, folder.checkpoints):
         drop_temporaries(place)

@@ -26,7 +26,7 @@ from fedfew.runs.fleets import assemble, fleet_of
 from fedfew.runs.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights
-from fedfew.runs.repair import compare_environment, mend, refuse_foreign, refuse_misfit
+from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
@@ -163,8 +163,8 @@ def reopen(
             document["fleet"][key.partition(".")[2]] = value
         parts = assemble(check(document, str(folder / CONFIG)), report)
         refuse_misfit(folder, parts, found)
-        store.mend(found, warn)
-        mend(folder, parts, found, warn)
+        store.repair(found, warn)
+        repair(folder, parts, found, warn)
         if around != found.facts["environment"]:
             write_atomically(folder / ENVIRONMENT, as_json(around))
     return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around})
