@@ -48,9 +48,20 @@ def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.C
     table = tomllib.loads(out.read_text())
     assert table["dataset"]["path"] == str(root)
     config = load(out)
-    assert (config["dataset.size"], config["dataset.channels"], config["model.name"]) == (96, 3, "resnet9")
-    assert config["participation"] == 0.25
+    assert (config["dataset.size"], config["dataset.channels"]) == (96, 3)
+    assert (config["model.name"], config["method.name"]) == ("efficientnet-lite0", "fedmoments")
+    assert config["participation"] == 1.0
     assert config["dataset.validation"] == 0
+
+
+def test_without_the_backbone_color_is_learned_from_scratch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedfew.config.first_config.installed", lambda extra: False)
+    out = tmp_path / "own.toml"
+    assert fedfew(capsys, "init", colorful(tmp_path / "photos", 100, 40), "--out", out).status == 0
+    config = load(out)
+    assert (config["model.name"], config["method.name"], config["participation"]) == ("resnet9", "fedfew", 0.25)
 
 
 def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +73,7 @@ def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pyt
     assert said.status == 0, said.err
     assert f"--config {root / 'fedfew.toml'}" in said.err.replace("\n", "")
     config = load(root / "fedfew.toml", {"clients": 3, "fleet.kind": "flower"})
-    assert (config["dataset.size"], config["participation"], config["client.batch"]) == (96, 1.0, 16)
+    assert (config["dataset.size"], config["participation"]) == (96, 1.0)
 
 
 def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import median
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import installed
 from fedfew.data.images.decode import decode, probe, read_file
 from fedfew.data.images.folders import LAYOUT, Survey, look_through
 from fedfew.data.images.unreadable import Unreadable, shown
@@ -14,6 +15,8 @@ LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""
 SIZES = (28, 32, 48, 64, 96)
 BATCHES = (8, 16, 32, 64)
+SMALLEST_PHOTOGRAPH = 32
+"""Pixels a side from which a backbone trained on photographs finds something to recognise."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,8 @@ class Choice:
     validation: int
     why_size: str
     why_channels: str
+    backbone: bool
+    """Whether a pretrained backbone sees more in these images than few labels can teach."""
 
 
 def choose(survey: Survey, network: bool = False) -> Choice:
@@ -52,10 +57,11 @@ def choose(survey: Survey, network: bool = False) -> Choice:
     smallest = min((sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"]), default=16)
     batch = _batch(len(counts["server"]) // 4)
     steps = -(-len(counts["server"]) // batch)  # in an epoch of the server
+    backbone = color and middle >= SMALLEST_PHOTOGRAPH and installed("pretrained")
     return Choice(
         size=size,
         channels=3 if color else 1,
-        participation=round(asked / sites, 3) if sites > 10 else 1.0,
+        participation=1.0 if backbone or sites <= 10 else round(asked / sites, 3),
         warmup=max(20, min(300, 6000 // steps)),
         server_epochs=max(2, min(40, 200 // steps)),
         server_batch=batch,
@@ -65,6 +71,7 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         validation=len(counts["test"]) // 4,
         why_size=f"the images' shorter side is {int(middle)} pixels in the median",
         why_channels="there is color in the images" if color else "the images are grey",
+        backbone=backbone,
     )  # fmt: skip
 
 
@@ -111,7 +118,7 @@ def first_config(folder: Path, out: Path, network: bool = False) -> str:
 # Training on the images of a folder: {len(classes)} classes, {labels} labeled files at the server, {sites}
 {steps}
 seed = 0                   # the same seed gives the same model, bit by bit
-rounds = 30                # more is better up to a point: watch the accuracy with `fedfew watch`
+rounds = {20 if choice.backbone else 30}                # more is better up to a point: see `fedfew watch`
 participation = {choice.participation:<10} # share of {of_sites} asked in each round
 
 [dataset]
@@ -121,7 +128,27 @@ size = {choice.size:<19} # {choice.why_size}; larger sees more and costs more
 channels = {choice.channels:<15} # {choice.why_channels}
 flips = true               # false if a mirrored image means something else (letters, left and right)
 {validation}
-normalize = "standard"     # pixels brought to mean 0 and deviation 1
+{_on_a_backbone() if choice.backbone else _from_scratch(choice, labels)}""" + (
+        "" if tested else "# Without images in test/<class>/ no accuracy can be measured.\n"
+    )
+
+
+def _on_a_backbone() -> str:
+    """Photographs: features of a pretrained network, and class moments of them."""
+    return """
+[model]
+name = "efficientnet-lite0" # trained on ImageNet; its features are computed once, at each site
+train = "head"             # the backbone stays as it is
+size = 96                  # pixels a side it sees, up to 224; larger sees more and costs more
+
+[method]
+name = "fedmoments"        # this project's own for frozen backbones; server-only is the one to beat
+"""
+
+
+def _from_scratch(choice: Choice, labels: int) -> str:
+    """Other images: a small network of their own."""
+    return f"""normalize = "standard"     # pixels brought to mean 0 and deviation 1
 
 [model]
 {choice.model}
@@ -148,7 +175,7 @@ epochs = 2
 batch = {choice.client_batch:<18} # many small steps make more of the same images
 lr = 0.02
 momentum = 0.9
-""" + ("" if tested else "# Without images in test/<class>/ no accuracy can be measured.\n")
+"""
 
 
 def next_steps(out: Path, network: bool) -> list[str]:

