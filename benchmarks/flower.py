@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from fedfew.deploy.flower.frames import LIMIT
 from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
-from fedfew.deploy.site_images import read_npz
+from fedfew.deploy.site_images import images_of
 from fedfew.deploy.superlink import SuperLink
 from fedfew.runs.environment import environment
 
@@ -51,13 +52,24 @@ class Echo:
     images: torch.Tensor
     memory: dict[int, dict[str, torch.Tensor]]
 
+    @property
+    def algorithm(self) -> "Echo":
+        return self
+
+    @property
+    def network(self) -> Any:
+        return SimpleNamespace(layout=SimpleNamespace(size=1 << 30))
+
+    def reply_schema(self, layout: object) -> dict[str, Any]:
+        return {}
+
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate:
         return ClientUpdate(client, {"psi": payload["omega"]}, 1, {})
 
 
 def site(path: str, state: str, data: str) -> None:
     """The warm process of a site, with an echo for its training."""
-    echo: Any = Echo(read_npz(Path(data)), {})
+    echo: Any = Echo(images_of(Path(data)), {})
     warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
