@@ -12,6 +12,7 @@ from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.flower.in_process import loop
+from tests.flower.recorder import Recorder
 
 from fedfew.build.parts import Parts, network_of, sites_of
 from fedfew.core.errors import FedfewError
@@ -377,6 +378,27 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
     assert [answer["client"] for line in lines for answer in line.get("message", {}).get("answers", [])] == [
         *range(6)
     ] * 2
+
+
+def test_the_ledger_counts_every_byte_on_the_socket(tiny: Tiny) -> None:
+    """Between the warm site and Flower stands a recorder; its bytes are those of the ledger, message by message."""
+    parts = tiny(participation=1.0)
+    with loop(parts, sites=1, keys=False) as network:
+        site = network.grid.sockets[100]
+        recorder = Recorder(site, site.with_name("recorded"))
+        network.grid.sockets[100] = site.with_name("recorded")
+        rounds_of(parts, network.fleet, 2)
+        recorder.close()
+        lines = [json.loads(line) for line in (network.folder / "site0" / "ledger.jsonl").read_text().splitlines()]
+    messages = [line for line in lines if "message" in line]
+    assert messages[0]["message"] == {"site": 0} and len(messages) == 3
+    place = 0
+    for line in messages:
+        content = bytes(recorder.received[place : place + line["bytes"]])
+        assert hashlib.sha256(content).hexdigest() == line["sha256"]
+        assert json.dumps(line["message"]).encode() in content
+        place += line["bytes"]
+    assert place == len(recorder.received)
 
 
 def test_pixels_never_leave(tiny: Tiny) -> None:
