@@ -33,7 +33,7 @@ from fedfew.deploy.flower.frames import LIMIT
 from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
-from fedfew.deploy.site_images import images_of
+from fedfew.deploy.site_images import read_npz
 from fedfew.deploy.superlink import SuperLink
 from fedfew.runs.environment import environment
 
@@ -69,7 +69,7 @@ class Echo:
 
 def site(path: str, state: str, data: str) -> None:
     """The warm process of a site, with an echo for its training."""
-    echo: Any = Echo(images_of(Path(data)), {})
+    echo: Any = Echo(read_npz(Path(data)), {})
     warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)

@@ -1,6 +1,5 @@
 """ClientApps to compare with: one that answers at once, and one that loads torch and data each time."""
 
-import json
 import os
 from typing import Any
 

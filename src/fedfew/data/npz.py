@@ -38,7 +38,7 @@ PARTS = {
     "test": (("test_images", "test_labels"), ("x_test", "y_test")),
 }
 NAMES = ("classes", "label_names", "class_names")
-KNOWN = frozenset({name for pairs in PARTS.values() for pair in pairs for name in pair} | set(NAMES))
+KNOWN = (*(name for pairs in PARTS.values() for pair in pairs for name in pair), *NAMES)
 
 
 def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
@@ -63,24 +63,24 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
     return Dataset("npz", train, test, _classes(arrays, train, test, place), flips)
 
 
-def read_npz(path: Path, names: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:
-    """The arrays of these names, read without pickle and within the caps; nothing else in the file is looked at."""
+def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:
+    """The arrays that have a known name, read without pickle and within the caps."""
     place = shown(path)
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
             raise FedfewError("E206", place, "is no file", "Give the path of an NPZ file")
         with zipfile.ZipFile(path) as archive:
-            _refuse_bomb(archive, about.st_size, place, cap)
+            _refuse_bomb(archive, about.st_size, cap, place)
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            return {name: _array(archive, members[name], place) for name in sorted(set(names) & set(members))}
+            return {name: _array(archive, members[name], place) for name in sorted(set(known) & set(members))}
     except FileNotFoundError:
         raise FedfewError("E206", place, "does not exist", "Give the path of an NPZ file") from None
     except (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError, NotImplementedError, RuntimeError) as error:
         raise FedfewError("E204", place, f"it cannot be read as an NPZ file ({error})") from None
 
 
-def _refuse_bomb(archive: zipfile.ZipFile, size: int, place: str, cap: int) -> None:
+def _refuse_bomb(archive: zipfile.ZipFile, size: int, cap: int, place: str) -> None:
     members = archive.infolist()
     claimed = sum(info.file_size for info in members)
     if len(members) > MEMBER_CAP:

@@ -23,7 +23,7 @@ from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.flower.front import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
-from fedfew.deploy.site_images import images_of, load_images
+from fedfew.deploy.site_images import load_images, read_npz
 from fedfew.deploy.superlink import ask, ask_or_fail
 from fedfew.models.build import build_model
 
@@ -244,7 +244,7 @@ def _site_step(data: Path | None) -> str:
     """Read the images and take one step with a small network."""
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
-    images = load_images(data, (3, 32, 32)) if data.is_dir() else images_of(data)
+    images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
     if not len(images):
         raise FedfewError("E509", str(data), "holds no image")
     channels, size = images.shape[1], images.shape[2]

@@ -11,7 +11,6 @@ from fedfew.data import npz
 from fedfew.data.images.decode import probe, read_file
 from fedfew.data.images.folders import read_images
 from fedfew.data.images.unreadable import Unreadable
-from fedfew.data.npz import read_npz
 
 NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
@@ -27,7 +26,7 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
             raise FedfewError("E417", str(data), f"the run has images of {height}×{width}, files are cut to squares")
         images, _ = read_images(data, height, channels)
     else:
-        images = images_of(data)
+        images = read_npz(data)
     if not len(images):
         raise FedfewError("E509", str(data), "holds no image that can be used")
     if tuple(images.shape[1:]) != tuple(shape):
@@ -36,12 +35,14 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
     return images
 
 
-def images_of(path: Path) -> Tensor:
-    """The array ``images`` of an NPZ, with a channel if it has none; labels in the file are not even read."""
-    found = read_npz(path, ("images",), NPZ_LIMIT)
-    if "images" not in found:
+def read_npz(path: Path) -> Tensor:
+    """The array ``images`` of an NPZ, with a channel if it has none; nothing else in the file is looked at."""
+    try:
+        array = npz.read_npz(path, ("images",), NPZ_LIMIT).get("images")
+    except FedfewError as fault:
+        raise fault if fault.code == "E205" else FedfewError("E509", str(path), fault.what) from None
+    if array is None:
         raise FedfewError("E509", str(path), "has no array `images`")
-    array = found["images"]
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
         raise FedfewError("E509", str(path), what)
@@ -59,7 +60,7 @@ def count_images(data: Path) -> str:
         return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
     if not data.exists():
         raise FedfewError("E509", str(data), "does not exist")
-    images = images_of(data)
+    images = read_npz(data)
     if not len(images):
         raise FedfewError("E509", str(data), "holds no image")
     return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
