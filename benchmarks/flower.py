@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,17 @@ class Echo:
 
     images: torch.Tensor
     memory: dict[int, dict[str, torch.Tensor]]
+
+    @property
+    def algorithm(self) -> "Echo":
+        return self
+
+    @property
+    def network(self) -> Any:
+        return SimpleNamespace(layout=SimpleNamespace(size=1 << 30))
+
+    def reply_schema(self, layout: object) -> dict[str, Any]:
+        return {}
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate:
         return ClientUpdate(client, {"psi": payload["omega"]}, 1, {})

@@ -1,12 +1,12 @@
 """ClientApps to compare with: one that answers at once, and one that loads torch and data each time."""
 
-import json
 import os
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedfew.deploy.flower.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.flower.records import from_content, to_content
 
 floor_app = ClientApp()
@@ -17,8 +17,8 @@ DATA = "FEDFEW_BENCHMARK_DATA"
 @floor_app.train()
 def floor(message: Message, context: Context) -> Message:
     """Gives back what came: Flower's own cost, and nothing else."""
-    text, parts = from_content(message.content, 1 << 40, 1 << 20)
-    return Message(to_content(_answer(json.loads(text)), {"0": parts["0"]}), reply_to=message)
+    text, parts = from_content(message.content, 1 << 40, SITE_LIMIT)
+    return Message(to_content(_answer(parse_head(text, SITE_LIMIT)), {"0": parts["0"]}), reply_to=message)
 
 
 @plain_app.train()
@@ -29,10 +29,10 @@ def plain(message: Message, context: Context) -> Message:
 
     with np.load(os.environ[DATA]) as arrays:
         images = torch.from_numpy(arrays["images"])
-    text, parts = from_content(message.content, 1 << 40, 1 << 20)
+    text, parts = from_content(message.content, 1 << 40, SITE_LIMIT)
     vector = torch.frombuffer(bytearray(parts["0"]), dtype=torch.float32)
     vector = vector + 0.0 * float(images[0].float().mean())
-    return Message(to_content(_answer(json.loads(text)), {"0": vector.numpy().tobytes()}), reply_to=message)
+    return Message(to_content(_answer(parse_head(text, SITE_LIMIT)), {"0": vector.numpy().tobytes()}), reply_to=message)
 
 
 def _answer(head: dict[str, Any]) -> dict[str, Any]:

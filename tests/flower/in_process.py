@@ -118,10 +118,9 @@ class LoopGrid(Grid):
         return PullAppMessagesResponse(messages_list=protos, message_object_trees=map(get_object_tree, found))
 
     def PullObject(self, request: Any) -> PullObjectResponse:  # noqa: N802 - Flower's name
-        content = self.objects.get(request.object_id)
-        return PullObjectResponse(
-            object_found=True, object_available=content is not None, object_content=content or b""
-        )
+        there = request.object_id in self.objects
+        content = self.objects.get(request.object_id, b"")
+        return PullObjectResponse(object_found=True, object_available=there, object_content=content)
 
     def ConfirmMessageReceived(self, request: Any) -> None:  # noqa: N802 - Flower's name
         self.confirmed.append(request.message_object_id)

@@ -12,6 +12,7 @@ from flwr.app import Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.flower.in_process import loop
+from tests.flower.recorder import Recorder
 
 from fedfew.build.parts import Parts, network_of, sites_of
 from fedfew.core.errors import FedfewError
@@ -21,6 +22,7 @@ from fedfew.deploy.flower.fleet import Timeouts
 from fedfew.deploy.flower.heads import ContentError, parse_head
 from fedfew.deploy.flower.records import from_content, to_content
 from fedfew.deploy.flower.warm_site import Memory, WarmSite
+from fedfew.runs.alarms import alarms
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
@@ -159,6 +161,11 @@ def _codes(reply: dict[str, Any], code: str) -> None:
     reply["answers"] = [{"client": answer["client"], "code": code} for answer in reply["answers"]]
 
 
+def _only(reply: dict[str, Any], code: str) -> None:
+    reply.clear()
+    reply["code"] = code
+
+
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "another round": (lambda reply: reply.update(round=7), "E415"),
     "text for a round": (lambda reply: reply.update(round="0"), "E415"),
@@ -193,7 +200,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "code of its own": (lambda reply: _codes(reply, "E999"), "E408"),
     "a code with words": (lambda reply: _codes(reply, "E417 \x1b[31mhello"), "E408"),
     "another site's refusal": (lambda reply: _codes(reply, "E417.privacy"), "E417"),
-    "only a code": (lambda reply: [reply.pop(key) for key in list(reply)] and reply.update(code="E409"), "E409"),
+    "only a code": (lambda reply: _only(reply, "E409"), "E409"),
 }
 
 
@@ -220,6 +227,21 @@ def test_an_answer_over_the_limit_is_refused_before_it_is_decoded(tiny: Tiny) ->
     with loop(parts, answers={1: swollen}) as network:
         _, records = rounds_of(parts, network.fleet, 1)
     assert rejected(records) == {1: ["E405"] * 3}
+
+
+def test_metrics_of_fewer_classes_break_no_reader(tiny: Tiny) -> None:
+    """Ten classes, then three, from the site whose client comes first: the records cannot be told from honest ones."""
+    parts = tiny(participation=1.0, method__threshold=0.0)
+
+    def fewer(reply: dict[str, Any]) -> None:
+        for answer in reply["answers"] if reply["round"] > 1 else []:
+            kept = answer["metrics"]["kept"]
+            answer["metrics"] = {"kept": kept, "class/0": kept, "class/1": 0.0, "class/2": 0.0}
+
+    with loop(parts, answers={0: spoiling(fewer)}) as network:
+        _, records = rounds_of(parts, network.fleet, 7)
+    assert {len(record["pseudo_classes"]) for record in records} == {10}
+    alarms(records)
 
 
 def test_a_failing_site_is_told_from_a_silent_one_and_the_round_skipped_without_enough(tiny: Tiny) -> None:
@@ -356,6 +378,27 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
     assert [answer["client"] for line in lines for answer in line.get("message", {}).get("answers", [])] == [
         *range(6)
     ] * 2
+
+
+def test_the_ledger_counts_every_byte_on_the_socket(tiny: Tiny) -> None:
+    """Between the warm site and Flower stands a recorder; its bytes are those of the ledger, message by message."""
+    parts = tiny(participation=1.0)
+    with loop(parts, sites=1, keys=False) as network:
+        site = network.grid.sockets[100]
+        recorder = Recorder(site, site.with_name("recorded"))
+        network.grid.sockets[100] = site.with_name("recorded")
+        rounds_of(parts, network.fleet, 2)
+        recorder.close()
+        lines = [json.loads(line) for line in (network.folder / "site0" / "ledger.jsonl").read_text().splitlines()]
+    messages = [line for line in lines if "message" in line]
+    assert messages[0]["message"] == {"site": 0} and len(messages) == 3
+    place = 0
+    for line in messages:
+        content = bytes(recorder.received[place : place + line["bytes"]])
+        assert hashlib.sha256(content).hexdigest() == line["sha256"]
+        assert json.dumps(line["message"]).encode() in content
+        place += line["bytes"]
+    assert place == len(recorder.received)
 
 
 def test_pixels_never_leave(tiny: Tiny) -> None:

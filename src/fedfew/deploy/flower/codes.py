@@ -7,6 +7,7 @@ MEANINGS = {
     "E417.privacy": "the site wants a smaller clip or more noise",
     "E417.code": "the site has not allowed code that the run names",
     "E417.data": "the site's images do not fit the run",
+    "E417.model": "the site has other weights for the model's backbone",
     "E417.client": "the site does not serve this client",
     "E417.config": "the site cannot build this run",
     "E419": "the site refused what it was sent",

@@ -155,6 +155,8 @@ def _code(fault: FedfewError) -> str:
     """What leaves the site of a fault: a code of the list, and no word of its text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
+    if fault.code == "E417" and f"E417.{fault.place}" in MEANINGS:
+        return f"E417.{fault.place}"
     if fault.code in MEANINGS:
         return fault.code
     return "E417.data" if fault.code.startswith("E2") or fault.code in ("E417", "E509") else "E417.config"
