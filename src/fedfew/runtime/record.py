@@ -74,8 +74,8 @@ class RoundRecord(TypedDict):
 ADDED: RoundRecord = {
     "round": 0, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [],
     "weights": {}, "metrics": {}, "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0,
-    "bytes_down": 0, "rejected": [], "missing": [], "unused": [], "wire": None, "skipped": False, "norm_server": None, "norm_step": None,
-    "updates": [], "seconds": {},
+    "bytes_down": 0, "rejected": [], "missing": [], "unused": [], "wire": None, "skipped": False, "norm_server": None,
+    "norm_step": None, "updates": [], "seconds": {},
 }  # fmt: skip
 """What a record of an older version is read with where it lacks a key."""
 
