@@ -177,11 +177,22 @@ def test_a_run_counts_once_and_its_finished_copy_first() -> None:
     assert "the same experiment" in found.left_out["copy"]
 
 
-def test_another_server_recipe_is_told() -> None:
-    runs = [flat(0.5, server__lr=0.1), flat(0.4, server__lr=0.2, **SERVER_ONLY)]
-    found = compare(runs, ["method"])
-    assert any("another server recipe" in note for note in found.notes)
-    assert row(found, method__name="fedmix").difference is not None
+@pytest.mark.parametrize(
+    ("own", "other", "key"),
+    [
+        ({"server__lr": 0.1}, {"server__lr": 0.2}, "server.lr"),
+        ({"evaluate__ema": 0.5}, {"evaluate__ema": 0.0}, "evaluate.ema"),
+        (
+            {"method__name": "fedavg", "method__order": "before"},
+            {},
+            "method.order",
+        ),  # measured before the server's turn
+    ],
+)
+def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[str, Any], key: str) -> None:
+    found = compare([flat(0.5, **own), flat(0.4, **other, **SERVER_ONLY)], ["method"])
+    assert row(found, method__name=own.get("method__name", "fedmix")).difference is None
+    assert any("another setting" in note and key in note for note in found.notes)
 
 
 def test_other_labels_or_rounds_are_no_pair() -> None:

@@ -58,8 +58,14 @@ def test_figure_4_has_both_methods_both_rules_and_both_bounds_in_both_settings()
         for method in ("fedmix", "fedmatch")
         for rule in ("fedavg", "fedfreq")
     }
-    assert {c["method"]["name"] for c in found.values()} == {"fedmix", "fedmatch", "server-only", "all-labels"}
-    assert found[IID, "all labels"]["partition"]["kind"] == "iid"
+    assert {c["method"]["name"] for c in found.values()} == {
+        "fedmix",
+        "fedmatch",
+        "server-only",
+        "all-labels",
+        "pooled",
+    }
+    assert found[IID, "FedAvg with true labels"]["partition"]["kind"] == "iid"
     assert {c["partition"].get("mu") for key, c in found.items() if key[0] == NON_IID} == {0.1}
 
 
@@ -94,7 +100,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     planned = cells(TUNED, list(FIGURES))
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
-    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 34
+    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 35
     assert len(everything) == 46
 
     def identity(figure: str, label: str, panel: str = "") -> str:

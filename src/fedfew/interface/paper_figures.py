@@ -20,7 +20,7 @@ from fedfew.studies.reproduce_results import ArmResult, Results
 BOUND_STYLE: dict[str, dict[str, Any]] = {
     SERVER_ONLY: {"color": "#6c757d", "linestyle": (0, (4, 2))},
     ALL_LABELS: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
-    POOLED: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
+    POOLED: {"color": "#343a40", "linestyle": (0, (5, 1.5))},
 }
 STYLES: dict[str, dict[str, Any]] = {
     "FedMix + FedFreq": {"color": COLOURS[0]},
@@ -67,7 +67,7 @@ def _levels(found: Results) -> Figure:
     left.legend(fontsize=8, frameon=False, loc="lower right")
     levels = [arm for arm in found.values() if arm.arm.x is not None]
     _dots(right, levels, COLOURS[0], "FedMix + FedFreq")
-    for label in (SERVER_ONLY, ALL_LABELS):
+    for label in (SERVER_ONLY, ALL_LABELS, POOLED):
         _bound(right, found.get(("", label)), label)
     right.set_xscale("log")
     right.set_xticks([arm.arm.x or 1.0 for arm in levels], [f"{arm.arm.x:g}" for arm in levels])

@@ -15,7 +15,8 @@ NOT_ITS = (
 )  # fmt: skip
 """Keys without influence on server-only training, since it asks no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
-RECIPE = ("server.", "method.lambda_s")
+RECIPE = ("server.", "method.lambda_s", "evaluate.ema")
+"""How the server trains, and what of it is evaluated."""
 Flat = dict[str, Any]
 
 
@@ -51,9 +52,15 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
 
 
+def other_recipe(run: Run, other: Run) -> list[str]:
+    """The keys in which the server's training differs, or the point at which a round is measured."""
+    keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
+    return keys + (["method.order"] if run.flat.get("method.order") == "before" else [])
+
+
 def same_recipe(run: Run, other: Run) -> bool:
-    """Whether the server trains alike in both."""
-    return all(value == other.flat.get(key, value) for key, value in run.flat.items() if key.startswith(RECIPE))
+    """Whether the server trains alike in both, and both are measured after its turn."""
+    return not other_recipe(run, other)
 
 
 @dataclass(frozen=True, eq=False)

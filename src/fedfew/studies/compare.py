@@ -12,7 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
+from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, other_recipe, settings, varying
 
 SEEDS = ("seed", "dataset.seed")
 SHORT = {"availability": "availability.kind"} | {section: f"{section}.{key}" for section, (key, *_) in NAMED.items()}
@@ -169,9 +169,11 @@ def _row(
             about = "(seeds, data, labels, model, rounds)"
             faults.add(f"no server-only run like the one with seed {entry.run.seed} {about}")
             continue
-        gains.append((entry.run.seeds, entry.accuracy - base))
-        if not bound.same_recipe:
-            faults.add("server-only was trained with another server recipe")
+        if bound.same_recipe:
+            gains.append((entry.run.seeds, entry.accuracy - base))
+        else:
+            differing = ", ".join(other_recipe(entry.run, bound.runs[0]))
+            faults.add(f"no paired difference: server-only was run with another setting ({differing})")
     row = Row(
         key={name: own.get(name) for name in keys},
         accuracy=Interval.of(_by_seeds((entry.run.seeds, entry.accuracy) for entry in group)),

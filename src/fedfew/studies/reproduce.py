@@ -20,7 +20,7 @@ MIXES = ((0.6, 0.3, 0.1), BEST, EQUAL, (0.3, 0.5, 0.2), (0.1, 0.3, 0.6))
 equal ("when these three parameters are relatively close"), and one gives the server's model the most."""
 LEVELS = (0.1, 1.0, 10.0, 100.0)
 LABELS = (700, 800, 900, 1000)
-SERVER_ONLY, ALL_LABELS, POOLED = "server-only", "all labels", "pooled"
+SERVER_ONLY, ALL_LABELS, POOLED = "server-only", "FedAvg with true labels", "pooled"
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,13 @@ def server_only(panel: str, **more: Any) -> Arm:
     return Arm(panel, SERVER_ONLY, {**bound, **more})
 
 
+def pooled(panel: str) -> Arm:
+    """The upper bound. Nothing is dealt to clients, so one run serves every panel."""
+    return Arm(panel, POOLED, {**server_only(panel).overrides, "method.name": "pooled"})
+
+
 def all_labels(panel: str, partition: str = NON_IID) -> Arm:
-    """The upper bound."""
+    """What averaging makes of labels that are all right."""
     return Arm(panel, ALL_LABELS, {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]})
 
 
@@ -82,7 +87,7 @@ def _fig4() -> list[Arm]:
     for panel, where in PANELS.items():
         arms += [Arm(panel, f"FedMix + {names[a]}", {**fedmix(a), **where}) for a in names]
         arms += [Arm(panel, f"FedMatch + {names[a]}", {**fedmatch(a), **where}, FEDMATCH_RECIPE) for a in names]
-        arms += [server_only(panel), all_labels(panel, panel)]
+        arms += [server_only(panel), all_labels(panel, panel), pooled(panel)]
     return arms
 
 
@@ -102,7 +107,7 @@ def _fig5() -> list[Arm]:
 def _fig6a() -> list[Arm]:
     where = {"partition.kind": "dirichlet"}
     levels = [Arm("", f"μ = {mu:g}", {**fedmix(), **where, "partition.mu": mu}, x=mu) for mu in LEVELS]
-    return [*levels, server_only(""), all_labels("")]
+    return [*levels, server_only(""), all_labels(""), pooled("")]
 
 
 def _fig6b() -> list[Arm]:
