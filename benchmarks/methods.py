@@ -103,6 +103,11 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
+    beside = [name for name in found if "warmup" not in config_of(task, name, 0, "")["method"]]
+    if beside:
+        facts.append(
+            f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."
+        )
     if max(levels) < of:
         facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
     apart = {name: differs for name in found if (differs := other_setting(task, name))}
