@@ -7,10 +7,11 @@
   are worth something and no method has more server training than another; then each goes its own way.
 - digits: mini-mnist, 50 labels, 20 clients (μ = 0.5). cifar: CIFAR-10 at laptop scale (ResNet-9 of width 16 with
   group norm, 1,000 labels, 11,000 unlabeled images, 100 clients, five a round), μ = 0.1 or IID. cifar-long:
-  the leading methods with ten clients a round for forty rounds, where the server trains on strong views.
-- A method's own settings are those of its preset; they were not tuned for CIFAR-10. FedMix, which passes an image
-  through the network three times as often as the others, has half of the local epochs. ``fedfew −…`` leave one
-  ingredient out of our own method.
+  the leading methods with ten clients a round for forty rounds.
+- One table, one setting (``benchmarks/method_tasks.py``): an arm that needs another one stands in a table of its own,
+  with what differs and without a difference to server-only. The server's recipe and each arm's client SGD are what a
+  search found on validation images, with the same number of trials for all (``benchmarks/method_search.py``).
+  ``fedfew −…`` leave one ingredient out of our own method.
 
 Runs are kept in --out; the same command goes on with what is missing, --until pauses every run after a round.
 """
@@ -19,170 +20,31 @@ import argparse
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from fedfew.aggregators import AGGREGATORS
-from fedfew.config.files import presets
-from fedfew.config.schema import Config, load, settings_for
+from benchmarks.method_search import best, rows
+from benchmarks.method_tasks import (
+    ABLATION,
+    ARMS,
+    FOUND,
+    SERVER_ONLY,
+    TASKS,
+    Task,
+    config_of,
+    note_on,
+    other_setting,
+    warm_cell,
+)
+
 from fedfew.interface.batch import run_all
-from fedfew.methods import METHODS
-from fedfew.objectives import OBJECTIVES
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
-Overrides = dict[str, Any]
-SERVER_ONLY = "server-only"
 SEEDS = 10
 """As many are looked for."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """A dataset with what all methods share on it."""
-
-    words: str
-    shared: Overrides
-    warm: Overrides
-    settings: str
-    own: dict[str, Overrides] = field(default_factory=dict)
-    """Settings of a method that only make sense here."""
-    arms: tuple[str, ...] = ()
-    """The arms that are run if none are named; empty: all."""
-
-
-_RESNET: Overrides = {
-    "dataset.name": "cifar10",
-    "dataset.split": "paper",
-    "dataset.unlabeled": 11_000,
-    "dataset.validation": 500,
-    "dataset.normalize": "standard",
-    "clients": 100,
-    "participation": 0.05,
-    "labels": 1000,
-    "model.name": "resnet9",
-    "model.width": 16,
-    "model.norm": "group",
-    "rounds": 30,
-    "server.epochs": 1,
-    "server.batch": 50,
-    "server.lr": 0.005,
-    "server.momentum": 0.9,
-    "server.weight_decay": 0.0005,
-    "server.augment": "weak",
-    "client.epochs": 2,
-    "client.batch": 16,
-    "client.lr": 0.02,  # with the presets' momentum of 0.9 even true labels tear the model apart at μ = 0.1
-    "client.momentum": 0.0,
-}
-_ALONE: Overrides = {"rounds": 12, "server.epochs": 5, "server.lr": 0.02, "server.schedule": "cosine"}
-_LONG: Overrides = {
-    "server.augment": "strong",
-    "rounds": 40,
-    "participation": 0.1,
-    "server.lr": 0.02,
-    "server.schedule": "cosine",
-    "client.schedule": "cosine",
-    "client.weight_decay": 0.0005,
-}
-_CLASS_MIX: Overrides = {"method.steps": 30, "method.temperature": 2.5, "method.concentration": 1.0}
-_OTHERS = (
-    "Clients train with plain SGD (η = 0.02, batches of 16); a method's other settings are those of its preset, which "
-    "were not tuned for CIFAR-10."
-)
-_CIFAR = "CIFAR-10 at laptop scale, 1,000 labels, 100 clients, five a round"
-TASKS = {
-    "digits": Task(
-        "mini-mnist, 50 labels, 20 clients (μ = 0.5), five a round",
-        {
-            "rounds": 15,
-            "server.epochs": 10,
-            "server.lr": 0.05,
-            "server.batch": 10,
-            "client.epochs": 2,
-            "model.norm": "group",
-        },
-        {"rounds": 15, "server.epochs": 10},
-        "A method's own settings are those of its preset.",
-    ),
-    "cifar-noniid": Task(
-        f"{_CIFAR}, μ = 0.1",
-        _RESNET | {"partition.kind": "dirichlet", "partition.mu": 0.1},
-        _ALONE,
-        f"{_OTHERS} `fedfew` has T = 2.5, 30 EM steps and a mean over rounds of 0.8, found by the trials above.",
-        {"fedfew": _CLASS_MIX | {"method.average": 0.8}},
-    ),
-    "cifar-iid": Task(
-        f"{_CIFAR}, IID",
-        _RESNET | {"partition.kind": "iid"},
-        _ALONE,
-        f"{_OTHERS} `fedfew` has no EM steps, because clients are alike, and a mean over rounds of 0.8.",
-        {"fedfew": {"method.steps": 0, "method.average": 0.8}},
-    ),
-    "cifar-long": Task(
-        "CIFAR-10 at laptop scale, 1,000 labels, 100 clients, ten a round, μ = 0.1, in the long run",
-        _RESNET | {"partition.kind": "dirichlet", "partition.mu": 0.1} | _LONG,
-        {"rounds": 7, "server.epochs": 5, "server.schedule": "constant", "server.augment": "weak"},
-        f"{_OTHERS} `fedfew` trains on the probabilities of all images (soft, τ = 0) with momentum 0.9, which its loss "
-        "can bear; 30 EM steps, a temperature found from the validation accuracy, a mean over rounds of 0.8. The start "
-        "is 35 epochs on weak views; from there on the server trains on strong ones, the best recipe found for it "
-        "alone. `fedfew − clients` is the server alone with the mean over rounds.",
-        {
-            "fedfew": _CLASS_MIX
-            | {
-                "method.temperature": 0.0,
-                "method.soft": True,
-                "method.threshold": 0.0,
-                "method.average": 0.8,
-                "client.momentum": 0.9,
-            }
-        },
-        (SERVER_ONLY, "all-labels", "fedfew", "fedfew − clients", "semifl", "fl2", "fedmatch", "fedmix + fedfreq"),
-    ),
-}
-_FEDMIX: Overrides = {"method.name": "fedmix", "method.lambda_anchor": 0.01, "client.momentum": 0.0, "client.epochs": 1}
-ARMS: dict[str, tuple[str, Overrides]] = {
-    SERVER_ONLY: ("server-only", {}),
-    "all-labels": ("all-labels", {}),
-    "fedfew": ("fedfew", {}),
-    "fedmix + fedfreq": ("server-only", _FEDMIX | {"aggregator.name": "fedfreq"}),
-    "fedmix + fedavg": ("server-only", _FEDMIX | {"aggregator.name": "fedavg"}),
-}
-COMBINED = ("rc-ssfl", "label-shift")
-"""Published methods that are presets of parts."""
-ARMS |= {
-    name: (name, {})
-    for name in (*METHODS, *OBJECTIVES, *AGGREGATORS, *COMBINED)
-    if name in presets() and name not in (*ARMS, "fedavg")  # whose preset is pseudo-label with another name
-}
-ABLATION: dict[str, tuple[str, Overrides]] = {
-    "fedfew − clients": ("fedfew", {"client.epochs": 0, "method.views": 1}),
-    "fedfew − class mix in the vote": ("fedfew", {"method.steps": 0}),
-    "fedfew − class mix in the loss": ("fedfew", {"method.correction": 0.0}),
-    "fedfew − mean over rounds": ("fedfew", {"method.average": 0.0}),
-    "fedfew − small batches": ("fedfew", {"client.batch": 64}),
-    "fedfew − threshold": ("fedfew", {"method.threshold": 0.0}),
-}
-
-
-def config_of(task: Task, preset: str, own: Overrides, seed: int, start: str) -> Config:
-    """The preset with what all share; a method that trains the server before the first round does not need to here."""
-    shared = task.shared | {"seed": seed, "dataset.seed": seed, "start": start}
-    kind = own.get("method.name") or load(preset)["method.name"]
-    if "warmup" in settings_for("method", kind):
-        shared["method.warmup"] = 0
-    if kind == "ds-fl" and task.shared.get("dataset.name") == "cifar10":
-        shared["dataset.open"] = 1000
-    return load(preset, shared | task.own.get(kind, {}) | own)
-
-
-def warm_cell(task: Task, seed: int) -> Cell:
-    """The server alone, where all start from."""
-    own = task.shared | task.warm | {"seed": seed, "dataset.seed": seed}
-    return Cell(f"start-s{seed}", load(SERVER_ONLY, own))
 
 
 def run(task: Task, names: Sequence[str], seeds: int, folder: Path, jobs: int, until: int) -> None:
@@ -200,7 +62,7 @@ def run(task: Task, names: Sequence[str], seeds: int, folder: Path, jobs: int, u
 
 def cell_of(task: Task, name: str, seed: int, start: Path) -> Cell:
     """One run of an arm."""
-    config = config_of(task, *(ARMS | ABLATION)[name], seed, str(start.absolute()))
+    config = config_of(task, name, seed, str(start.absolute()))
     return Cell(f"{'-'.join(name.split())}-s{seed}", config)
 
 
@@ -236,18 +98,46 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         f"`python -m benchmarks.methods {key}` · torch {around['torch']}, one thread a run on an "
         f"{around['processor']} · {minutes:.0f} minutes for all runs.",
         f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
-        "same split, rounds and server training, and the same local epochs but for FedMix, which passes an image "
-        "through the network three times as often as the others and has half of them.",
+        "same split, cohort, rounds, local epochs, normalisation and server training. " + searched(task),
         task.settings,
         "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
+    beside = [name for name in found if "warmup" not in config_of(task, name, 0, "")["method"]]
+    if beside:
+        facts.append(
+            f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."
+        )
     if max(levels) < of:
         facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
+    apart = {name: differs for name in found if (differs := other_setting(task, name))}
+    tables = [table({name: runs for name, runs in found.items() if name not in apart}, level) for level in levels]
+    if apart:
+        tables.append("With another setting than the table's (in brackets), so without a difference to it:")
+        tables.append("\n".join(note_on(name, differs) for name, differs in apart.items()))
+        tables += [table({name: found[name] for name in apart}, level) for level in levels]
     return (
         f"## {'Leading' if task.arms else 'All'} methods: {task.words}\n\n"
         + "\n".join([*facts, ""])
-        + "".join(f"\n{table(found, level)}\n" for level in levels)
+        + "".join(f"\n{text}\n" for text in tables)
+    )
+
+
+def searched(task: Task) -> str:
+    """What the search behind the table was, in a sentence or two."""
+    tried = rows(FOUND / f"{task.key}.csv")
+    if not tried:
+        return "Nothing was searched: the recipes are those of the presets."
+    trials = {arm: sum(row["arm"] == arm for row in tried) for arm in dict.fromkeys(row["arm"] for row in tried)}
+    recipe = ", ".join(f"{key} = {value}" for key, value in best(FOUND / f"{task.key}.csv", SERVER_ONLY).items())
+    others = sorted({count for arm, count in trials.items() if arm != SERVER_ONLY})
+    more = (
+        f" The clients' step size, momentum and batch: {'–'.join(map(str, others))} different trials for each of "
+        f"{len(trials) - 1} arms; the others have the table's." if others else ""
+    )  # fmt: skip
+    return (
+        f"The server's recipe ({recipe}) is the best of {trials.get(SERVER_ONLY, 0)} different trials of server-only "
+        f"training, judged on validation images of another split.{more}"
     )
 
 

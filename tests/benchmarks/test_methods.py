@@ -4,46 +4,89 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.methods import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, section, table
+from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, note_on, other_setting
+from benchmarks.methods import section, table
 
-from benchmarks import methods
-from fedfew.config.files import presets
+from benchmarks import method_search, method_tasks, methods
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
 
-ALIKE = ("rounds", "clients", "labels", "dataset.name", "dataset.seed", "partition.kind", "model.name", "model.norm",
-         "server.epochs", "server.lr", "server.batch", "server.augment", "start")  # fmt: skip
+ALIKE = ("rounds", "clients", "participation", "labels", "dataset.name", "dataset.seed", "partition.kind", "model.name",
+         "server.epochs", "server.lr", "server.batch", "server.augment", "server.schedule", "evaluate.ema")  # fmt: skip
+APART = {"fedbn", "ds-fl"}
+"""Batch norm, and public images."""
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_all_arms_share_split_start_rounds_and_server_training(task: str) -> None:
-    configs = {name: config_of(TASKS[task], *arm, 0, "start") for name, arm in (ARMS | ABLATION).items()}
+def test_all_arms_share_one_setting_or_stand_apart(task: str) -> None:
+    configs = {name: config_of(TASKS[task], name, 0, "start") for name in ARMS | ABLATION}
     for key in ALIKE:
         assert len({str(config[key]) for config in configs.values()}) == 1, key
-    others = [config for name, config in configs.items() if "fedmix" not in name and name != "fedfew − clients"]
+    assert {name for name in configs if other_setting(TASKS[task], name)} == APART
+    others = [config for name, config in configs.items() if name != "fedfew − clients"]
     assert {config["client.epochs"] for config in others} == {2}
-    assert all(config["method"].get("warmup", 0) == 0 for config in configs.values())
+    together = [config for name, config in configs.items() if name not in APART]
+    assert {config["start"] for config in together} == {configs[SERVER_ONLY]["start"]}
+    assert {config["model.norm"] for config in together} == {"group"}
+    before = {config["method"].get("warmup", config["server.epochs"]) for config in together}
+    assert before == {configs[SERVER_ONLY]["server.epochs"]}, "as many server epochs before the first round"
+
+
+def test_an_arm_that_stands_apart_says_by_what() -> None:
+    differs = other_setting(TASKS["digits"], "ds-fl")
+    assert note_on("ds-fl", differs) == "- ds-fl: `dataset.open = 600` (0)"
+
+
+def test_what_a_search_found_is_used_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["arm,trial,validation,settings"]
+    for arm, value, settings in (
+        ("server-only", 0.7, {"server.lr": 0.02}),
+        ("server-only", 0.8, {"server.lr": 0.1}),
+        ("fixmatch", 0.9, {"client.lr": 0.05}),
+    ):
+        text = json.dumps(settings).replace('"', '""')
+        lines.append(f'{arm},0,{value},"{text}"')
+    (tmp_path / "digits.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(method_tasks, "FOUND", tmp_path)
+    monkeypatch.setattr(methods, "FOUND", tmp_path)
+    task = TASKS["digits"]
+    assert config_of(task, "fixmatch", 0, "")["server.lr"] == config_of(task, SERVER_ONLY, 0, "")["server.lr"] == 0.1
+    assert config_of(task, "fixmatch", 0, "")["client.lr"] == 0.05 != config_of(task, "uda", 0, "")["client.lr"]
+    assert "best of 2 different trials" in methods.searched(task) and "server.lr = 0.1" in methods.searched(task)
+
+
+def test_a_search_writes_down_what_it_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+    small = TASKS["digits"].shared | {
+        "rounds": 1, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 100, "model.width": 4,
+        "dataset.test": 20, "dataset.validation": 20, "fleet.kind": "inline",
+    }  # fmt: skip
+    monkeypatch.setitem(TASKS, "digits", Task("few digits", small, {"rounds": 1}, "", key="small"))
+    monkeypatch.setattr(method_tasks, "FOUND", tmp_path)
+    for arm, space in ((SERVER_ONLY, method_search.RECIPE), ("fixmatch", method_search.CLIENTS)):
+        tried = method_search.search("digits", arm, 2, tmp_path / "runs")
+        assert {row["arm"] for row in tried} == {arm} and 1 <= len(tried) <= 2
+        assert all(json.loads(row["settings"]).keys() == space.keys() for row in tried)
 
 
 def test_every_method_has_an_arm() -> None:
-    found = {config_of(TASKS["digits"], *arm, 0, "")["method.name"] for arm in ARMS.values()}
-    assert set(METHODS) - found <= set(METHODS) - set(presets())  # one without a preset is not for these tasks
+    found = {config_of(TASKS["digits"], arm, 0, "")["method.name"] for arm in ARMS}
+    assert set(METHODS) - found == {"fedmoments"}  # which works on features of a pretrained backbone
 
 
 def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"rounds": 2, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 200, "model.width": 4}
     monkeypatch.setitem(
-        methods.TASKS, "digits", Task("few digits", small | {"fleet.kind": "inline"}, {"rounds": 1}, "As they come.")
+        TASKS, "digits", Task("few digits", small | {"fleet.kind": "inline"}, {"rounds": 1}, "As they come.")
     )
     names = [SERVER_ONLY, "fixmatch", "ds-fl"]
-    methods.run(methods.TASKS["digits"], names, 2, tmp_path, 0, 0)
+    methods.run(TASKS["digits"], names, 2, tmp_path, 0, 0)
     text = section("digits", tmp_path, [2])
     lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(lines) == 1 + len(names)
+    assert len(lines) == 2 + len(names), "ds-fl stands in a table of its own"
+    assert "- ds-fl: `dataset.open = 600` (0)" in text
     assert "few digits" in text
-    runs = {
-        name: [o for found, o in methods.runs_of(methods.TASKS["digits"], tmp_path) if found == name] for name in names
-    }
+    runs = {name: [o for found, o in methods.runs_of(TASKS["digits"], tmp_path) if found == name] for name in names}
     assert [len(found) for found in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
     assert start["rounds"] == 2

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.types import ClientUpdate
+from fedfew.methods import fedfew as module
 from fedfew.methods.fedfew import FedFew
 from fedfew.training.augment import strong
 from fedfew.training.label_shift import log_ratio
@@ -76,6 +77,27 @@ def test_soft_labels_are_the_adjusted_probabilities() -> None:
     logits = linear_logits(free, views) + (mix / EVEN).log()
     loss = -(adjusted[order] * logits.log_softmax(1)).sum(1).mean()
     torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
+
+
+def unseen(images: Tensor, *given: Any, **settings: Any) -> Tensor:
+    """A view that changes nothing: what is left is what the loss says by itself."""
+    return images
+
+
+def moved(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
+    """How far a client goes from a model whose word it takes, if views play no part."""
+    monkeypatch.setattr(module, "weak", unseen)
+    monkeypatch.setattr(module, "strong", unseen)
+    theta = random_theta(1)
+    reply = fedfew(steps=20, **options).train_client(payload(theta), client_site(0), generator(7)).reply
+    return float((reply["psi"] - theta).norm())
+
+
+def test_a_soft_target_with_the_whole_class_mix_in_the_loss_teaches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """r = softmax(z + log π_k/π_s) is what softmax(z + κ log π_k/π_s) says already at κ = 1: ∇CE(r, r) = 0."""
+    assert moved(monkeypatch, soft=True, correction=1.0) < 1e-6
+    for learns in ({"soft": True, "correction": 0.0}, {"soft": False, "correction": 1.0}):
+        assert moved(monkeypatch, **learns) > 1e-3
 
 
 def test_a_temperature_of_zero_is_found_from_the_accuracy_in_validation() -> None:
