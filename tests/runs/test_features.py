@@ -276,8 +276,8 @@ def test_a_resumed_run_needs_its_backbone(tmp_path: Path, monkeypatch: pytest.Mo
     rounds.close()
     whole = efficientnet_lite0
 
-    def nudged(*shape: int, **options: Any) -> Pretrained:
-        model = whole(*shape, **options)
+    def nudged(channels: int, pixels: int, classes: int, **options: Any) -> Pretrained:
+        model = whole(channels, pixels, classes, **options)
         model.hash = "0" * 64
         return model
 

@@ -13,6 +13,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce import (
     FIGURES,
+    PAPER,
     IID,
     LABELS,
     LEVELS,
@@ -87,7 +88,7 @@ def test_figures_5_and_6_vary_what_they_are_about() -> None:
 
 
 @pytest.mark.parametrize("name", ["paper-literal", "paper-tuned", "reference-code"])
-@pytest.mark.parametrize("figure", FIGURES)
+@pytest.mark.parametrize("figure", PAPER)
 def test_the_servers_recipe_is_the_same_in_every_arm(figure: str, name: str) -> None:
     found = configs(figure, Plan(name, "laptop", 1)).values()
     recipes = {json.dumps([c["server"], c["method"]["lambda_s"], c["model"], c["rounds"]]) for c in found}
@@ -97,7 +98,7 @@ def test_the_servers_recipe_is_the_same_in_every_arm(figure: str, name: str) -> 
 
 
 def test_a_run_that_several_figures_need_is_made_once() -> None:
-    planned = cells(TUNED, list(FIGURES))
+    planned = cells(TUNED, list(PAPER))
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
     assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 35

@@ -290,7 +290,7 @@ RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 def features(images: Tensor) -> Tensor:
     """Features of images (N×V×d), the mean over their views, in float64 and no longer than they can be."""
-    x = images.double().mean(1)
+    x = images.cpu().double().mean(1)  # on the host: not every accelerator has float64
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
 
