@@ -52,7 +52,10 @@ class FedFew(Method):
     aggregator: Aggregator
     views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities are voted on")] = 3
     threshold: Annotated[Fraction, Doc("τ: a label counts from this (adjusted) probability on")] = 0.9
-    soft: Annotated[bool, Doc("train on the (adjusted) probabilities instead of the likeliest class")] = False
+    soft: Annotated[
+        bool,
+        Doc("train on the (adjusted) probabilities, not the likeliest class; with correction = 1 views alone teach"),
+    ] = False
     temperature: Annotated[
         NonNegative,
         Doc("T of the probabilities, above 1 for an over-confident model; 0: as sure as it is right in validation"),
