@@ -20,7 +20,7 @@ from fedfew.interface.cli import main
 ELSEWHERE = {
     r"^make (demo|test|docs|check|format)": "these make targets install and test, this test included",
     r"^(pip|python3? -m (pip|venv)|\. )": "installing is what came before this test",
-    r"cifar10|paper-(tuned|literal)|reference-code": "CIFAR-10 is a download, and its runs take hours",
+    r"cifar10|few-labels|paper-(tuned|literal)|reference-code": "CIFAR-10 is a download, and its runs take hours",
     r"…": "a place for the reader's own name",
 }
 """Lines that a page shows and this test leaves out, each with the reason."""

@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,11 @@ from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.record import left_out
 
-SETTINGS = {"ds-fl": {"method__subset": 20}, "fedmatch": {"method__interval": 1}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "ds-fl": {"method__subset": 20},
+    "fedmatch": {"method__interval": 1},
+    "fedmoments": {"model__name": "efficientnet-lite0", "model__size": 32, "method__survey": 8},
+}
 
 
 @pytest.fixture(scope="module")

@@ -12,13 +12,12 @@ from fedfew.core import toml
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce import (
-    FIGURES,
-    PAPER,
     IID,
     LABELS,
     LEVELS,
     MIXES,
     NON_IID,
+    PAPER,
     Arm,
     Plan,
     arms_of,
@@ -102,7 +101,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
     assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 35
-    assert len(everything) == 46
+    assert len(everything) == 49
 
     def identity(figure: str, label: str, panel: str = "") -> str:
         return planned[figure][(panel, label), 0].identity
