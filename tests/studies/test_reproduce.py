@@ -118,6 +118,8 @@ def test_the_first_seed_of_all_comes_before_the_second() -> None:
     seeds = [cell.config["seed"] for cell in once]
     assert seeds == sorted(seeds)
     assert set(seeds) == {0, 1, 2}
+    fresh = in_order(cells(Plan("paper-tuned", "laptop", 2, first_seed=10), ["fig6a"]))
+    assert {cell.config["seed"] for cell in fresh} == {10, 11}
     assert all(cell.config["dataset.seed"] == cell.config["seed"] for cell in once)
 
 

@@ -51,6 +51,7 @@ class Plan:
     scale: str | None = None
     seeds: int = 1
     overrides: Overrides = field(default_factory=dict)
+    first_seed: int = 0
 
 
 def fedmix(aggregator: str = "fedfreq") -> Overrides:
@@ -213,11 +214,11 @@ def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str,
     """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
     refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
     if refused:
-        raise FedfewError("E113", f"--set {refused[0]}", "the seeds are counted from 0", "Use --seeds N instead")
+        raise FedfewError("E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead")
     planned: dict[str, dict[tuple[tuple[str, str], int], Cell]] = {}
     for figure in figures:
         planned[figure] = {}
-        for seed in range(plan.seeds):
+        for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
             for arm in arms_of(figure):
                 config = config_of(plan, arm, seed)
                 planned[figure][arm.key, seed] = Cell(cell_name(config), config)

@@ -37,7 +37,8 @@ def reproduce(
     preset: Annotated[
         str, typer.Option(metavar="PRESET|CONFIG.toml", help="What the runs start from.")
     ] = "paper-tuned",
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with seeds 0, 1, …")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds.")] = 1,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
     set_: Set = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs, shared by all figures.")
@@ -50,7 +51,7 @@ def reproduce(
     json: Json = False,
 ) -> None:
     """Run what a figure of the paper needs (finished runs are kept), draw it, and judge the paper's claims."""
-    plan = Plan(preset, scale, seeds, options.overrides(set_))
+    plan = Plan(preset, scale, seeds, options.overrides(set_), first_seed)
     folder = out or folder_of(plan)
     if figure == "report":
         return _report(folder, page, json)
