@@ -51,6 +51,13 @@ def difference(first: ArmResult, second: ArmResult) -> Interval | None:
     return between(first, second, Run.accuracy, sampled=True)
 
 
+def ratio(first: ArmResult, second: ArmResult) -> Interval | None:
+    """The first arm's accuracy as a share of the second's, over the seeds that both have."""
+    a, b = first.by_seeds(), second.by_seeds()
+    shares = [a[seeds] / b[seeds] for seeds in a if b.get(seeds)]
+    return Interval.of(shares).marked(not (first.finished and second.finished)) if shares else None
+
+
 def between(
     first: ArmResult, second: ArmResult, measure: Callable[[Run], float | None], *, sampled: bool = False
 ) -> Interval | None:

@@ -134,12 +134,15 @@ ON_FEATURES: dict[str, Overrides] = {
     "SemiFL": {"method.name": "semifl"},
     "(FL)²": {"method.name": "fl2"},
     "FedMix": {"method.name": "fedmix"},
+    "FedMatch": {"method.name": "fedmatch"},
+    ALL_LABELS: {"method.name": "all-labels"},
     SERVER_ONLY: {"method.name": "server-only"},
     POOLED: {"method.name": "pooled"},
 }
 """Methods on the features of a frozen backbone; the bounds do not depend on the partition."""
 FEW_LABELS = (40, 100, 250, 1000)
 SKEWS: dict[str, tuple[float, Overrides]] = {
+    "shards": (0.03, {"partition.kind": "shards"}),
     "μ = 0.1": (0.1, {"partition.kind": "dirichlet", "partition.mu": 0.1}),
     "μ = 0.3": (0.3, {"partition.kind": "dirichlet", "partition.mu": 0.3}),
     "μ = 1": (1.0, {"partition.kind": "dirichlet", "partition.mu": 1.0}),
@@ -214,7 +217,9 @@ def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str,
     """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
     refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
     if refused:
-        raise FedfewError("E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead")
+        raise FedfewError(
+            "E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead"
+        )
     planned: dict[str, dict[tuple[tuple[str, str], int], Cell]] = {}
     for figure in figures:
         planned[figure] = {}
