@@ -73,6 +73,8 @@ def test_nothing_that_only_shows_text_waits_for_torch() -> None:
 
 def test_version(capsys: Capture) -> None:
     assert fedfew(capsys, "--version").out == f"fedfew {__version__}\n"
+    module = subprocess.run([sys.executable, "-m", "fedfew", "--version"], capture_output=True, text=True, check=True)
+    assert module.stdout == f"fedfew {__version__}\n"
 
 
 @pytest.mark.parametrize(
