@@ -16,7 +16,7 @@ from fedfew.build.parts import Parts, assemble
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
-from fedfew.runs.fleets import fleet_of
+from fedfew.runs.session import fleet_of
 from fedfew.runtime.exchange import ask
 from fedfew.runtime.rounds import count
 

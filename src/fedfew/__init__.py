@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fedfew.aggregators.weighted import fedfreq_weights
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
-    from fedfew.methods.mixing import mix
+    from fedfew.methods.fedmix import mix
     from fedfew.runs.experiment import Experiment, predict
     from fedfew.runs.run import Run
     from fedfew.training.vote import vote
@@ -20,7 +20,7 @@ _HOME = {
     "Run": "fedfew.runs.run",
     "predict": "fedfew.runs.experiment",
     "fedfreq_weights": "fedfew.aggregators.weighted",
-    "mix": "fedfew.methods.mixing",
+    "mix": "fedfew.methods.fedmix",
     "vote": "fedfew.training.vote",
     "partition": "fedfew.data.partitions",
     "FedfewError": "fedfew.core.errors",

@@ -26,12 +26,12 @@ from fedfew.core.types import (
     Transform,
 )
 from fedfew.data.dataset import Dataset, SiteImages
-from fedfew.methods.updates import contributions, scalar
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import contributions, scalar
 from fedfew.training.vote import Ballot
 
 __all__ = [

@@ -24,10 +24,10 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import contributions, scalar
 
 
 def by_root(

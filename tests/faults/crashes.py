@@ -21,8 +21,7 @@ from tests.runtime.tiny_run import tiny
 from fedfew.build.parts import Parts
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import Fleet
-from fedfew.runs.fleets import fleet_of
-from fedfew.runs.session import start
+from fedfew.runs.session import fleet_of, start
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.record import left_out
 

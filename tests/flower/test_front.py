@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedfew.deploy.certificates import Pair, as_flower_sends_it, site_key
 from fedfew.deploy.flower import front as module
+from fedfew.deploy.flower.admission import SiteKeys, Slots
 from fedfew.deploy.flower.front import Front
-from fedfew.deploy.flower.site_keys import SiteKeys
-from fedfew.deploy.flower.slots import Slots
 
 HERE = "127.0.0.1"
 

@@ -21,7 +21,7 @@ from fedfew.deploy.fleet import run_description
 from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.flower.warm_site import WarmSite
 from fedfew.deploy.site import real_site, secret_of
-from fedfew.runs.epsilon import epsilon, privacy_of
+from fedfew.runs.summary import epsilon, privacy_of
 from fedfew.runtime.wire import Wire
 from fedfew.transforms.privacy import Private
 

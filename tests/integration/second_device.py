@@ -22,8 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from fedfew.build.parts import assemble
 from fedfew.core import engine
 from fedfew.core.network import Network
-from fedfew.runs.fleets import fleet_of
-from fedfew.runs.session import one_thread
+from fedfew.runs.session import fleet_of, one_thread
 from fedfew.runtime.record import left_out
 from fedfew.runtime.site import InlineFleet
 

@@ -17,7 +17,7 @@ from tests.interface.fedfew_command import fedfew
 from fedfew import Run
 from fedfew import predict as predict_tensor
 from fedfew.data.images.folders import read_images
-from fedfew.runs.calibration import SURE, UNSURE, fit_temperature
+from fedfew.runs.model_file import SURE, UNSURE, fit_temperature
 
 
 def accuracy(found: dict[str, Any], truth: dict[str, str]) -> float:

@@ -8,7 +8,7 @@ from tests.methods.tiny import generator
 
 import fedfew
 from fedfew.core.errors import FedfewError
-from fedfew.methods.mixing import mix
+from fedfew.methods.fedmix import mix
 
 PSI, SIGMA, OMEGA = (torch.tensor([x]) for x in (5.0, 20.0, 10.0))
 

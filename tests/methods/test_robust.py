@@ -12,8 +12,8 @@ from fedfew.aggregators.fednova import fednova
 from fedfew.aggregators.robust import fltrust, krum, krum_misfit, trimmed_mean
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import Contribution
-from fedfew.methods.updates import active, with_momentum
 from fedfew.training.sgd import LocalSGD, Pull, descend
+from fedfew.training.updates import active, with_momentum
 
 ORIGIN = torch.zeros(2)
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedfew.build.parts import assemble
-from fedfew.runs.fleets import fleet_of
+from fedfew.runs.session import fleet_of
 
 LIKE_THE_REPLY = 6
 """Vectors made for each client: the reply itself, its change for the gate's norm, and for the record of the round its

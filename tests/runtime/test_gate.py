@@ -19,9 +19,8 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
-from fedfew.runs.fleets import fleet_of
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen, start
+from fedfew.runs.session import fleet_of, reopen, start
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.record import left_out

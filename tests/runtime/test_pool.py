@@ -21,7 +21,7 @@ from torch import Tensor
 from fedfew.build.parts import Parts
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
-from fedfew.runs.fleets import fleet_of
+from fedfew.runs.session import fleet_of
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 

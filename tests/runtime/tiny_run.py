@@ -13,9 +13,8 @@ from fedfew.config.schema import Config, load
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
 from fedfew.runs.experiment import Experiment
-from fedfew.runs.fleets import fleet_of
 from fedfew.runs.run import Run
-from fedfew.runs.session import one_thread
+from fedfew.runs.session import fleet_of, one_thread
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 

@@ -25,8 +25,8 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import Order, Warmup, contributions, scalar
 from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
+from fedfew.training.updates import Order, Warmup, contributions, scalar
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import Warmup, active, contributions, scalar, with_momentum
 from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, active, contributions, scalar, with_momentum
 
 CARRIED = "sgd_velocity"
 """What momentum is kept as, in the server's state and in a client's memory."""

@@ -37,12 +37,12 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import Warmup, scalar
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, scalar
 
 OPEN_ROUNDS = 3
 """Rounds' worth of open images where the config names no number."""

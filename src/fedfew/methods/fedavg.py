@@ -33,11 +33,11 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import Order, Warmup, contributions, scalar, with_momentum
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.updates import Order, Warmup, contributions, scalar, with_momentum
 
 NO_WAY_TO_TRUST = (
     "the clients start from the server's model, so σ − ω is zero and the server has no direction to compare theirs with"

@@ -37,10 +37,10 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import active, contributions, scalar
 from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import active, contributions, scalar
 
 
 @dataclass(frozen=True)

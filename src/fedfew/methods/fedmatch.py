@@ -42,11 +42,11 @@ from fedfew.core.types import (
     nbytes,
 )
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
-from fedfew.methods.updates import Order, Warmup, scalar
 from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import Order, Warmup, scalar
 from fedfew.training.vote import Ballot
 
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published

@@ -18,6 +18,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import (
@@ -30,11 +31,10 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.mixing import check_mix, mix
-from fedfew.methods.updates import contributions, scalar
 from fedfew.training.augment import views
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
+from fedfew.training.updates import contributions, scalar
 from fedfew.training.vote import Ballot, vote
 
 
@@ -135,3 +135,16 @@ class FedMix(Method):
         """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""
         lr = self.client.rate(state.round, state.validation)
         return partial(self.client.work, lr=lr, prox=2 * self.lambda_anchor)
+
+
+def check_mix(alpha: float, beta: float, gamma: float) -> None:
+    """Refuse weights that are negative or do not sum to 1."""
+    if not (min(alpha, beta, gamma) >= 0 and abs(alpha + beta + gamma - 1) <= 1e-6):  # so that NaN is refused too
+        given = f"α={alpha:g}, β={beta:g}, γ={gamma:g} sum to {alpha + beta + gamma:g}"
+        raise FedfewError("E106", "method.alpha, method.beta, method.gamma", f"{given}, not to 1 with all ≥ 0")
+
+
+def mix(psi: Tensor, sigma: Tensor, omega: Tensor, alpha: float, beta: float, gamma: float) -> Tensor:
+    """ω_{t+1} = α ψ_{t+1} + β σ_{t+1} + γ ω_t (Eq. 9)."""
+    check_mix(alpha, beta, gamma)
+    return alpha * psi + beta * sigma + gamma * omega

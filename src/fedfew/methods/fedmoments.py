@@ -38,7 +38,6 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import scalar
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.moments import (
     TEMPERATURES,
@@ -54,6 +53,7 @@ from fedfew.training.moments import (
     temperature_for,
 )
 from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
 SKEWED = "most clients have no image of most classes, so a rule that leaves out the unusual leaves the classes out"

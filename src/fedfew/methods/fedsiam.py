@@ -36,11 +36,11 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.methods.updates import Warmup, contributions, scalar
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
 from fedfew.training.augment import noisy, weak
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, contributions, scalar
 
 
 @dataclass(frozen=True)

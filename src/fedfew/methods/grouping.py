@@ -32,11 +32,11 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.updates import contributions, scalar
 from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.updates import contributions, scalar
 
 OTHER_STARTS = "the clients of a group start from different models, so their changes cannot be compared from one point"
 

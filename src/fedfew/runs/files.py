@@ -4,15 +4,14 @@ import json
 from typing import Any
 
 import torch
-from safetensors.torch import save as save_tensors
 
 from fedfew.build.parts import Parts
 from fedfew.core import toml
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
 from fedfew.data import Federation
-from fedfew.runs.calibration import class_shares, temperature
 from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
+from fedfew.runs.model_file import model_file
 from fedfew.runs.summary import summarise
 
 CHARTED_CLIENTS = 10_000
@@ -59,25 +58,3 @@ def class_counts(federation: Federation) -> dict[str, Any]:
 def label_counts(federation: Federation) -> list[int]:
     """How many labels of each class the server has."""
     return [int(n) for n in torch.bincount(federation.server.labels, minlength=len(federation.classes))]
-
-
-def model_file(parts: Parts, state: ServerState) -> bytes:
-    """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
-    tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
-    federation, backbone = parts.federation, parts.backbone
-    if not backbone:  # one that can be had again by its name and hash is not stored
-        tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
-    parts.network.load(state.evaluated)
-    about = {
-        "model": parts.config["model"],
-        "classes": list(federation.classes),
-        "shape": list(federation.shape),
-        "mean": list(federation.pixels.mean),
-        "std": list(federation.pixels.std),
-        "temperature": temperature(parts.network, federation.validation),
-        "calibrated_on": len(federation.validation),
-        "prior": class_shares(federation.server, len(federation.classes)),
-    }
-    about |= {"backbone": backbone} if backbone else {}
-    content: bytes = save_tensors(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)})
-    return content

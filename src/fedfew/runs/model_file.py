@@ -1,12 +1,14 @@
-"""Reading a trained model from its safetensors file: weights, class names, image shape, normalisation."""
+"""A trained model's safetensors file: weights, class names, image shape, normalisation, calibration."""
 
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from numpy import allclose
 from safetensors import safe_open
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedfew.config.names import find, is_own
@@ -14,13 +16,41 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
 from fedfew.core.streams import stream
+from fedfew.core.types import LabeledSet, ServerState
 from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
 from fedfew.runs.folder import MODEL
 
+if TYPE_CHECKING:
+    from fedfew.build.parts import Parts
+
 PIXELS = 0.1
 """Means and deviations of pixels in [0, 1] that are nearer than this come from other images, not another way."""
+SURE, UNSURE = 0.5, 10.0
+"""Bounds of T: on a few labels a model may be right every time, which does not prove that it will be."""
+
+
+def model_file(parts: "Parts", state: ServerState) -> bytes:
+    """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
+    tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
+    federation, backbone = parts.federation, parts.backbone
+    if not backbone:  # one that can be had again by its name and hash is not stored
+        tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
+    parts.network.load(state.evaluated)
+    about = {
+        "model": parts.config["model"],
+        "classes": list(federation.classes),
+        "shape": list(federation.shape),
+        "mean": list(federation.pixels.mean),
+        "std": list(federation.pixels.std),
+        "temperature": temperature(parts.network, federation.validation),
+        "calibrated_on": len(federation.validation),
+        "prior": class_shares(federation.server, len(federation.classes)),
+    }
+    about |= {"backbone": backbone} if backbone else {}
+    content: bytes = save_tensors(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)})
+    return content
 
 
 def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
@@ -87,3 +117,38 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
     except Exception as error:  # safetensors raises its own type besides the usual ones
         raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+
+
+def temperature(network: Network, held_out: LabeledSet) -> float:
+    """T that minimises the cross-entropy of softmax(z / T) on labels the model has not seen; 1 if there are none.
+
+    C. Guo, G. Pleiss, Y. Sun, K. Weinberger: On Calibration of Modern Neural Networks. ICML 2017.
+    """
+    if not len(held_out):
+        return 1.0
+    logarithms = network.probabilities(held_out.images).double().clamp_min(1e-30).log()
+    return fit_temperature(logarithms, held_out.labels)
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The cross-entropy is convex in β = 1/T, so its slope has one zero: found by halving."""
+
+    def slope(beta: float) -> float:
+        expected = ((beta * logits).softmax(1) * logits).sum(1)
+        return float((expected - logits.gather(1, labels[:, None])[:, 0]).mean())
+
+    low, high = 1 / UNSURE, 1 / SURE
+    if slope(low) > 0:
+        return UNSURE
+    if slope(high) < 0:
+        return SURE
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(middle) > 0 else (middle, high)
+    return round(2 / (low + high), 6)
+
+
+def class_shares(labeled: LabeledSet, classes: int) -> list[float]:
+    """The mix of classes that the server's labels show."""
+    counts = torch.bincount(labeled.labels, minlength=classes).double()
+    return [round(share, 6) for share in (counts / counts.sum()).tolist()]

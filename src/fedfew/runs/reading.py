@@ -4,8 +4,9 @@ import json
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,34 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 _section = lru_cache(4096)(tomllib.loads)
+
+
+def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A run.toml with today's defaults for the keys it lacks, so that old and new runs can be compared."""
+    from fedfew.config.schema import NAMED, SECTIONS
+
+    plain = {key: value for key, value in document.items() if key not in SECTIONS}
+    filled: dict[str, Any] = {**_defaults("", ""), **plain}
+    for section in SECTIONS:
+        given = document.get(section, {})
+        key, _, usual = NAMED.get(section, ("", {}, ""))
+        name = given.get(key, usual) if key else ""
+        filled[section] = ({key: name} if key else {}) | _defaults(section, name) | given
+    return filled
+
+
+@cache
+def _defaults(section: str, name: str) -> dict[str, Any]:
+    """The defaults of a section; a part of someone's own is not imported to find them."""
+    from fedfew.config.names import is_own
+    from fedfew.config.schema import settings_for
+
+    try:
+        settings = {} if is_own(name) else settings_for(section, name)
+    except KeyError:  # the partition of a dataset that brings its sites, or a name that fedfew no longer has
+        return {}
+    known = {key: setting.default for key, setting in settings.items()}
+    return {key: value for key, value in known.items() if isinstance(value, int | float | str | list | tuple)}
 
 
 def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:

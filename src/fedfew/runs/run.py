@@ -92,7 +92,7 @@ class Run:
     def config(self) -> "Config":
         """Its config, with the defaults of today for settings that fedfew did not have then."""
         from fedfew.config.schema import Config
-        from fedfew.runs.defaults import with_defaults
+        from fedfew.runs.reading import with_defaults
 
         return Config(with_defaults(self.document))
 

@@ -6,29 +6,33 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fedfew.build import parts as build
 from fedfew.build.features import Report
-from fedfew.build.parts import Parts
-from fedfew.config.schema import Config, check
+from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
+from fedfew.config.schema import Config, check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
+from fedfew.core.extras import require
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
-from fedfew.core.types import ServerState
+from fedfew.core.types import Fleet, ServerState
 from fedfew.deploy.site_memory import left_at_sites
 from fedfew.runs.checkpoints import Checkpoints, Memory
 from fedfew.runs.environment import environment
 from fedfew.runs.files import as_json, final_files, static_files
-from fedfew.runs.fleets import assemble, fleet_of
-from fedfew.runs.folder import CONFIG, ENVIRONMENT, RunFolder, new_folder, put_in_place, stage
+from fedfew.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, RunFolder, new_folder, put_in_place, stage
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights
 from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
+
+if TYPE_CHECKING:
+    from fedfew.deploy.plan import ServerPlan
 
 
 @dataclass(eq=False)
@@ -104,6 +108,26 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def assemble(config: Config, report: Report | None = None) -> Parts:
+    """The parts of a run; the names of remote sites come from the folder of their network."""
+    if not has_remote_sites(config):
+        return build.assemble(config, report=report)
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.deploy.plan import open_server
+
+    return build.assemble(config, open_server(Path(config["fleet.network"])).sites, report)
+
+
+def fleet_of(parts: Parts, folder: Path) -> Fleet:
+    """The fleet that the config names."""
+    if parts.config["fleet.kind"] != "flower":
+        return local_fleet(parts)
+    require("flower", "fleet.kind = 'flower'")
+    from fedfew.deploy.fleet import flower_fleet
+
+    return flower_fleet(parts, sites_of(parts.config, parts.federation, parts.network).score, folder)
+
+
 def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
     """Build everything first, so that a fault leaves nothing behind; then put the folder in its place whole."""
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
@@ -168,3 +192,20 @@ def reopen(
         if around != found.facts["environment"]:
             write_atomically(folder / ENVIRONMENT, as_json(around))
     return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around})
+
+
+def start_or_resume(
+    plan: "ServerPlan", warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False
+) -> Session:
+    """The run of a real network, in the network's own folder; one that has begun is resumed."""
+    from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
+
+    folder = out or plan.folder / "run"
+    fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
+    if (folder / "checkpoints").is_dir():
+        if (folder / SUMMARY).is_file():
+            raise FedfewError(
+                "E301", str(folder), "holds a finished run", "Give another folder for the next with --out"
+            )
+        return reopen(folder, warn, overrides | fleet, anyway=anyway)
+    return start(load(config or str(plan.folder / NETWORK_CONFIG), overrides | fleet), folder)

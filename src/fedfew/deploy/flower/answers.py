@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedfew.core.types import ClientUpdate, Missing
-from fedfew.deploy.flower.codes import meaning
-from fedfew.deploy.flower.heads import LONGEST_NAME, ContentError, head_limit, parse_head
+from fedfew.deploy.flower.heads import LONGEST_NAME, ContentError, head_limit, meaning, parse_head
 from fedfew.deploy.flower.tensors import unpack
 
 _LARGEST = 2**53

@@ -22,8 +22,7 @@ from typing import IO
 import h11
 import httpx
 
-from fedfew.deploy.flower.site_keys import SiteKeys
-from fedfew.deploy.flower.slots import Slot, Slots
+from fedfew.deploy.flower.admission import SiteKeys, Slot, Slots
 
 HEAD_SECONDS = 10.0
 """For the TLS handshake, and again for the head of a request from its first byte."""

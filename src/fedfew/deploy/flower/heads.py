@@ -1,4 +1,7 @@
-"""The head of a message: JSON text of bounded length that is parsed once, strictly. Standard library only."""
+"""The head of a message: JSON text of bounded length, parsed once and strictly, and the codes of failures in it.
+
+Standard library only.
+"""
 
 import json
 from typing import Any
@@ -6,6 +9,20 @@ from typing import Any
 SITE_LIMIT = 8 << 20
 """Most bytes of a head that a server sends: config, and an index for each client."""
 LONGEST_NAME = 64
+MEANINGS = {
+    "E408": "its training failed; the site's log says why",
+    "E409": "its warm process did not answer; the site's log says why",
+    "E417.versions": "the site runs another version of fedfew or torch",
+    "E417.privacy": "the site wants a smaller clip or more noise",
+    "E417.code": "the site has not allowed code that the run names",
+    "E417.data": "the site's images do not fit the run",
+    "E417.model": "the site has other weights for the model's backbone",
+    "E417.client": "the site does not serve this client",
+    "E417.config": "the site cannot build this run",
+    "E419": "the site refused what it was sent",
+    "E420": "the site's privacy budget is spent",
+}
+"""Code → what the server writes for it. A site sends codes, not text: no path, name or datum of it is in them."""
 
 
 class ContentError(ValueError):
@@ -34,3 +51,9 @@ def parse_head(text: object, most: int) -> dict[str, Any]:
     if not isinstance(head, dict):
         raise ContentError("E401", "its head is no table")
     return head
+
+
+def meaning(code: object) -> tuple[str, str]:
+    """The error code and the server's words for a site's code; what a site may not say counts as failed training."""
+    known = code if isinstance(code, str) and code in MEANINGS else "E408"
+    return known.partition(".")[0], MEANINGS[known]

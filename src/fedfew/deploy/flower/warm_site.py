@@ -18,8 +18,8 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Payload
 from fedfew.deploy.budget import PrivacyBudget
-from fedfew.deploy.flower.codes import MEANINGS
 from fedfew.deploy.flower.frames import FrameError, Parts, encode, receive, send_pieces
+from fedfew.deploy.flower.heads import MEANINGS
 from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.ledger import Ledger
 from fedfew.deploy.payload import check_payload

@@ -21,7 +21,7 @@ from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
 from fedfew.interface.options import Anyway, Config, Json, Out, Set
 from fedfew.runs.experiment import Experiment
-from fedfew.runs.network import start_or_resume
+from fedfew.runs.session import start_or_resume
 
 Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="SITE.tar from `deploy init`, or the folder it became.")]
 Network = Annotated[Path, typer.Argument(metavar="NETWORK", help="The folder that `deploy init` made, or its server/.")]
