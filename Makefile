@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 
-.PHONY: demo test faults test-flower test-browser bench screenshots docs check format clean
+.PHONY: demo test test-export faults test-flower test-browser bench screenshots docs check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
 	$(BIN)/python -m pytest -n 2 -m "not slow" --ignore=tests/browser
+
+test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
+	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py
 
 faults: $(VENV)/.installed-dev          ## 50 kills, 1,000 flipped bits, 150 rounds of dying workers: some 20 minutes, one figure each
 	$(BIN)/python -m tests.faults.kill9

@@ -76,5 +76,5 @@ def test_clothes_in_folders_become_a_model_in_a_file(
     for form in formats:
         exported = fedfew(capsys, "export", run, "--format", form, "--json")
         assert exported.status == 0, exported.err
-        assert exported.json["max_difference"] <= 1e-5
+        assert exported.json["logit_difference"] <= 1e-5
         assert Path(exported.json["path"]).stat().st_size == exported.json["bytes"]

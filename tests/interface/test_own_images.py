@@ -51,7 +51,7 @@ def test_from_a_folder_of_pngs_to_an_exported_model(
     chosen = fedfew(capsys, "label-next", tmp_path / "run", folder / "clients", "-n", "5", "--json").json["chosen"]
     assert {row["image"] for row in chosen} <= {row["image"] for row in predictions["predictions"]}
     exported = fedfew(capsys, "export", tmp_path / "run", "--json").json
-    assert exported["max_difference"] <= 1e-5
+    assert exported["logit_difference"] <= 1e-5
     about = Run.open(tmp_path / "run").about_model()
     assert about["classes"] == [f"digit {d}" for d in range(10)]
 

@@ -102,7 +102,7 @@ def test_from_files_to_files(
             pytest.importorskip("onnxruntime")
         written = fedfew(capsys, "export", tmp_path / "run", "--format", form, "--json")
         assert written.status == 0, written.err
-        assert written.json["max_difference"] <= 1e-5
+        assert written.json["logit_difference"] <= 1e-5
     extra = {"fedfew.json": ""}
     whole = torch.export.load(tmp_path / "run" / "export" / "model.pt2", extra_files=extra).module()
     assert "scales images to 32×32 (bicubic)" in json.loads(extra["fedfew.json"])["inside"]

@@ -236,7 +236,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E312": Explanation(
         "export not like the model",
-        "The exported file was read back and gave other probabilities than the model; it was not kept.",
+        "The exported file was read back and gave other logits or classes than the model; it was not kept.",
         "Try another --format, or another version of the exporter named in the message.",
     ),
     "E313": Explanation(

@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,29 +16,28 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
-from fedfew.core.streams import stream
+from fedfew.inference.agreement import Agreement, Predict, agreement
+from fedfew.models.winograd import plain
 from fedfew.runs.model_file import read_model
 from fedfew.runs.run import Run
 
 SUFFIX = {"safetensors": "safetensors", "onnx": "onnx", "torch-export": "pt2"}
-TOLERANCE = 1e-5
-SAMPLE = 64
-"""Images the exported file and the model are compared on."""
-
-Predict = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from the model at most."""
+    """What was written, and how far it is from the model."""
 
     path: Path
     format: str
-    difference: float
+    agreement: Agreement
 
 
 class FromPixels(nn.Module):
-    """The model with its normalisation in front and the softmax behind: uint8 images in, probabilities out."""
+    """The model with its normalisation in front and the softmax behind: uint8 images in, probabilities out.
+
+    Convolutions are the plain ones, as in the files that are made of it.
+    """
 
     scale: Tensor
     shift: Tensor
@@ -51,6 +50,7 @@ class FromPixels(nn.Module):
         self.module.load_state_dict(own, assign=True)
         for parameter in self.module.parameters():
             parameter.requires_grad_(False).grad = None
+        plain(self.module)
         mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (network.pixels.mean, network.pixels.std))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", -mean / std)
@@ -60,19 +60,22 @@ class FromPixels(nn.Module):
 
 
 def export_model(run: Run, format: str, target: Path | None = None) -> Exported:
-    """Write the model, read it back, compare, and only then put the file in its place."""
+    """Write the model of a run, read it back, compare, and only then put the file in its place."""
     if format not in SUFFIX:
         raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(SUFFIX)}")
-    network, about = run.network(), described(run.about_model())
     path = target or run.path / "export" / f"model.{SUFFIX[format]}"
+    return export_network(run.network(), described(run.about_model()), format, path)
+
+
+def export_network(network: Network, about: dict[str, Any], format: str, path: Path) -> Exported:
+    """The same for a network that is at hand; ``about`` goes with it into the file."""
     write = {"safetensors": _safetensors, "onnx": _onnx, "torch-export": _torch_export}[format]
     with _staged(path) as temporary:
         read_back = write(network, about, temporary)
-        difference = _difference(network, read_back, about["shape"])
-        if not difference <= TOLERANCE:
-            what = f"the {format} file differs by {difference:.2g} in a probability, {TOLERANCE:g} is allowed"
-            raise FedfewError("E312", str(path), what)
-    return Exported(path, format, difference)
+        found = agreement(_predict(FromPixels(network).eval()), read_back, about["shape"])
+        if not found.holds:
+            raise FedfewError("E312", str(path), f"the {format} file is not the model: {found}")
+    return Exported(path, format, found)
 
 
 def described(about: dict[str, Any]) -> dict[str, Any]:
@@ -106,16 +109,13 @@ def _staged(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _difference(network: Network, read_back: Predict, shape: list[int]) -> float:
-    """The largest difference of a probability, on noise of every brightness, alone and in a batch."""
-    rng = stream(0, "export")
-    noise = torch.randint(0, 256, (SAMPLE, *shape), generator=rng)
-    brightness = torch.linspace(0, 1, SAMPLE).view(-1, 1, 1, 1)
-    images = (noise * brightness).to(torch.uint8)
-    worst = 0.0
-    for batch in (images[:1], images):
-        worst = max(worst, float((read_back(batch) - network.probabilities(batch)).abs().max()))
-    return worst
+def _predict(module: nn.Module) -> Predict:
+    def predict(images: Tensor) -> Tensor:
+        with torch.inference_mode():
+            probabilities: Tensor = module(images)
+        return probabilities
+
+    return predict
 
 
 def _safetensors(network: Network, about: dict[str, Any], path: Path) -> Predict:
@@ -124,7 +124,7 @@ def _safetensors(network: Network, about: dict[str, Any], path: Path) -> Predict
     tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
     tensors |= {name: tensor.contiguous() for name, tensor in network.frozen.items()}
     path.write_bytes(save(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)}))
-    return read_model(path)[0].probabilities
+    return _predict(FromPixels(read_model(path)[0]).eval())
 
 
 def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predict:
@@ -132,13 +132,7 @@ def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predic
     with path.open("wb") as file, _quiet():
         torch.export.save(program, file, extra_files={"fedfew.json": json.dumps(about, sort_keys=True)})
     with path.open("rb") as written, _quiet():
-        module = torch.export.load(written).module()
-
-    def predict(images: Tensor) -> Tensor:
-        probabilities: Tensor = module(images)
-        return probabilities
-
-    return predict
+        return _predict(torch.export.load(written).module())
 
 
 def _onnx(network: Network, about: dict[str, Any], path: Path) -> Predict:

@@ -79,6 +79,13 @@ class Conv3x3(nn.Conv2d):
         return super().forward(input)
 
 
+def plain(module: nn.Module) -> None:
+    """Let every layer of a module be the plain one from here on: what files hold and are compared with."""
+    for layer in module.modules():
+        if isinstance(layer, Conv3x3):
+            layer._many = False
+
+
 def _fits(x: Tensor) -> bool:
     """Whole tiles of float32 on a CPU; what is exported or compiled is the plain layer, for any number of images."""
     return (

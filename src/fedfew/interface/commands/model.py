@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
-from fedfew.inference.export import TOLERANCE, export_model
+from fedfew.inference.export import export_model
 from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
 from fedfew.interface.console import err, percent, print_json, size, warn
@@ -133,8 +133,8 @@ def export(
     done = export_model(Run.open(run), format, out)
     length = done.path.stat().st_size
     if json:
-        about = {"path": str(done.path), "format": done.format, "max_difference": done.difference, "bytes": length}
-        print_json(about)
+        found = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
+        print_json({"path": str(done.path), "format": done.format, "bytes": length} | found)
         return
-    err.print(f"largest difference of a probability from torch: {done.difference:.2g} (allowed {TOLERANCE:g})")
+    err.print(f"compared with the model in torch: {done.agreement}")
     console.print(f"{done.path} ({size(length)})", markup=False, soft_wrap=True)
