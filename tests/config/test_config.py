@@ -292,3 +292,18 @@ def test_a_model_of_one_s_own_has_its_keywords_as_settings() -> None:
     assert check(tomllib.loads(toml.dumps(document))).document == document
     (fault,) = faults(table, {"model.depth": 3})
     assert fault.code == "E104"
+
+
+@pytest.mark.parametrize("text", ["9" * 5_000, "0x" + "f" * 5_000, "9" * 20, f"[1, {'9' * 20}]", "-" + "9" * 20])
+def test_an_integer_of_absurd_size_is_refused_by_name(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'base = "quick"\nseed = {text}\n')
+    with pytest.raises(FedfewError, match=r"^E102 .*(64 bits|thousands of digits)") as caught:
+        load(file)
+    assert len(str(caught.value)) < 300
+    with pytest.raises(FedfewError, match=r"^E102 --set seed: "):
+        parse_set(f"seed={text}")
+
+
+def test_the_largest_integer_of_toml_is_read() -> None:
+    assert parse_set(f"seed={2**63 - 1}") == ("seed", 2**63 - 1)

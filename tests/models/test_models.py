@@ -177,3 +177,18 @@ def test_settings_are_documented() -> None:
         "timm": PRETRAINED | {"source"},
     }
     assert settings_of(MODELS["resnet9"])["width"].default == 64
+
+
+@pytest.mark.parametrize("width", [1_000_000, 2**62])
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_beyond_the_machine_s_memory_is_refused_before_it_is_made(name: str, width: int) -> None:
+    with pytest.raises(FedfewError, match=f"^E119 model: {name} with width = {width}"):
+        build_model(name, 1, 28, 10, {"width": width}, rng())
+
+
+def test_the_sketch_of_a_model_draws_nothing() -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    first, again = (build_model("cnn", 1, 28, 10, {"norm": "none"}, rng()).state_dict() for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[key], again[key]) for key in first)

@@ -2,6 +2,7 @@
 
 import difflib
 import tomllib
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -32,13 +33,34 @@ def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
             what = f"is neither a preset nor a readable TOML file{fault}"
             raise FedfewError("E101", place, what, f"{hint}Presets: {', '.join(known)}") from None
     try:
-        return tomllib.loads(text), place, folder
+        return _table(text, place), place, folder
     except tomllib.TOMLDecodeError as error:
         raise FedfewError("E102", place, str(error)) from None
+
+
+def _table(text: str, place: str) -> dict[str, Any]:
+    """TOML as a table; integers have at most 64 bits, as TOML says, because nothing below can print larger ones."""
+    remedy = "Give a value of a size that makes sense"
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
     except RecursionError:
-        raise FedfewError("E102", place, "lists are nested too deeply") from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise FedfewError("E102", place, str(error)) from None
+        raise FedfewError("E102", place, "lists are nested too deeply", remedy) from None
+    except ValueError:  # Python reads no integer of more than 4,300 digits
+        raise FedfewError("E102", place, "an integer has thousands of digits", remedy) from None
+    if key := next(_beyond_64_bits(table), ""):
+        raise FedfewError("E102", place, f"{key} is an integer of more than 64 bits", remedy)
+    return table
+
+
+def _beyond_64_bits(value: Any, key: str = "") -> Iterator[str]:
+    """The keys of integers that are too large."""
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        yield key
+    elif isinstance(value, dict | list):
+        for name, inner in value.items() if isinstance(value, dict) else ((key, inner) for inner in value):
+            yield from _beyond_64_bits(inner, f"{key}.{name}" if key and isinstance(value, dict) else name)
 
 
 def parse_set(text: str) -> tuple[str, Any]:
@@ -47,6 +69,6 @@ def parse_set(text: str) -> tuple[str, Any]:
     if not equals or not key.strip():
         raise FedfewError("E102", f"--set {text}", "is not of the form key=value", "Write e.g. --set partition.mu=0.1")
     try:
-        return key.strip(), tomllib.loads(f"value = {value.strip()}")["value"]
+        return key.strip(), _table(f"value = {value.strip()}", f"--set {key.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()

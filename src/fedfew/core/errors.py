@@ -104,6 +104,11 @@ CODES: dict[str, Explanation] = {
         "A config names a base that, directly or through other bases, is the config itself.",
         "Name another base, or remove the line `base = …` from one of the files.",
     ),
+    "E119": Explanation(
+        "model too large for this machine",
+        "The weights of the model, their gradient and the copies that travel do not fit into memory.",
+        "Lower model.width or model.depth, or run it on a machine with more memory.",
+    ),
     "E121": Explanation(
         "backbone not here",
         "The weights of a pretrained backbone, or what says how it wants its images, cannot be found or read.",

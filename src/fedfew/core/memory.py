@@ -1,8 +1,10 @@
-"""Memory that a training step lets go of stays with the process, because the next step wants it again."""
+"""The machine's memory; and what a training step lets go of stays with the process, because the next one wants it."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 KEPT = 1 << 30
@@ -25,3 +27,14 @@ def set_option(mallopt: Callable[[int, int], int] | None) -> None:
     """Both thresholds or none: to set the second alone would freeze the first where it stands, which is far lower."""
     if mallopt is not None and (mallopt(M_MMAP_THRESHOLD, KEPT) or mallopt(M_MMAP_THRESHOLD, OLDER)):
         mallopt(M_TRIM_THRESHOLD, KEPT)
+
+
+def machine_memory() -> int:
+    """The bytes this process can have at most: those of the machine, or the limit of its container."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            found.append(int(Path(limit).read_text("ascii")))
+        except (OSError, ValueError):  # no such limit, or "max"
+            continue
+    return min(found)

@@ -11,10 +11,10 @@ from fedfew.models.cnn import cnn
 from fedfew.models.resnet9 import resnet9
 from fedfew.models.wrn import wrn
 
+SCALABLE: dict[str, Callable[..., nn.Module]] = {"resnet9": resnet9, "cnn": cnn, "wrn": wrn}
+"""Networks of any width, drawn from the seed."""
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "resnet9": resnet9,
-    "cnn": cnn,
-    "wrn": wrn,
+    **SCALABLE,
     "efficientnet-lite0": efficientnet_lite0,
     "transformers": transformers_model,
     "timm": timm_model,

@@ -9,9 +9,12 @@ import torch
 from torch import nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.models import MODELS
+from fedfew.core.memory import machine_memory
+from fedfew.models import MODELS, SCALABLE
 from fedfew.models.backbones import Head, Pretrained
 
+COPIES = 4
+"""The least that training holds of a model: its weights, their gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
 """What a model may be told about the images."""
 
@@ -35,8 +38,10 @@ def build_model(
     make = MODELS[model] if isinstance(model, str) else model
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
         given, named = shape_arguments(make, channels, size, classes)
+        if make in SCALABLE.values():
+            _refuse_too_large(lambda: make(*given, **named, **options), f"{model} with {_shown(options)}")
+        torch.default_generator.manual_seed(seed)
         module = make(*given, **named, **options)
     if isinstance(module, Pretrained):
         initialise(module.head, rng)
@@ -45,6 +50,23 @@ def build_model(
     else:
         _check(module, (channels, size, size), classes)
     return module
+
+
+def _refuse_too_large(make: Callable[[], nn.Module], what: str) -> None:
+    """E119 for a model that cannot be trained in this machine's memory; it is sketched without memory of its own."""
+    try:
+        with torch.device("meta"):
+            weights = sum(parameter.numel() for parameter in make().parameters())
+    except (RuntimeError, TypeError, OverflowError):  # more weights than 64 bits can count
+        raise FedfewError("E119", "model", f"{what} has more weights than can be counted") from None
+    need, have = 4 * COPIES * weights, machine_memory()
+    if need > have:
+        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB, of which {have / 1e9:,.1f} GB"
+        raise FedfewError("E119", "model", f"{what} are here")
+
+
+def _shown(options: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in options.items()) or "its defaults"
 
 
 def shape_arguments(

@@ -6,6 +6,7 @@ ReLU 0.1, average pool, linear with bias: 1,467,610 parameters for 3 channels an
 
 from typing import Annotated, Literal
 
+from annotated_types import Le
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
@@ -51,7 +52,7 @@ def wrn(
     size: int,
     classes: int,
     *,
-    depth: Annotated[Count, Doc("number of layers: 6n + 4, so 10, 16, 22, 28, …")] = 28,
+    depth: Annotated[Count, Le(1000), Doc("number of layers: 6n + 4, so 10, 16, 22, 28, …")] = 28,
     width: Annotated[Count, Doc("widening factor: the stages have 16, 32 and 64 times as many channels")] = 2,
     norm: Annotated[WrnNorm, Doc("normalisation; a net this deep does not train without one")] = "group",
 ) -> nn.Module:

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ServerState
+from fedfew.runs.reading import Manifest, check
 
 KEPT = 2
 COPY = ".copy"
@@ -84,7 +85,7 @@ class Checkpoints:
         manifests = self._manifests()
         needed = set()
         for path in manifests[:KEPT]:
-            body = open_sealed(path)
+            body = _manifest(path)
             if body is None:
                 return  # something is damaged: delete nothing
             needed |= {body["files"]["state"][0], *(name for name, _ in body["files"]["parts"].values())}
@@ -132,7 +133,7 @@ class Checkpoints:
         self._sweep()
 
     def _open(self, path: Path) -> Checkpoint | str:
-        body = open_sealed(path)
+        body = _manifest(path)
         if body is None:
             return "the manifest is damaged"
         broken: dict[Path, Path] = {}
@@ -140,9 +141,11 @@ class Checkpoints:
             name, hash_ = body["files"]["state"]
             tensors = _read(self.folder / name, hash_)
             parts = {key: self._part(name, hash_, broken) for key, (name, hash_) in body["files"]["parts"].items()}
+            state, memory = _unflatten(body["round"], tensors, parts)
         except (OSError, ValueError) as error:
             return str(error)
-        state, memory = _unflatten(body["round"], tensors, parts)
+        except KeyError as error:
+            return f"{error} is missing in it"
         files = body["files"]
         weights = {int(k): w for k, w in files["weights"].items()}
         return Checkpoint(state.with_(weights=weights, metrics=files["metrics"]), memory, body["facts"], broken=broken)
@@ -153,6 +156,16 @@ class Checkpoints:
         pairs = ((first, second), (second, first))
         broken |= {path: other for path, other in pairs if file_digest(path) != hash_}
         return _read(second if first in broken else first, hash_)["tensor"]
+
+
+def _manifest(path: Path) -> dict[str, Any] | None:
+    """What a manifest says, or None if it is damaged or lacks something that a resume needs."""
+    body = open_sealed(path)
+    try:
+        check(Manifest, body, path)
+    except FedfewError:
+        return None
+    return body
 
 
 def _read(path: Path, expected: str) -> dict[str, Tensor]:

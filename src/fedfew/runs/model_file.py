@@ -21,6 +21,7 @@ from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
 from fedfew.runs.folder import MODEL
+from fedfew.runs.reading import About, check
 
 if TYPE_CHECKING:
     from fedfew.build.parts import Parts
@@ -114,9 +115,11 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             about: dict[str, Any] = json.loads(file.metadata()["fedfew"])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except Exception as error:  # safetensors raises its own type besides the usual ones
         raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+    check(About, about, path)
+    return tensors, about
 
 
 def temperature(network: Network, held_out: LabeledSet) -> float:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedfew.core.errors import FedfewError
@@ -65,6 +66,18 @@ class Environment(Shape):
     command: str = ""
 
 
+class Resumed(Shape):
+    """What computed a run, or a part of it."""
+
+    fingerprint: dict[str, Any]
+
+
+class Started(Resumed):
+    """The environment in a manifest."""
+
+    resumed: list[Resumed] = []
+
+
 class Privacy(Shape):
     """What was done to updates, and the ε it gave; unknown without noise."""
 
@@ -95,6 +108,56 @@ class Summary(Shape):
     bytes_down: float = 0
     seconds: float = 0
     privacy: Privacy | None = None
+
+
+class Seal(Shape):
+    """Up to where a journal is covered by a checkpoint."""
+
+    bytes: Natural
+    sha256: str
+
+
+class Document(Settings):
+    """The config in a manifest."""
+
+    engine: dict[str, Any] = {}
+    fleet: dict[str, Any]
+
+
+class Facts(Shape):
+    """What a manifest says besides the state."""
+
+    document: Document
+    environment: Started
+    partition: str
+    rounds: Seal
+
+
+class Files(Shape):
+    """A checkpoint's files with their hashes, and the numbers that need no file."""
+
+    state: Annotated[list[str], Len(2, 2)]
+    parts: dict[str, Annotated[list[str], Len(2, 2)]]
+    weights: dict[str, float]
+    metrics: dict[str, Any]
+
+
+class Manifest(Shape):
+    """checkpoints/round-N.json."""
+
+    round: Natural
+    files: Files
+    facts: Facts
+
+
+class About(Shape):
+    """What a model file says about its tensors."""
+
+    model: Named
+    classes: list[str]
+    shape: Annotated[list[Natural], Len(3, 3)]
+    mean: list[float]
+    std: list[float]
 
 
 RECORDS = TypeAdapter(list[RoundRecord], config=STRICT)
