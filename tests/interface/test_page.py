@@ -75,7 +75,7 @@ def test_a_run_shows_headline_bounds_charts_and_events(client: httpx.Client, roo
     answer = client.get(address(root, "first"))
     assert answer.status_code == 200
     text = answer.text
-    assert "30.0 %" in text and "15.0 points above server-only" in text  # the mean of 10, 20, 30 against 5
+    assert "30.0 %" in text and "25.0 points above server-only" in text  # after the last round: 30 against 5
     assert "E404 update not finite: psi holds NaN or infinity" in text
     for key in ("accuracy", "loss", "participation", "norms", "traffic", "time"):
         assert f'<figure id="{key}"' in text

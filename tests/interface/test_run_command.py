@@ -84,7 +84,7 @@ def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, caps
 def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "run", config, "--set", "method.name=server-only", "--out", tmp_path / "run")
     assert said.status == 0
-    assert "accuracy, last round" in said.out
+    assert "accuracy after the last round" in said.out
     assert f"run folder: {tmp_path / 'run'}" in said.out
 
 

@@ -192,7 +192,7 @@ class Run:
         return self.final.get("accuracy") or accuracies(self.records)
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
-        """last, mean_last_10 or best_by_validation."""
+        """last (the headline), mean_last_10 or best_by_validation."""
         return self.accuracies[which]
 
     def curve(self) -> list[float]:

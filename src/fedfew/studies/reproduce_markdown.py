@@ -14,7 +14,7 @@ from fedfew.studies.reproduce import TITLES
 from fedfew.studies.reproduce_results import ArmKey, Results
 
 RULE = (
-    "Accuracy is the mean of the last ten rounds on the test images; over seeds, mean ± standard deviation. "
+    "Accuracy is that of the model after the last round, on the test images; over seeds, mean ± standard deviation. "
     "Differences are paired by seed; a standard error is that over seeds (with one seed, that of drawing 2,000 test "
     "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
     "An accuracy agrees with the paper's if it is no further off than two standard errors of both."

@@ -29,7 +29,7 @@ def ls(
                 "seed": run.seed,
                 "rounds": run.done,
                 "of": run.planned,
-                "accuracy": run.accuracy("last"),
+                "accuracy": run.accuracy(),
             }
         except FedfewError as fault:  # a damaged run does not hide the others
             row = {"state": f"unreadable ({fault.code})"}

@@ -60,8 +60,7 @@ def finish(session: Session, json: bool) -> None:
     table.add_column("")
     table.add_column("", justify="right")
     rows = {
-        "accuracy, last round": percent(accuracy["last"]),
-        "accuracy, mean of the last 10": percent(accuracy["mean_last_10"]),
+        "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
         "pseudo-labels: coverage": percent(summary["coverage"]),
         "pseudo-labels: correct": percent(summary["correct"]),
