@@ -7,7 +7,7 @@ import torch
 from fedfew.core.types import Aggregate, Contribution
 
 BLOCK = 1 << 20
-"""Numbers that are looked at together: a rule that sorts them needs some 20 bytes for each."""
+"""Numbers that a rule works on at a time: one that sorts them needs some 20 bytes for each."""
 
 
 def weighted_mean(contributions: Sequence[Contribution], weights: Sequence[float]) -> Aggregate:

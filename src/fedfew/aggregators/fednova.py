@@ -1,4 +1,4 @@
-"""FedNova: clients that took more steps do not pull the average their way.
+"""FedNova: clients that took more steps do not bias the average.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor: Tackling the Objective Inconsistency Problem in Heterogeneous Federated
 Optimization. NeurIPS 2020.
@@ -17,7 +17,7 @@ from fedfew.core.types import Aggregate, Contribution
 
 
 def fednova(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """FedNova (Wang et al. 2020): changes divided by the steps they took, so that much local work does not win."""
+    """FedNova (Wang et al. 2020): changes divided by the steps they took, so that more local work weighs no more."""
     parts = [part for part in contributions if part.steps > 0]
     if not parts:
         return Aggregate(omega.clone(), {})

@@ -1,4 +1,4 @@
-"""Robust aggregators: rules that a few broken or hostile clients cannot carry away.
+"""Robust aggregators: rules that tolerate a few faulty or hostile clients.
 
 D. Yin, Y. Chen, K. Ramchandran, P. Bartlett: Byzantine-Robust Distributed Learning. ICML 2018 (trimmed mean).
 P. Blanchard, E. M. El Mhamdi, R. Guerraoui, J. Stainer: Machine Learning with Adversaries. NeurIPS 2017 (Krum).
@@ -85,7 +85,7 @@ def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
 
 
 def fltrust(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """FLTrust (Cao et al. 2021): a client is trusted as far as it goes the server's way, and goes no further than it.
+    """FLTrust (Cao et al. 2021): a client weighs by its cosine with the server's step, scaled to that length.
 
     t_k = relu cos(ψ_k − ω, σ − ω);   ω + Σ t_k (‖σ − ω‖ / ‖ψ_k − ω‖)(ψ_k − ω) / Σ t_k;   σ where nobody is trusted.
     """

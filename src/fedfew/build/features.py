@@ -1,4 +1,4 @@
-"""Features once: a frozen backbone is run one time for every image, and the result kept in a cache at the site.
+"""Features once: a frozen backbone runs once for every image, and the site caches the result.
 
 The cache holds blocks of features beside the keys of the images they were made of, so it does not matter in which
 order, split or federation an image is seen again; a block is there whole or not at all, and what is damaged is made
@@ -34,7 +34,7 @@ VERSION = 1
 BLOCK, BATCH = 480, 48
 """Images in a file of the cache, and in one pass through the backbone."""
 Report = Callable[[int, int], None]
-"""Called with the images that are done and the number of all."""
+"""Called with the number of images done and the total."""
 
 
 def with_features(
@@ -190,10 +190,10 @@ class _Work:
         with torch.inference_mode():
             for start in range(0, len(keys), BATCH):
                 if self._stop.is_set():
-                    raise InterruptedError("the extraction was given up")
+                    raise InterruptedError("the extraction was cancelled")
                 batch = keys[start : start + BATCH]
                 parts.append(self._batch(batch))
-                self._tell(len(batch))
+                self._report_progress(len(batch))
         return keys, torch.cat(parts)
 
     def _batch(self, keys: list[bytes]) -> Tensor:
@@ -208,7 +208,7 @@ class _Work:
         part = int(np.searchsorted(self._offsets, place, "right")) - 1
         return self._sets[part][place - int(self._offsets[part])]
 
-    def _tell(self, more: int) -> None:
+    def _report_progress(self, more: int) -> None:
         with self._lock:
             self._done += more
             if self._report is not None:

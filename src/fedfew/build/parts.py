@@ -66,7 +66,7 @@ def dataset_of(config: Config) -> Dataset:
 
 
 def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federation:
-    """The data, split and shared out; the images of remote sites are not here."""
+    """The data, split and dealt to clients; the images of remote sites are not here."""
     options, dataset = config.options("dataset"), dataset_of(config)
     if remote_sites:
         offsets = np.zeros(len(remote_sites) + 1, np.int64)

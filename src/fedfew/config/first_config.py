@@ -70,7 +70,7 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         'name = "resnet9"\nwidth = 16                 # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"',
         validation=len(counts["test"]) // 4,
         why_size=f"the images' shorter side is {int(middle)} pixels in the median",
-        why_channels="there is color in the images" if color else "the images are grey",
+        why_channels="the images have color" if color else "the images are grey",
         backbone=backbone,
     )  # fmt: skip
 
@@ -155,7 +155,7 @@ def _from_scratch(choice: Choice, labels: int) -> str:
 
 [method]
 name = "fedfew"            # this project's own; `fedfew methods` lists the others, server-only is the one to beat
-threshold = 0.9            # how sure the vote on an unlabeled image must be to count
+threshold = 0.9            # probability from which a vote on an unlabeled image counts
 warmup = {choice.warmup:<17} # passes over the labeled images before the first round
 
 [aggregator]

@@ -60,7 +60,7 @@ def imported(name: str, place: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             target = getattr(target, part)
     except Exception as error:  # a module of the user's may fail in any way as it is imported
-        raise FedfewError("E111", place, f"{name!r} cannot be imported: {_told(error)}") from error
+        raise FedfewError("E111", place, f"{name!r} cannot be imported: {_import_fault(error)}") from error
     if not callable(target):
         raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
     return typing.cast(Callable[..., Any], target)
@@ -84,7 +84,7 @@ def method_class(factory: Callable[..., Any]) -> Any:
     return factory if inspect.isclass(factory) else typing.get_type_hints(factory)["return"]
 
 
-def _told(error: Exception) -> str:
+def _import_fault(error: Exception) -> str:
     """An import's failure with the line it happened in."""
     if isinstance(error, ImportError | AttributeError):
         return str(error)
@@ -101,7 +101,7 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
     except KeyError:
         return "is a function that does not say what it returns; write -> and the class"
     except Exception as error:  # annotations are the user's code as well
-        return f"cannot be looked into: {type(error).__name__}: {error}"
+        return f"cannot be inspected: {type(error).__name__}: {error}"
     if section == "method" and not (inspect.isclass(kind) and issubclass(kind, Method)):
         return "is not a subclass of Method (from fedfew.extend import Method)"
     if missing := [
@@ -124,4 +124,4 @@ def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
         return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method is given"
     filled = (*PARTS, *OPTIONAL_PARTS) if section == "method" else ()
     unfilled = [name for name in required(parameters[len(given) :]) if name not in filled]
-    return f"needs {', '.join(unfilled)}, which nothing gives it; a setting has a default" if unfilled else ""
+    return f"needs {', '.join(unfilled)}, which nothing sets; a setting needs a default" if unfilled else ""

@@ -54,7 +54,7 @@ def precision(engine: Engine, place: torch.device) -> AbstractContextManager[obj
 
 
 def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The module compiled, tried on a batch so that a missing toolchain is told at once; E117 says what went wrong.
+    """The module compiled, tried on a batch so that a missing toolchain is reported at once (E117).
 
     The whole model must be one graph: where torch would quietly go on without compiling, it raises instead. Sizes are
     symbols, because the number of confident images differs from batch to batch.

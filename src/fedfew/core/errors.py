@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Explanation:
-    """What ``fedfew explain CODE`` says: the short name of the fault, how it comes about, how to get out of it."""
+    """What ``fedfew explain CODE`` says: the short name of the fault, its cause and its remedy."""
 
     title: str
     cause: str
@@ -110,8 +110,8 @@ CODES: dict[str, Explanation] = {
         "Lower model.width or model.depth, or run it on a machine with more memory.",
     ),
     "E121": Explanation(
-        "backbone not here",
-        "The weights of a pretrained backbone, or what says how it wants its images, cannot be found or read.",
+        "backbone not found",
+        "The weights of a pretrained backbone, or its preprocessing, cannot be found or read.",
         "Install or download what the message names, and give its folder as model.source.",
     ),
     "E122": Explanation(
@@ -130,7 +130,7 @@ CODES: dict[str, Explanation] = {
         "Download the model on another machine, copy the folder here and give its path as model.source.",
     ),
     "E201": Explanation(
-        "dataset not here",
+        "dataset not fetched",
         "The dataset has not been fetched to this machine.",
         "Run `fedfew data fetch NAME`, or `fedfew data fetch NAME --from PATH` with a local copy.",
     ),
@@ -155,13 +155,13 @@ CODES: dict[str, Explanation] = {
         "Get the archive from a source you trust.",
     ),
     "E206": Explanation(
-        "no images where they should be",
+        "no images found",
         "The folder is missing, or lacks the layout server/<class>/, clients/<site>/, test/<class>/ with images in it.",
         "Put the images there; `fedfew check FOLDER` shows what is found.",
     ),
     "E207": Explanation(
         "test images among the server's",
-        "The same pixels stand in server/ and in test/, so accuracy would be measured on training images.",
+        "The same image is in server/ and in test/, so accuracy would be measured on training images.",
         "Remove one of each pair (check.csv lists them), or set dataset.allow_overlap = true.",
     ),
     "E208": Explanation(
@@ -170,7 +170,7 @@ CODES: dict[str, Explanation] = {
         "Rename or remove the folder named in the message.",
     ),
     "E209": Explanation(
-        "file is no usable image",
+        "not a usable image",
         "The file is damaged, of a format that is not read, or larger than the limits on bytes, pixels or frames.",
         "It was skipped. Convert it to PNG, JPEG, BMP, WebP or TIFF, make it smaller, or remove it.",
     ),
@@ -197,7 +197,7 @@ CODES: dict[str, Explanation] = {
     "E303": Explanation(
         "newest checkpoint damaged",
         "A file of the newest checkpoint is missing, or its bytes do not match their hash; the one before is used.",
-        "Nothing to do: the lost round is computed again. Look at the disk if it happens twice.",
+        "Nothing to do: the lost round is computed again. Check the disk if it happens twice.",
     ),
     "E304": Explanation(
         "no checkpoint can be used",
@@ -237,10 +237,10 @@ CODES: dict[str, Explanation] = {
     "E311": Explanation(
         "spare checkpoint damaged",
         "The older of the two kept checkpoints is not whole; the newest one is, and the run continues from it.",
-        "Nothing to do: the next round writes a new one. Look at the disk if it happens twice.",
+        "Nothing to do: the next round writes a new one. Check the disk if it happens twice.",
     ),
     "E312": Explanation(
-        "export not like the model",
+        "export differs from the model",
         "The exported file was read back and gave other logits or classes than the model; it was not kept.",
         "Try another --format, or another version of the exporter named in the message.",
     ),
@@ -342,7 +342,7 @@ CODES: dict[str, Explanation] = {
     "E502": Explanation(
         "workers keep dying",
         "Worker processes ended again and again without finishing one client.",
-        "See the workers' last words in the message; lower fleet.workers if memory is short.",
+        "The message has the end of a worker's log; lower fleet.workers if memory is short.",
     ),
     "E503": Explanation(
         "too few sites online",

@@ -1,4 +1,4 @@
-"""The machine's memory; and what a training step lets go of stays with the process, because the next one wants it."""
+"""The machine's memory, and keeping what a training step frees for the next step."""
 
 import ctypes
 import os

@@ -1,6 +1,6 @@
 """Spills a round's replies to disk: up to a limit they stay in memory, the rest goes to a nameless file.
 
-A spilled reply is read when it is looked at, so the server's memory does not grow with the clients of a round.
+A spilled reply is read when it is used, so the server's memory does not grow with the clients of a round.
 """
 
 import os
@@ -52,7 +52,7 @@ class SpilledReply(Mapping[str, Tensor]):
 
 
 class ReplySpill:
-    """Takes the replies of one round; what it has on disk is gone with the last reply that is still referred to."""
+    """Takes the replies of one round; its file is deleted with the last reply that refers to it."""
 
     def __init__(self, limit: int = IN_MEMORY) -> None:
         self._room = limit

@@ -12,7 +12,7 @@ from typing import Any
 from fedfew.core.errors import FedfewError
 
 Warn = Callable[[FedfewError], None]
-"""Told about everything that was found wrong and put right."""
+"""Called with every fault that was found and repaired."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -45,7 +45,7 @@ def append_durably(path: Path, line: bytes) -> None:
 
 
 def drop_temporaries(folder: Path) -> None:
-    """Remove what writes that were cut off have left; only for who holds the folder's lock."""
+    """Remove what interrupted writes have left; only the holder of the folder's lock may."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()

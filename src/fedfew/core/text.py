@@ -1,4 +1,4 @@
-"""Text of others, made safe for a terminal, a journal and a page."""
+"""Text from outside, made safe for a terminal, a journal and a page."""
 
 LONGEST = 200
 """Characters of a reason that are kept."""

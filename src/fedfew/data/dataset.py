@@ -11,7 +11,7 @@ from fedfew.data.shares import Indices
 
 @dataclass(frozen=True, eq=False)
 class SiteImages:
-    """Unlabeled images that already stand at their clients: site k holds ``images[offsets[k]:offsets[k + 1]]``."""
+    """Unlabeled images that belong to sites from the start: site k holds ``images[offsets[k]:offsets[k + 1]]``."""
 
     names: tuple[str, ...]
     images: Tensor

@@ -243,7 +243,7 @@ def _draw(
 
 
 def _even(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """The same number of each class; what a small class lacks and what does not divide goes to others by lot."""
+    """The same number of each class; what a small class lacks and what does not divide goes to others at random."""
     quota = np.zeros_like(stock)
     lot = rng.permutation(len(stock))  # drawn always, so that the draws after this one do not depend on the count
     while left := count - int(quota.sum()):
@@ -257,7 +257,7 @@ def _even(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
 
 
 def _proportional(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """Shares of the classes as in the stock, rounded by largest remainder; ties go by lot."""
+    """Shares of the classes as in the stock, rounded by largest remainder; ties are broken at random."""
     lot = rng.random(len(stock))
     quota, rest = np.divmod(count * stock, max(int(stock.sum()), 1))
     quota[np.lexsort((lot, -rest))[: count - int(quota.sum())]] += 1

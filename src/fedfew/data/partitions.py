@@ -139,7 +139,7 @@ def virtual(
 
 
 def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: Indices | None = None) -> Partition:
-    """A user's images stay together at one client; where there are more users than clients, users share one by lot."""
+    """A user's images stay together at one client; with more users than clients some share one, at random."""
     if users is None:
         what = "the dataset does not say whose image each one is"
         raise FedfewError("E113", "partition.kind", what, "Use another partition, or give the dataset `users`")
@@ -226,7 +226,7 @@ def _weights(clients: int, rng: np.random.Generator, skew: float) -> NDArray[np.
 
 
 def _sizes(images: int, clients: int, rng: np.random.Generator, skew: float, empty: bool) -> Indices:
-    """Client sizes proportional to log-normal weights that sum to the images; ties for the last image go by lot."""
+    """Client sizes proportional to log-normal weights that sum to the images; ties are broken at random."""
     least = 0 if empty else 1
     weights = _weights(clients, rng, skew)
     exact = weights / weights.sum() * (images - least * clients)
@@ -248,7 +248,7 @@ def _fill(owner: Indices, shares: NDArray[np.float64], stock: Indices, rng: np.r
     Each pass either satisfies everyone or uses up a class, so there are at most as many passes as classes and one.
     """
     stock, wanted = stock.copy(), np.empty(len(owner), np.int64)
-    waiting = rng.permutation(len(owner))  # in random order, so that whoever goes without is chosen by lot
+    waiting = rng.permutation(len(owner))  # in random order, so that who goes without is random
     while len(waiting):
         left = shares * (stock > 0)
         left[left.sum(axis=1) <= 0] = stock / stock.sum()

@@ -27,7 +27,7 @@ LabelColumn = Annotated[str, Doc("column with the classes, as numbers or names")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """One part of a table: its name, its rows as (image, label), and the classes' names if the table tells them."""
+    """One part of a table: its name, its rows as (image, label), and the classes' names if the table has them."""
 
     name: str
     pairs: Iterable[tuple[Any, Any]]

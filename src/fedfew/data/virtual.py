@@ -14,7 +14,7 @@ from fedfew.core.streams import numpy_stream
 from fedfew.data.shares import Indices, grouped, starts
 
 DRAW = 2
-"""Counts the ways in which images have been drawn: a run of an earlier one is not gone on with."""
+"""Version of the way images are drawn: a run of an earlier version cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class VirtualPartition:
 
     @property
     def spec(self) -> dict[str, float]:
-        """What tells this partition from others over the same images."""
+        """What distinguishes this partition from others over the same images."""
         return {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
 
     @property

@@ -1,4 +1,4 @@
-"""A site's own account of what its updates have given away: ε over all runs of all servers, in a file of its folder.
+"""A site's own privacy account: the ε of its updates over all runs of all servers, in a file of its folder.
 
 Each update is a Gaussian mechanism of multiplier z/2 (docs/deployment.md); such mechanisms compose to one whose inverse
 squared multiplier is the sum of theirs.

@@ -58,7 +58,7 @@ def _start_server(parts: Parts, plan: ServerPlan, stack: contextlib.ExitStack, l
 
 
 def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[ServerPlan, SuperLink]:
-    """Server and sites on loopback, with TLS and keys as in earnest; ledgers and memories stay in the run's folder."""
+    """Server and sites on loopback, with TLS and keys; ledgers and memories stay in the run's folder."""
     folder = run / "network"
     count = min(parts.config["fleet.sites"], parts.config["clients"])
     names = [f"site{i}" for i in range(count)]

@@ -134,7 +134,7 @@ class Supervisor:
             process.start()
 
     def close(self) -> None:
-        """End all of them, at once and for sure."""
+        """End all of them, together, and wait until they have."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(10.0)

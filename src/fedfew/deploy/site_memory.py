@@ -13,7 +13,7 @@ Memories = dict[int, dict[str, Tensor]]
 
 
 def run_id(folder: Path) -> str:
-    """A name for the run that no other run has, kept in its folder: sites tell their memories apart by it."""
+    """A name for the run that no other run has, kept in its folder: sites file their memories under it."""
     path = folder / "network-id"
     if not path.exists():
         write_atomically(path, secrets.token_hex(8).encode())
@@ -26,7 +26,7 @@ def memory_folder(folder: Path) -> Path:
 
 
 def hand_over(folder: Path, memory: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Give the sites of a trial what another fleet kept for their clients; what they had is of a course left since."""
+    """Give the sites of a trial what another fleet kept for their clients, in place of what they had."""
     for path in memory_folder(folder).glob(f"{run_id(folder)}-*"):
         path.unlink()
     for client, tensors in memory.items():

@@ -152,7 +152,7 @@ class SuperLink:
             raise FedfewError("E508", "flwr", "did not answer within 180 s") from None
         results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         if len(results) != len(commands):
-            raise FedfewError("E508", "flwr", (done.stderr or done.stdout).strip()[-400:] or "ended without a word")
+            raise FedfewError("E508", "flwr", (done.stderr or done.stdout).strip()[-400:] or "ended without output")
         return results
 
     def keys(self) -> dict[str, int]:

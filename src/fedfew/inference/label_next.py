@@ -1,4 +1,4 @@
-"""Which images are most worth labelling next: those the model is torn about, and no two alike.
+"""Which images are most worth labelling next: those the model is least certain of, and no two alike.
 
 Greedy: the first is the most uncertain; each next one has the largest product of uncertainty and distance to the ones
 chosen before, in the space of the model's last features (the weighted k-center of active learning: uncertainty as in
@@ -23,7 +23,7 @@ from fedfew.training.label_shift import tempered
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """One image to label, and what speaks for it."""
+    """One image to label, and why."""
 
     index: int
     uncertainty: float

@@ -17,9 +17,9 @@ from fedfew.runs.run import Run
 from fedfew.training.label_shift import em_prior, tempered
 
 STEPS = 100
-"""EM iterations: more than enough to stand still on a few hundred images."""
+"""EM iterations: more than enough to converge on a few hundred images."""
 CONCENTRATION = 0.3
-"""Strength of the server's mix against the site's, as a share of the site's images: a hold against drift, which costs
+"""Strength of the server's mix against the site's, as a share of the site's images: it limits drift, costs
 little where a site is skewed and saves half of the harm where it is not (benchmarks/adapt_prior.py)."""
 
 
@@ -102,7 +102,7 @@ def predict_files(
 ) -> Predictions:
     """Class probabilities of image files.
 
-    ``calibrate`` makes the probabilities honest by the temperature found on held-out labels; ``adapt_prior`` reads them
+    ``calibrate`` corrects over-confidence by the temperature found on held-out labels; ``adapt_prior`` reads them
     with the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()

@@ -94,7 +94,7 @@ def _note(event: Event, tally: Tally) -> None:
         tally.skipped.append(event.path)
     elif event.kind == "busy":
         tally.busy.append(event.path)
-        err.print(f"[yellow]{name}: another process is working on it, passed over[/]", soft_wrap=True)
+        err.print(f"[yellow]{name}: another process is working on it, skipped[/]", soft_wrap=True)
     elif event.kind == "finished":
         tally.ran.append(event.path)
         err.print(f"[green]done[/] {name}", soft_wrap=True)

@@ -94,7 +94,7 @@ def main() -> NoReturn:
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """A polite request to end is treated like Ctrl-C: stop, and say how to continue."""
+    """SIGTERM is treated like Ctrl-C: stop, and say how to continue."""
     raise KeyboardInterrupt
 
 

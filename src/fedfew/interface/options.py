@@ -23,7 +23,7 @@ Config = Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A pre
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")]
 Finished = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Continue even if torch or the machine has changed since the run began.")
+    bool, typer.Option("--anyway", help="Continue even if torch or the machine has changed since the start.")
 ]
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time, one process each; 0: one run at a time on all cores.")]
 Until = Annotated[

@@ -2,7 +2,7 @@
 
 ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k, trained on the server's labels
 
-No bound of what labels are worth, because averaging costs: that is ``pooled``. Gradients are clipped as the server's.
+Not an upper bound, because averaging costs accuracy: that is ``pooled``. Gradients are clipped as the server's.
 """
 
 from collections.abc import Mapping, Sequence

@@ -7,8 +7,8 @@ Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE T
     server:    q = softmax(mean_k P_k / T)   (entropy reduction, T = 0.1);   ω ← ω − η ∇ CE(q, f(o)), then CE(y, f(x))
 
 An adaptation to labels at the server. Published, clients have labels, keep their own models and distil the broadcast q
-themselves. Here they have none, so they start from the server's model, train themselves on their objective and are
-heard on the open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
+themselves. Here they have none, so they start from the server's model, train themselves on their objective and
+answer on the open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
 unlabeled data at the server; the images asked about travel with the round. What the method is for stays: the upload is
 |open images| · classes numbers, whatever the size of the model.
 """
@@ -106,7 +106,7 @@ class DSFL(Method):
             what = f"method.subset is {self.subset}, but the open set has {len(site.open)} images"
             raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
         if outputs(site.network.layout) != site.classes:
-            what = "ds-fl cannot tell the model's classes: its last matrix must be the layer that gives the logits"
+            what = "ds-fl cannot find the number of classes: its last matrix must be the layer that gives the logits"
             raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends models")
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -158,7 +158,7 @@ class DSFL(Method):
 
 
 def _distribution(reply: Tensor) -> Tensor:
-    """Rows that are probabilities whatever was sent: a client that shouts louder than 1 is not heard better."""
+    """Rows that are probabilities whatever was sent: values above 1 gain a client no weight."""
     rows = reply.clamp(0, 1)
     total = rows.sum(1, keepdim=True)
     return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1])

@@ -1,4 +1,4 @@
-"""fedmoments, our own method for frozen features: clients send class moments, and their differences tell the classes.
+"""fedmoments, our own method for frozen features: clients send class moments, whose differences separate the classes.
 
     survey:    each client sends Σ x and Σ x xᵀ once; the server whitens the features and finds, in the spread of the
                clients' means, the directions in which classes differ and how skewed clients are (α)
@@ -56,7 +56,7 @@ from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
-SKEWED = "most clients have no image of most classes, so a rule that leaves out the unusual leaves the classes out"
+SKEWED = "most clients have no image of most classes, so a rule that leaves out the unusual would leave classes out"
 PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
 """No image adds more than this to the length of a client's sums."""
 
@@ -284,7 +284,7 @@ class FedMoments(Method):
 NEW = 0.25
 """The survey ends when no more than this share of a round's clients had not been heard before."""
 WEAK = 0.5
-"""Between-class share assumed along the first principal direction, where the clients tell nothing."""
+"""Between-class share assumed along the first principal direction, where the clients show none."""
 RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 

@@ -1,10 +1,10 @@
-"""(FL)²: thresholds that fit each client and class, and agreement with a model pushed uphill.
+"""(FL)²: thresholds for each client and class, and agreement with an adversarially perturbed model.
 
 S. Lee, T.-L. V. Le, J. Shin, S.-J. Lee: (FL)²: Overcoming Few Labels in Federated Semi-Supervised Learning. 2024.
 
     client k:  p = f_ω(weak u), once;   τ_k = mean max p,  τ_c = τ_k · p̃_c / max p̃,  p̃ = mean p
                CE(ŷ, f(strong u; w)) on { max p ≥ τ_ŷ } + KL(f(strong u; w) ‖ f(strong u; w + ε)) on { max p ≥ 0.95 }
-               ε: the ASAM step uphill of that subset's cross-entropy; the KL's gradient is taken at w + ε
+               ε: the ASAM ascent step of that subset's cross-entropy; the KL's gradient is taken at w + ε
     server:    as SemiFL (alternate training, server momentum), weights w_k ∝ 1 − τ_k
 """
 
@@ -34,7 +34,7 @@ class FL2(Alternate):
     """(FL)² with its published settings."""
 
     certain: Annotated[Fraction, Doc("probability from which an image serves the sharpness term")] = 0.95
-    rho: Annotated[NonNegative, Doc("ρ: how far uphill the disturbed model is; 0 leaves the term out")] = 0.1
+    rho: Annotated[NonNegative, Doc("ρ: size of the perturbation; 0 leaves the term out")] = 0.1
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
     usual_aggregator: ClassVar[str] = "status"
 

@@ -70,7 +70,7 @@ class Grouping(Method):
         return ServerState(0, omega, omega, extra={"groups": omega[None].clone(), "lot": torch.tensor(0)})
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """w_s, trained from ω while the clients train from their groups' models; and the lot that deals those out."""
+        """w_s, trained from ω while the clients train from their groups' models; and the seed that deals those out."""
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         lot = torch.randint(2**62, (), generator=rng)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": lot} | self.vote.learn(site))

@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates take out of a client's gradient what is its own and put in what is everybody's.
+"""SCAFFOLD: control variates correct each client's gradient for client drift.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. Reddi, S. Stich, A. T. Suresh: SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning. ICML 2020, option II.

@@ -16,7 +16,7 @@ from fedfew.models.backbones import Head, Pretrained
 COPIES = 4
 """The least that training holds of a model: its weights, their gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
-"""What a model may be told about the images."""
+"""What a model may take as arguments about the images."""
 
 
 def build_model(

@@ -53,7 +53,7 @@ class TemporalEnsembling:
     """Temporal ensembling (Laine & Aila 2017): an image's target is the mean of what was said of it before.
 
     The targets stay in the client's memory from round to round. An image seen for the first time has none and only
-    lays the ground for the next visit.
+    starts the mean for the next visit.
     """
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0

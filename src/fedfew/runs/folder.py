@@ -1,4 +1,4 @@
-"""The run folder: the truth about a run; reports, pages and comparisons are derived from it."""
+"""The run folder: the only record of a run; reports, pages and comparisons are derived from it."""
 
 import errno
 import os

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fedfew.build.parts import Parts
 
 PIXELS = 0.1
-"""Means and deviations of pixels in [0, 1] that are nearer than this come from other images, not another way."""
+"""Pixel means and deviations that differ by less than this come from other images, not from another normalisation."""
 SURE, UNSURE = 0.5, 10.0
 """Bounds of T: on a few labels a model may be right every time, which does not prove that it will be."""
 
@@ -36,7 +36,7 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
     federation, backbone = parts.federation, parts.backbone
-    if not backbone:  # one that can be had again by its name and hash is not stored
+    if not backbone:  # a published backbone is found again by its name and hash
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.evaluated)
     about = {

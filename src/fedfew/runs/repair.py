@@ -1,4 +1,4 @@
-"""Before a run goes on: does the checkpoint belong here, will the bits be equal, and is every file as it was left?"""
+"""Before a run continues: does the checkpoint belong here, will the bits be equal, and is every file as it was left?"""
 
 import json
 import tomllib

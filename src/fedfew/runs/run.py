@@ -221,7 +221,7 @@ class Run:
 
     @property
     def seconds_left(self) -> float | None:
-        """What the rounds to come will take if they go on as the last ten did."""
+        """Estimated seconds for the rounds to come, from the last ten."""
         if self.state != "running" or not self.records:
             return None
         last = [sum(r["seconds"].values()) for r in self.records[-10:]]

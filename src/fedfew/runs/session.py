@@ -53,7 +53,7 @@ class Session:
 
     @property
     def saved(self) -> int:
-        """The round that a resume would go on from, as the disk has it."""
+        """The round that a resume would continue from, as the disk has it."""
         return Checkpoints(self.folder.checkpoints).last_round()
 
     def advance(self) -> Generator[RoundRecord]:

@@ -16,7 +16,7 @@ BEYOND = 2.0
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over n values with its 95 % interval by Student's t; what one value alone cannot tell is None."""
+    """A mean over n values with its 95 % interval by Student's t; None where one value is not enough."""
 
     mean: float
     sd: float | None

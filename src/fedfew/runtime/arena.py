@@ -28,7 +28,7 @@ def shared_file() -> int:
     """The descriptor of a new nameless file.
 
     It is plain memory where the system offers that: /dev/shm has 64 MB in many containers, and writing beyond that
-    kills the process without a word.
+    kills the process without a message.
     """
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fedfew")
@@ -42,7 +42,7 @@ def index_bytes(index: Index) -> int:
     for entry in index.values():
         offset, shape, dtype = entry
         if dtype not in _DTYPES or any(not isinstance(d, int) or d < 0 for d in (offset, *shape)):
-            raise ValueError(f"{entry} is no place of a tensor")
+            raise ValueError(f"{entry} does not describe a tensor")
         total += prod(shape) * _DTYPES[dtype].itemsize
     return total
 

@@ -19,7 +19,7 @@ class Channel:
         self.end.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, or None when the other side is gone or talks nonsense."""
+        """The next message, or None when the other side is gone or sends something else."""
         while b"\n" not in self._pending:
             try:
                 part = self.end.recv(1 << 16)

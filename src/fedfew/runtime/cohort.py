@@ -52,7 +52,7 @@ def _zipf(seed: int, clients: int, exponent: float) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=2)
 def _ranks(seed: int, clients: int) -> NDArray[np.float64]:
-    """The rank of each client, from 1: the first is there most often."""
+    """The rank of each client, from 1: the first is available most often."""
     return 1 + numpy_stream(seed, "availability").permutation(clients).astype(np.float64)
 
 

@@ -1,4 +1,4 @@
-"""One exchange with the clients: draw a cohort, send, collect, and let only sound updates through."""
+"""One exchange with the clients: draw a cohort, send, collect, and pass on only valid updates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class Network(Protocol):
 
 
 UNUSED = ("E413", "E414")
-"""Answers that came too late or twice: told in the record, but they say nothing about the round they came in."""
+"""Answers that came too late or twice: listed in the record, but not part of the round they came in."""
 
 
 OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417", "E419")

@@ -89,12 +89,12 @@ def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:
 def _kind_fault(reply: object) -> tuple[str, str] | None:
     """Plain tensors only: whatever else a client's code hands over could fail in the midst of the aggregation."""
     if not isinstance(reply, Mapping) or not all(isinstance(name, str) for name in reply):
-        return "E401", f"is no dict of named tensors but {type(reply).__name__}"
+        return "E401", f"is not a dict of named tensors but {type(reply).__name__}"
     for name, tensor in reply.items():
         if not isinstance(tensor, Tensor):
-            return "E403", f"{name} is no tensor but {type(tensor).__name__}"
+            return "E403", f"{name} is not a tensor but {type(tensor).__name__}"
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.requires_grad:
-            return "E403", f"{name} is no plain tensor of numbers"
+            return "E403", f"{name} is not a plain tensor of numbers"
     return None
 
 

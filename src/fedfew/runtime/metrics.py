@@ -18,13 +18,13 @@ def metric_fault(metrics: object, images: int, classes: int | None) -> tuple[str
     ``images``: how many a client has or claims; ``classes``: how many there are, where that is known.
     """
     if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
-        return "E405", "metrics are no dict of numbers"
+        return "E405", "metrics are not a dict of numbers"
     by_class = [name for name in metrics if name.startswith("class/")]
     if len(metrics) - len(by_class) > MOST_METRICS or (classes is not None and len(by_class) > classes):
         return "E405", f"{len(metrics):,} metrics are too many"
     for name, value in metrics.items():
         if not _NAME.fullmatch(name) or (name in by_class and not _is_class(name, classes)):
-            return "E401", "a metric has a name that is none"
+            return "E401", "a metric has an invalid name"
         if not isinstance(value, float | int) or isinstance(value, bool) or not abs(value) <= LARGEST_METRIC:
             return "E404", f"metric {name} is {str(value)[:40]}"
         if name in _BOUNDS and not 0 <= value <= _BOUNDS[name]:

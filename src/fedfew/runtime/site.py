@@ -63,7 +63,7 @@ class Sites:
         return Wire(self.algorithm, self.transforms)
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
-        """One client's round. Whatever goes wrong in it costs this client's update, not the run."""
+        """One client's round. A failure in it costs this client's update, not the run."""
         rng = stream(self.seed, "client", round, client)
         try:
             index = torch.from_numpy(self.shares.of(client))

@@ -116,7 +116,7 @@ def _rougher(first: ArmResult, second: ArmResult, start: float = 0.5, end: float
 
 
 def fig5(found: Results) -> list[Verdict]:
-    """The best weights, and unrest as α falls."""
+    """The best weights, and instability as α falls."""
     steady, shaky = found[NON_IID, mix_label(MIXES[0])], found[NON_IID, mix_label(MIXES[-1])]
     return [
         _best(found, NON_IID, BEST, "non-IID: α = 0.5, β = 0.3, γ = 0.2 are the best weights"),

@@ -197,7 +197,7 @@ def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
 
 
 def _applicable(plan: Plan, arm: Arm) -> dict[str, Any]:
-    """Of ``--set``, what concerns this arm: a setting of one method only is not pressed upon the others."""
+    """Of ``--set``, what concerns this arm: a setting of one method is not applied to the others."""
     table = apply_overrides(read(arm.preset or plan.preset)[0], {**plan.overrides, **arm.overrides})
     return {path: value for path, value in plan.overrides.items() if _concerns(path, table)}
 

@@ -24,7 +24,7 @@ BUSY = ("E301", "E306")
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run to be had: a name for people and a checked config."""
+    """One run to make: a name for people and a checked config."""
 
     name: str
     config: Config
@@ -129,7 +129,7 @@ def advance(
     """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
 
     With ``until``, every run pauses after that round, to be resumed by a later call: all grow together.
-    A cell that another process works on is passed over, so several processes can share a folder. A run that fails
+    A cell that another process works on is skipped, so several processes can share a folder. A run that fails
     in its rounds is reported and left resumable; the others go on.
     """
     known = index(folder)

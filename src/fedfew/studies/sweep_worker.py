@@ -25,14 +25,14 @@ def main() -> None:
     cell = Cell(job["name"], Config(job["document"]))
     try:
         session = open_cell(
-            cell, Path(job["path"]), lambda fault: _tell("warned", fault), job["fleet"], anyway=job["anyway"],
+            cell, Path(job["path"]), lambda fault: _report("warned", fault), job["fleet"], anyway=job["anyway"],
             command=job["command"],
         )  # fmt: skip
         _say({"kind": "started", "done": session.state.round})
         for record in rounds_until(session, job["until"]):
             _say({"kind": "round", "record": record})
     except FedfewError as fault:
-        _tell("failed", fault)
+        _report("failed", fault)
     else:
         _say({"kind": "finished" if session.state.round >= session.rounds else "paused"})
 
@@ -49,7 +49,7 @@ def _first_line() -> dict[str, Any]:
     return job
 
 
-def _tell(kind: str, fault: FedfewError) -> None:
+def _report(kind: str, fault: FedfewError) -> None:
     _say({"kind": kind, "code": fault.code, "place": fault.place, "what": fault.what, "remedy": fault.remedy})
 
 

@@ -132,7 +132,7 @@ def _coins(count: int, rng: torch.Generator) -> NDArray[np.bool_]:
 
 
 def _moved(images: Tensor, offsets: NDArray[np.int64], mirrored: NDArray[np.bool_] | None) -> Tensor:
-    """Mirror where told, then move down and right: one gather, whose index names each target pixel's source."""
+    """Mirror where asked, then move down and right: one gather, whose index names each target pixel's source."""
     height, width = images.shape[2:]
     down, right = offsets
     rows = (np.arange(height) - down).clip(0, height - 1) * width

@@ -25,7 +25,7 @@ Adjust = Callable[[Tensor], Tensor]
 
 
 def unadjusted(probabilities: Tensor) -> Tensor:
-    """A client that knows nothing of its classes takes the model's word."""
+    """Without its own class mix a client takes the probabilities as they are."""
     return probabilities
 
 

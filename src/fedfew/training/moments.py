@@ -94,7 +94,7 @@ def prior_of(
 ) -> Prior:
     """Empirical Bayes: the spread of the clients' means, scaled by the spread of the labeled images' class means.
 
-    ``weak`` is the between-class share assumed along the first principal direction where the clients tell nothing.
+    ``weak`` is the between-class share assumed along the first principal direction where the clients show none.
     """
     n, clients = survey.images, survey.clients
     eye = torch.eye(width, dtype=torch.float64)

@@ -62,7 +62,7 @@ def rand_augment(
 
     An operation's level is drawn from 0 … M − 1 with M = ``magnitude``; with a pair (low, high) each image draws its
     own M from low … high. So the default is FixMatch's uniform strength, and FedMatch's variant is ``layers=6,
-    magnitude=(2, 5), pool=POOL[1:]``. What has a direction (rotate, brighter or darker) gets it by a coin.
+    magnitude=(2, 5), pool=POOL[1:]``. What has a direction (rotate, brighter or darker) gets it at random.
     """
     low, high = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
     which, level, coin = torch.rand((3, layers, len(images)), generator=rng).numpy()

@@ -1,4 +1,4 @@
-"""Adaptive sharpness: the step uphill that hurts most, measured in units of each weight (ASAM).
+"""Adaptive sharpness: the ascent step that raises the loss most, measured in units of each weight (ASAM).
 
 J. Kwon, J. Kim, H. Park, I. K. Choi: ASAM: Adaptive Sharpness-Aware Minimization. ICML 2021.
 

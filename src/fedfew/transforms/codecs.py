@@ -1,4 +1,4 @@
-"""Codecs: a vector as fewer bytes and back. What is lost on the way is for error feedback to make up for.
+"""Codecs: a vector as fewer bytes and back. Error feedback makes up for what is lost.
 
 float16    each entry in half precision                                                    2 bytes an entry
 int8       round(x/s) with s = max|x|/127 of each block                                    1 byte

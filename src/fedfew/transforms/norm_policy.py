@@ -8,7 +8,7 @@ ICLR 2021 (kept by each client).
     server-data   after each round the running statistics are measured anew on the server's images
     clients       the same on all images, the server's and every client's (SemiFL's static batch norm), in simulation
 
-A client's evaluation at home would use its own normalisation; the server evaluates with its own.
+A client's own evaluation would use its own normalisation; the server evaluates with its own.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Differential privacy at the client: its change is clipped and blurred with Gaussian noise before it leaves.
+"""Differential privacy at the client: its change is clipped, and Gaussian noise added, before it leaves.
 
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018,
 with the noise added by each client itself, so that the server need not be trusted with the clear update.

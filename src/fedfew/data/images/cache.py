@@ -23,12 +23,12 @@ from fedfew.data.images.unreadable import Problem, Unreadable, shown
 VERSION = 1
 """Goes up when the same file would give other pixels."""
 Report = Callable[[int, int], None]
-"""Called with the files read so far and the number of all."""
+"""Called with the number of files read so far and the total."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """What came of a list of files: pixels of those that could be read, which these are, and what is to be said."""
+    """What came of a list of files: pixels of those that could be read, which these are, and remarks."""
 
     images: Tensor
     """uint8 N×C×S×S"""

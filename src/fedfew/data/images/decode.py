@@ -76,7 +76,7 @@ def read_file(path: Path) -> bytes:
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise Unreadable("is no regular file")
+            raise Unreadable("is not a regular file")
         if about.st_size > FILE_CAP:
             raise Unreadable(f"has {about.st_size / 2**20:,.0f} MB, the limit is {FILE_CAP // 2**20}")
         with path.open("rb") as file:
@@ -115,7 +115,7 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
 
 
 def probe(content: bytes) -> tuple[int, int, bool]:
-    """Width, height and whether there is color, as far as the header tells."""
+    """Width, height and whether there is color, from the header."""
     if is_dicom(content):
         grey, _ = decode_dicom(content, DICOM_CAP, FRAME_CAP)
         return grey.shape[1], grey.shape[0], grey.ndim == 3

@@ -27,9 +27,9 @@ class Copy:
     path: str
     of: str
     across: bool
-    """True if one stands in server/ and the other in test/."""
+    """True if one is in server/ and the other in test/."""
     torn: bool
-    """True if the two stand in different classes."""
+    """True if the two are in different classes."""
 
 
 def findings(contents: Contents, batch: int, *, allow_overlap: bool, sites: bool = True) -> list[Finding]:
@@ -83,7 +83,7 @@ def _layout(contents: Contents) -> Iterator[Finding]:
             place = shown(f"{root}/server/{name}")
             yield Finding(FedfewError("E206", place, "has no readable image", "Add one, or remove the folder"), True)
     if not contents.rows("test"):
-        what = "test/ has no readable image, so no accuracy can be told"
+        what = "test/ has no readable image, so accuracy cannot be measured"
         yield Finding(FedfewError("E206", root, what, "Put labeled images into test/<class>/"), False)
     if survey.unused:
         what = f"these folders are not used: {', '.join(map(shown, survey.unused))}"
@@ -109,7 +109,7 @@ def _class_names(contents: Contents) -> Iterator[Finding]:
     known = set(groups["server"])
     for name in groups["test"]:
         if name not in known and len(alike[name.casefold()]) == 1:
-            what = f"the class {shown(name)} stands in test/ but not in server/"
+            what = f"the class {shown(name)} is in test/ but not in server/"
             yield Finding(FedfewError("E208", root, what, "Label some of its images at the server, or remove it"), True)
     tested = {contents.places[i].group for i in contents.rows("test")}
     missing = [name for name in groups["server"] if name not in tested]
@@ -136,7 +136,7 @@ def _copies(contents: Contents, copies: list[Copy], allow_overlap: bool) -> Iter
 
 
 def _images(count: int) -> str:
-    return "1 image stands" if count == 1 else f"{count:,} images stand"
+    return "1 image is" if count == 1 else f"{count:,} images are"
 
 
 def _files(contents: Contents) -> Iterator[Finding]:
@@ -150,6 +150,8 @@ def _sites(contents: Contents, batch: int) -> Iterator[Finding]:
     sizes = Counter(contents.places[i].group for i in contents.rows("clients"))
     small = [name for name in contents.survey.groups["clients"] if sizes[name] < batch]
     if small:
-        told = ", ".join(f"{shown(name)} ({sizes[name]})" for name in small[:5]) + (", …" if len(small) > 5 else "")
-        what = f"{len(small)} of the sites have fewer images than a batch of {batch}: {told}"
+        shown_sites = ", ".join(f"{shown(name)} ({sizes[name]})" for name in small[:5]) + (
+            ", …" if len(small) > 5 else ""
+        )
+        what = f"{len(small)} of the sites have fewer images than a batch of {batch}: {shown_sites}"
         yield Finding(FedfewError("E211", shown(contents.survey.root), what), False)

@@ -35,7 +35,7 @@ class Survey:
     groups: dict[str, tuple[str, ...]]
     """Part → its classes or sites, empty ones included."""
     strays: list[Problem]
-    """Files that stand in no class or site, and folders that cannot be read."""
+    """Files that are in no class or site, and folders that cannot be read."""
     unused: list[str]
     """Folders beside server/, clients/ and test/."""
 
@@ -82,7 +82,7 @@ def look_through(path: str | Path) -> Survey:
         folders, files = _entries(root / part) if (root / part).is_dir() else ([], [])
         groups[part] = tuple(folders)
         owner = "site" if part == "clients" else "class"
-        strays += [Problem(shown(f"{part}/{name}"), f"stands in no {owner} folder") for name in files]
+        strays += [Problem(shown(f"{part}/{name}"), f"is in no {owner} folder") for name in files]
         for group in folders:
             places += [Place(name, part, group) for name in walk(root, f"{part}/{group}", strays)]
     unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]

@@ -29,7 +29,7 @@ def folder(
     size: Size = 64,
     channels: Channels = 3,
     flips: Flips = True,
-    allow_overlap: Annotated[bool, Doc("whether images may stand both in server/ and in test/")] = False,
+    allow_overlap: Annotated[bool, Doc("whether images may be both in server/ and in test/")] = False,
 ) -> Dataset:
     """Own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
     contents = read_folder(path, size, channels)

@@ -1,4 +1,4 @@
-"""The fault of a single file: it costs that file and is told, but never ends the work on the others."""
+"""The fault of a single file: it is reported, and the other files are still read."""
 
 import os
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ class Unreadable(Exception):  # noqa: N818 - it is not an error of the run
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be said of one file: why it was skipped, or what of it was not used."""
+    """A remark on one file: why it was skipped, or what of it was not used."""
 
     path: str
     reason: str

@@ -1,1 +1,1 @@
-"""The way of a message through Flower: frames, records, apps, the fleet, the warm site."""
+"""The path of a message through Flower: frames, records, apps, the fleet, the warm site."""

@@ -23,7 +23,7 @@ from fedfew.deploy.flower.heads import ContentError, head_limit, parse_head
 from fedfew.deploy.flower.tensors import pack
 
 NO_LIMIT = 3600.0
-"""Seconds a round lasts at most where fleet.timeout is 0: a network needs some end."""
+"""Seconds a round lasts at most where fleet.timeout is 0: a network needs a limit."""
 _GRACE = 60.0
 _POLL = 0.2
 _FAULTS = {
@@ -133,7 +133,7 @@ class FlowerFleet:
         }
 
     def _ask_numbers(self, nodes: list[str]) -> None:
-        """Ask nodes that are new for their site's number; the answers come in by and by."""
+        """Ask nodes that are new for their site's number; the answers arrive later."""
         new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
         messages = [self._address(node, {"kind": "hello"}, {}, 120.0, "hello") for node in new]
         try:
@@ -221,7 +221,7 @@ class FlowerFleet:
                 ids[id_] = message
             else:
                 del open_[message.site]
-                yield from (Missing(k, "E416", "Flower did not take the message") for k in message.clients)
+                yield from (Missing(k, "E416", "Flower did not accept the message") for k in message.clients)
 
     @staticmethod
     def _address(node: str, head: dict[str, Any], places: dict[str, str], ttl: float, group: str) -> dict[str, Any]:
@@ -270,7 +270,7 @@ class FlowerFleet:
         self._traffic["up"] += sum(len(part) for part in mine.values())
         yield from read_answers(self._description["run"], round, message.clients, reply["head"], mine, self._limit)
 
-    # --- the rest of the seam ---
+    # --- the rest of the Fleet protocol ---
 
     def traffic(self) -> dict[str, int]:
         """What really travelled in the last round, in bytes of tensors."""
@@ -290,7 +290,7 @@ class FlowerFleet:
             self._hand_over(memory)
         elif memory:
             what = "the clients of this run keep tensors in its checkpoints, which cannot be handed to real sites"
-            raise FedfewError("E113", "fleet.kind", what, "Go on with fleet.kind = 'pool'")
+            raise FedfewError("E113", "fleet.kind", what, "Continue with fleet.kind = 'pool'")
 
     def close(self) -> None:
         """End the Flower run and whatever was started for it."""

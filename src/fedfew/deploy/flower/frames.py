@@ -1,6 +1,6 @@
 """Frames on a Unix socket between Flower's short-lived processes and our warm ones: a JSON head and raw parts.
 
-Imported by the ClientApp and the ServerApp, which are started anew again and again: standard library only.
+Imported by the ClientApp and the ServerApp, which Flower starts again and again: standard library only.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 The SuperLink's port also takes calls that submit runs, which is code execution; so it listens on loopback only. A
 request must carry the signature of a site's key before any of its body is read, and everything before that has tight
-limits: who has no key can hold nothing here for longer than a few seconds.
+limits: a peer without a key holds no resource for longer than a few seconds.
 """
 
 import argparse
@@ -55,11 +55,11 @@ CALLS = (
 )
 _PUSH_OBJECT, _PUSH_MESSAGES = b"/v1/fleet/push-object", b"/v1/fleet/push-messages"
 _UNKNOWN = json.dumps({"code": 2004, "detail": "This network does not know the key, or the clocks differ."}).encode()
-"""For who has no key. As Flower's error, with status 400: after a 401 a SuperNode ends without saying why."""
+"""For requests without a known key. Flower's error, with status 400: after a 401 a SuperNode ends without a reason."""
 
 
 class _EndError(Exception):
-    """The connection cannot go on: the other side is gone, too slow, or talks nonsense."""
+    """The connection must end: the other side is gone, too slow, or does not speak HTTP."""
 
 
 class Front:
@@ -94,7 +94,7 @@ class Front:
             slot.abort = writer.transport.abort
             await _Exchange(self, reader, writer, slot).serve()
         except (OSError, TimeoutError, ssl.SSLError, _EndError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # nothing is owed to who breaks off
+            pass  # the other side has hung up
         finally:
             self._slots.free(slot)
             writer.transport.abort()

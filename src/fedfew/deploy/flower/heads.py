@@ -41,15 +41,15 @@ def head_limit(clients: int) -> int:
 def parse_head(text: object, most: int) -> dict[str, Any]:
     """The table that a head's text means; ContentError for anything else."""
     if not isinstance(text, str):
-        raise ContentError("E401", "its head is no text")
+        raise ContentError("E401", "its head is not text")
     if len(text) > most:
         raise ContentError("E405", f"its head has {len(text):,} characters, the limit is {most:,}")
     try:
         head = json.loads(text)
     except (ValueError, RecursionError):
-        raise ContentError("E401", "its head is no JSON") from None
+        raise ContentError("E401", "its head is not JSON") from None
     if not isinstance(head, dict):
-        raise ContentError("E401", "its head is no table")
+        raise ContentError("E401", "its head is not a table")
     return head
 
 

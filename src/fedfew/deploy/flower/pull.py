@@ -1,4 +1,4 @@
-"""Pulls replies from the SuperLink within a budget: every object is counted, and looked at before Flower unfolds it.
+"""Pulls replies from the SuperLink within a budget: every object is counted, and inspected before Flower unpacks it.
 
 Flower's own ``Grid.pull_messages`` takes whatever a site has sent, all at once: a gigabyte, or a chunk that an index
 repeats a million times. Here a reply over its limit is given up while it is being fetched.
@@ -96,7 +96,7 @@ class ReplyPuller:
             check_contents(contents, limit, head)
             message = inflate_object_from_contents(one.id, contents)
             if not isinstance(message, Message):
-                raise ContentError("E401", "it is no message")
+                raise ContentError("E401", "it is not a message")
             failed = message.has_error()
             done = Pulled(one.to, error=int(message.error.code)) if failed else Pulled(one.to, message.content)
         except _NotYetError:
@@ -157,4 +157,4 @@ def check_contents(contents: Mapping[str, bytes], limit: int, head: int) -> None
     if described > _DESCRIPTION:
         raise ContentError("E405", f"its description has {described:,} bytes")
     if unfolded > limit + _DESCRIPTION:
-        raise ContentError("E405", f"it unfolds to {unfolded:,} bytes, the limit is {limit:,}")
+        raise ContentError("E405", f"it unpacks to {unfolded:,} bytes, the limit is {limit:,}")

@@ -60,13 +60,13 @@ def from_content(content: RecordDict, limit: int, most_head: int) -> tuple[str, 
     if not isinstance(text, str) or not isinstance(small, bytes):
         raise ContentError("E401", "its head has fields of another type")
     if not _all_are(str, names) or not _all_are(int, sizes) or len(names) != len(sizes):
-        raise ContentError("E401", "its index of small parts is none")
+        raise ContentError("E401", "its index of small parts is invalid")
     large = {name: array.data for name, array in arrays.items()}
     every = [*names, *large]
     if len(every) > MOST_PARTS or len(set(every)) != len(every) or any(len(n) > LONGEST_NAME for n in every):
-        raise ContentError("E401", "its parts have no proper names")
+        raise ContentError("E401", "its parts have invalid names")
     if not all(isinstance(data, bytes) for data in large.values()):
-        raise ContentError("E401", "its parts are no bytes")
+        raise ContentError("E401", "its parts are not bytes")
     if len(text) > most_head:
         raise ContentError("E405", f"its head has {len(text):,} characters, the limit is {most_head:,}")
     if any(size < 0 for size in sizes) or sum(sizes) != len(small):

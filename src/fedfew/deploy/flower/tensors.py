@@ -47,7 +47,7 @@ def raw(tensor: Tensor) -> memoryview:
 def unpack(index: object, parts: Parts, limit: int = LIMIT) -> dict[str, Tensor]:
     """The tensors of an index, copied; ContentError where index and parts do not agree or take more than ``limit``."""
     if not isinstance(index, dict) or len(index) > MOST_TENSORS:
-        raise ContentError("E402", f"the index is no table of at most {MOST_TENSORS} tensors")
+        raise ContentError("E402", f"the index is not a table of at most {MOST_TENSORS} tensors")
     plan, total = list[tuple[str, torch.dtype, tuple[int, ...], bytes | memoryview]](), 0
     for name, entry in index.items():
         dtype, sizes, content = _claim(name, entry, parts)
@@ -61,12 +61,12 @@ def unpack(index: object, parts: Parts, limit: int = LIMIT) -> dict[str, Tensor]
 def _claim(name: object, entry: object, parts: Parts) -> tuple[torch.dtype, tuple[int, ...], bytes | memoryview]:
     """What an entry of the index says, if it is true of its part."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        raise ContentError("E402", "a tensor's name is none, or too long")
+        raise ContentError("E402", "a tensor's name is not text, or too long")
     if not isinstance(entry, list) or len(entry) != 3:
         raise ContentError("E402", f"{name} has no entry of part, shape and type")
     part, shape, kind = entry
     if not isinstance(part, str) or part not in parts or not isinstance(kind, str) or kind not in DTYPES:
-        raise ContentError("E402", f"{name} names a part or a type that there is not")
+        raise ContentError("E402", f"{name} names a part or a type that does not exist")
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
         raise ContentError("E402", f"{name} has no shape")
     if not all(type(d) is int and 0 <= d < _LONGEST for d in shape):

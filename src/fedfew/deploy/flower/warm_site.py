@@ -37,7 +37,7 @@ class Ready:
 
     sites: Sites
     serves: Callable[[int], bool]
-    """Whether a client lives here."""
+    """Whether this site serves a client."""
     noise: float = 0.0
     """z of the noise on each update; 0 where none is added."""
 
@@ -62,7 +62,7 @@ class WarmSite:
     memory: Path | None = None
     """Where clients' memories are kept; None: in ``state``."""
     budget: PrivacyBudget | None = None
-    """What a real site may give away; a trial has none."""
+    """The privacy budget of a real site; a trial has none."""
     _ready: tuple[str, Ready] | None = None
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
@@ -126,7 +126,7 @@ class WarmSite:
         return answers, parts_up
 
     def _reported(self, metrics: dict[str, float]) -> dict[str, float]:
-        """A real site does not report how its pseudo-labels fall to the classes."""
+        """A real site does not report how many pseudo-labels each class has."""
         if not self.secret:
             return metrics
         return {name: value for name, value in metrics.items() if name != "right" and not name.startswith("class/")}
@@ -152,7 +152,7 @@ class WarmSite:
 
 
 def _code(fault: FedfewError) -> str:
-    """What leaves the site of a fault: a code of the list, and no word of its text."""
+    """What leaves the site after a fault: a code of the list, and none of its text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
     if fault.code == "E417" and f"E417.{fault.place}" in MEANINGS:
@@ -165,7 +165,7 @@ def _code(fault: FedfewError) -> str:
 def _name(run: object) -> str:
     """A run's name as part of a file's name."""
     if not isinstance(run, str) or not (run.isascii() and run.isalnum()) or len(run) > 64:
-        raise FedfewError("E419", "run", "has no proper name")
+        raise FedfewError("E419", "run", "has an invalid name")
     return run
 
 
@@ -191,7 +191,7 @@ class Memory:
         return {}
 
     def write(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the memory after ``round``; what had been written for later rounds belongs to a course not taken."""
+        """Keep the memory after ``round``; what was written for later rounds belongs to rounds that were undone."""
         for written, path in self._files():
             if written >= round:
                 path.unlink()
@@ -206,7 +206,7 @@ class Memory:
 
 
 def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
-    """Answer one connection after the other; one that breaks off or sends nonsense costs only itself."""
+    """Answer one connection after the other; one that breaks or is malformed does not disturb the others."""
     ledger = Ledger(site.state / "ledger.jsonl")
     while True:
         end, _ = listener.accept()
@@ -219,7 +219,7 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
                     reply, content = {"code": _code(fault)}, {}
-                except Exception:  # a message of another making, or a fault of ours: the reason stays here
+                except Exception:  # a malformed message, or a fault of ours: the reason stays here
                     _log.exception("a message could not be answered")
                     reply, content = {"code": "E408"}, {}
                 frame = encode(reply, content)

@@ -20,7 +20,7 @@ class Series:
     style: Literal["line", "dashed", "points"] = "line"
     spread: Sequence[float | None] = ()
     notes: Sequence[str] = ()
-    """What a person learns who points at a point, one text for each."""
+    """The text shown at each point."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Lines:
     unit: Unit = "number"
     levels: Sequence[Level] = ()
     about: str = ""
-    """The chart in a sentence, for those who do not see it."""
+    """The chart in a sentence, for screen readers."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ Curve = Literal["accuracy", "validation", "loss", "coverage", "correct"]
 
 
 def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
-    """Everything there is to draw about a run; ``others`` are laid over its accuracy and loss."""
+    """All charts of a run; ``others`` are laid over its accuracy and loss."""
     figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
     records = run.records
     if any(r["coverage"] is not None for r in records):

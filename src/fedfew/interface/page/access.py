@@ -1,4 +1,4 @@
-"""Who may come in: only reading, only under the page's own name, with the token where strangers could reach it."""
+"""Access to the page: read-only, only under its own name, with a token where others could reach it."""
 
 import hmac
 import ipaddress
@@ -74,9 +74,9 @@ class AccessMiddleware:
         if not self._known_host(headers.getlist("host")):
             return PlainTextResponse("This page answers only under its own address.\n", 421)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("This page can only be read.\n", 405, {"allow": "GET, HEAD"})
+            return PlainTextResponse("This page is read-only.\n", 405, {"allow": "GET, HEAD"})
         if not scope["query_string"].isascii():
-            return PlainTextResponse("The address holds bytes that no address may hold.\n", 400)
+            return PlainTextResponse("The address has invalid bytes.\n", 400)
         return self._ask_token(scope, headers) if self.token else None
 
     def _known_host(self, given: Iterable[str]) -> bool:

@@ -156,7 +156,7 @@ def _run(library: Library, request: Request) -> tuple[str, Run]:
     key = request.path_params["key"]
     found = library.get(key)
     if found is None:
-        raise FedfewError("E302", "this address", "names no run that is here now")
+        raise FedfewError("E302", "this address", "names a run that is not here")
     if fault := found if isinstance(found, FedfewError) else found.fault:
         raise fault
     assert isinstance(found, Run)
@@ -164,7 +164,7 @@ def _run(library: Library, request: Request) -> tuple[str, Run]:
 
 
 def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Run]:
-    """The runs that the query names; what is unknown there is passed over."""
+    """The runs that the query names; unknown ones are skipped."""
     keys = dict.fromkeys(request.query_params.getlist(name)[: MOST_OVERLAID * 4])
     found, _ = library.some([key for key in keys if key != but], whole=True)
     return dict(list(found.items())[:MOST_OVERLAID])

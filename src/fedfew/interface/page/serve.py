@@ -44,11 +44,11 @@ def make_server(root: Path, names: frozenset[str], token: str = "") -> uvicorn.S
     return server
 
 
-def serve(root: Path, host: str, port: int | None, tell: Callable[[str], None]) -> None:
-    """Serve the runs below ``root`` until interrupted; ``tell`` is given the address to open."""
+def serve(root: Path, host: str, port: int | None, announce: Callable[[str], None]) -> None:
+    """Serve the runs below ``root`` until interrupted; ``announce`` is given the address to open."""
     token = "" if is_loopback(host) else secrets.token_urlsafe(24)
     with listen(host, port) as sock:
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{sock.getsockname()[1]}/"
-        tell(address + (f"?token={token}" if token else ""))
+        announce(address + (f"?token={token}" if token else ""))
         make_server(root, own_names(host), token).run(sockets=[sock])

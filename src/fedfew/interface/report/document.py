@@ -1,4 +1,4 @@
-"""The report: one HTML file about a run or a folder of runs, that needs no network and fits into a mail."""
+"""The report: one HTML file about a run or a folder of runs, that needs no network and fits into an e-mail."""
 
 import base64
 from collections.abc import Callable, Iterable, Sequence

@@ -43,7 +43,7 @@ def timm_model(
         model = timm.create_model(source, pretrained=True, num_classes=0)
     except Exception as error:  # the download goes through several packages with errors of their own
         words = " ".join(str(error).split())[:240]
-        raise FedfewError("E124", PLACE, f"the weights of {source} are not to be had: {words}") from error
+        raise FedfewError("E124", PLACE, f"the weights of {source} cannot be downloaded: {words}") from error
     known = timm.data.resolve_model_data_config(model)
     preprocess = Preprocess(size, tuple(known["mean"]), tuple(known["std"]), known.get("interpolation", "bicubic"))
     backbone = Backbone(f"timm {source}", model, preprocess, last_block(n for n, _ in model.named_parameters()))

@@ -122,7 +122,7 @@ def _fault(source: str, error: Exception) -> FedfewError:
         return FedfewError("E122", PLACE, f"{source} brings code of its own, which is never run: {words}")
     if not folder.is_dir():
         if "connect" in words or "offline" in words or "cached" in words:
-            return FedfewError("E124", PLACE, f"{source} is neither a folder nor to be had from the hub: {words}")
+            return FedfewError("E124", PLACE, f"{source} is neither a folder nor available from the hub: {words}")
         return FedfewError("E121", PLACE, f"{source} cannot be loaded: {words}")
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         what = f"{source} has pickled weights only, and a pickle can hold code"
@@ -139,7 +139,7 @@ def _preprocess(source: str, size: int) -> Preprocess:
             path = cached_file(source, "preprocessor_config.json")
         known: dict[str, Any] = json.loads(Path(str(path)).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        what = f"{source} has no readable preprocessor_config.json, so nobody knows how it wants its images"
+        what = f"{source} has no readable preprocessor_config.json, so its preprocessing is unknown"
         raise FedfewError("E121", PLACE, what, "Save the model's image processor into the same folder") from error
     normalise = known.get("do_normalize", True)
     mean, std = (known.get(key) if normalise else None for key in ("image_mean", "image_std"))
