@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fedfew.data.partitions import partition
     from fedfew.methods.fedmix import mix
     from fedfew.runs.experiment import Experiment, predict
+    from fedfew.runs.model_file import load_model
     from fedfew.runs.run import Run
     from fedfew.training.vote import vote
 
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 _HOME = {
     "Experiment": "fedfew.runs.experiment",
     "Run": "fedfew.runs.run",
+    "load_model": "fedfew.runs.model_file",
     "predict": "fedfew.runs.experiment",
     "fedfreq_weights": "fedfew.aggregators.weighted",
     "mix": "fedfew.methods.fedmix",
@@ -33,6 +35,7 @@ __all__ = [
     "FedfewError",
     "Run",
     "fedfreq_weights",
+    "load_model",
     "mix",
     "partition",
     "plots",

@@ -49,7 +49,7 @@ def test_onnx_runs_elsewhere(tmp_path: Path, capsys: pytest.CaptureFixture[str],
         [found] = session.run(None, {"images": part.numpy()})
         np.testing.assert_allclose(found, expected[: len(part)], atol=1e-5)
     check_metadata(json.loads(session.get_modelmeta().custom_metadata_map["fedfew"]))
-    assert [file.name for file in tmp_path.iterdir()] == ["m.onnx"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["MODEL_CARD.md", "m.onnx"]
 
 
 def test_torch_export_needs_no_fedfew(tmp_path: Path, capsys: pytest.CaptureFixture[str], digits: Any) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,17 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
+from fedfew.core.storage import write_atomically
+from fedfew.inference import huggingface
 from fedfew.inference.agreement import Agreement, Predict, agreement
+from fedfew.inference.model_card import model_card, write_card
 from fedfew.models.winograd import plain
 from fedfew.runs.model_file import read_model
 from fedfew.runs.run import Run
 
 SUFFIX = {"safetensors": "safetensors", "onnx": "onnx", "torch-export": "pt2"}
+HUGGINGFACE = "huggingface"
+FORMATS = (*SUFFIX, HUGGINGFACE)
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Exported:
     path: Path
     format: str
     agreement: Agreement
+    card: Path | None = None
 
 
 class FromPixels(nn.Module):
@@ -59,12 +65,32 @@ class FromPixels(nn.Module):
         return torch.softmax(self.module(images.float() * self.scale + self.shift), 1)
 
 
-def export_model(run: Run, format: str, target: Path | None = None) -> Exported:
-    """Write the model of a run, read it back, compare, and only then put the file in its place."""
-    if format not in SUFFIX:
-        raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(SUFFIX)}")
-    path = target or run.path / "export" / f"model.{SUFFIX[format]}"
-    return export_network(run.network(), described(run.about_model()), format, path)
+def export_model(run: Run, format: str, target: Path | None = None, beside: float | None = None) -> Exported:
+    """Write the model of a run, read it back, compare, and only then put the file in its place, with its card.
+
+    ``beside`` is the accuracy of server-only training for the card. The format huggingface makes a folder.
+    """
+    if format not in FORMATS:
+        raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(FORMATS)}")
+    network, about = run.network(), described(run.about_model())
+    if format == HUGGINGFACE:
+        return _huggingface(run, network, about, target or run.path / "export" / HUGGINGFACE, beside)
+    done = export_network(network, about, format, target or run.path / "export" / f"model.{SUFFIX[format]}")
+    return replace(done, card=write_card(run, about, done.path, beside))
+
+
+def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path, beside: float | None) -> Exported:
+    """model.safetensors, config.json, preprocessor_config.json, and the card as README.md."""
+    done = export_network(network, about, "safetensors", folder / "model.safetensors")
+    card = folder / "README.md"
+    texts = {
+        "config.json": json.dumps(huggingface.config(about), indent=2, ensure_ascii=False) + "\n",
+        "preprocessor_config.json": json.dumps(huggingface.preprocessor(about), indent=2) + "\n",
+        card.name: huggingface.readme(model_card(run, about, done.path, beside), about),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return Exported(folder, HUGGINGFACE, done.agreement, card)
 
 
 def export_network(network: Network, about: dict[str, Any], format: str, path: Path) -> Exported:

@@ -54,6 +54,15 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     return content
 
 
+def load_model(path: str | Path) -> tuple[Network, dict[str, Any]]:
+    """A network and what is known about it, from a run folder, a model file or an export for Hugging Face."""
+    place = Path(path)
+    file = place / MODEL if place.is_dir() else place
+    if not file.is_file():
+        raise FedfewError("E302", str(path), "holds no model" if place.is_dir() else "does not exist")
+    return read_model(file)
+
+
 def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
     """The network, ready to predict, and what is known about it."""
     tensors, about = read_weights(path)

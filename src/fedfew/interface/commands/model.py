@@ -17,7 +17,9 @@ from fedfew.interface.console import err, percent, print_json, size, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.options import Finished, Json
 from fedfew.interface.reading import counting
+from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import Pairing
 
 SHOWN = 40
 """Rows of the table for people; --csv and --json print all."""
@@ -123,18 +125,31 @@ def label_next(
 
 def export(
     run: Finished,
-    format: Annotated[str, typer.Option("--format", help="safetensors, onnx or torch-export.")] = "safetensors",
+    format: Annotated[
+        str, typer.Option("--format", help="safetensors, onnx, torch-export or huggingface (a folder).")
+    ] = "safetensors",
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Default: RUN/export/model.safetensors, .onnx or .pt2.")
+        Path | None,
+        typer.Option("--out", metavar="PATH", help="Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Export a model: images in, probabilities out, with its preprocessing and class names; compared with torch."""
-    done = export_model(Run.open(run), format, out)
-    length = done.path.stat().st_size
+    """Export a model with its preprocessing, class names and a model card; compared with torch before it counts."""
+    trained = Run.open(run)
+    done = export_model(trained, format, out, _server_only(trained))
+    length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
     if json:
         found = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
-        print_json({"path": str(done.path), "format": done.format, "bytes": length} | found)
+        print_json({"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)} | found)
         return
     err.print(f"compared with the model in torch: {done.agreement}")
     console.print(f"{done.path} ({size(length)})", markup=False, soft_wrap=True)
+    console.print(f"model card: {done.card}", markup=False, soft_wrap=True)
+
+
+def _server_only(run: Run) -> float | None:
+    """What the labels alone reach, if a finished run of them lies beside this one."""
+    own = run.path.resolve()
+    beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
+    bound = Pairing(other for other in beside if other.finished).of(run)
+    return bound.accuracy() if run.method != bound.name else None
