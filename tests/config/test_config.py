@@ -307,3 +307,16 @@ def test_an_integer_of_absurd_size_is_refused_by_name(tmp_path: Path, text: str)
 
 def test_the_largest_integer_of_toml_is_read() -> None:
     assert parse_set(f"seed={2**63 - 1}") == ("seed", 2**63 - 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "chosen"),
+    [
+        ({}, "fedmoments"),
+        ({"model.train": "last"}, "fedfew"),  # features change: there are no class moments to keep
+        ({"method.steps": 10}, "fedfew"),  # its own settings are its own method
+        ({"model.name": "resnet9"}, "fedfew"),
+    ],
+)
+def test_fedfew_on_a_frozen_backbone_is_fedmoments(overrides: dict[str, Any], chosen: str) -> None:
+    assert load("few-labels", {"method.name": "fedfew"} | overrides)["method.name"] == chosen

@@ -255,6 +255,7 @@ def check(table: Table, place: str = "config") -> Config:
     document = _section("", general, "", place, faults, known_top)
     if isinstance(dataset := table.get("dataset"), dict) and brings_sites(dataset.get("name")):
         table = _with_sites(table, place, faults)
+    table = _on_features(table)
     for section in SECTIONS:
         given = table.get(section, {})
         if section == "engine" and isinstance(given, dict) and "stack" in given:  # a setting of earlier versions
@@ -268,6 +269,17 @@ def check(table: Table, place: str = "config") -> Config:
     if faults:
         raise ConfigErrors(faults)
     return Config(document)
+
+
+def _on_features(table: Table) -> Table:
+    """A method named without settings leaves features of a frozen backbone to the one it says is made for them."""
+    match table:
+        case {"method": {"name": str(method), **given}, "model": {"name": str(model), **options}} if not given:
+            known = settings_for("model", model) if _is_known("model", model) else {}
+            frozen = "train" in known and options.get("train", known["train"].default) == "head"
+            if frozen and method in METHODS and (better := method_class(METHODS[method]).on_features):
+                return table | {"method": {"name": better}}
+    return table
 
 
 def brings_sites(name: Any) -> bool:

@@ -250,6 +250,8 @@ class Method:
     """True for a bound that trains on all clients' images and true labels at the server: in simulation only."""
     usual_aggregator: ClassVar[str] = "fedavg"
     """The aggregator it was published with, used where the config names none."""
+    on_features: ClassVar[str] = ""
+    """The method that a config without settings of this one means where a frozen backbone gives features."""
     transforms: ClassVar[tuple["Transform", ...]] = ()
     """What the method itself does to its messages, such as FedBN's normalisation layers that stay at the client."""
 

@@ -13,7 +13,8 @@ SemiFL (labels once with the global model, server last). Many small local steps 
 the same labels are worth several times as much. ``steps = 0`` leaves π_k = π_server, right for clients that are
 alike. With very skewed clients the class mix enters twice: it makes the labels better, and in the loss it takes away
 what a client with two classes would otherwise learn first, that there are no others (A. K. Menon et al. 2021, logit
-adjustment); a mean over rounds makes up for what differs from cohort to cohort.
+adjustment); a mean over rounds makes up for what differs from cohort to cohort. On a frozen backbone a config that
+names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,6 +69,7 @@ class FedFew(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     usual_aggregator: ClassVar[str] = "fedfreq"
+    on_features: ClassVar[str] = "fedmoments"
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
         """A temperature of 0 is found on validation images; the client's class mix has its own settings here."""
