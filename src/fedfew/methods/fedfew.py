@@ -19,7 +19,7 @@ names ``fedfew`` and none of its settings gets ``fedmoments``, which is far bett
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -65,6 +65,9 @@ class FedFew(Method):
     concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
     correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
     average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
+    teacher: Annotated[
+        Literal["current", "start"], Doc("the model that labels: each round's, or always the one before the first round")
+    ] = "current"
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
@@ -88,12 +91,17 @@ class FedFew(Method):
         if state.unheard:
             alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
             sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
-        return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()})
+        extra = state.extra | {"prior": counts / counts.sum()}
+        if self.teacher == "start":
+            extra = {"teacher": sigma} | extra
+        return replace(state, sigma=sigma, extra=extra)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ_t, the server's class mix, and the round's step size."""
         lr = scalar(self.client.rate(state.round, state.validation))
         message = {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
+        if self.teacher == "start" and not state.unheard:  # in the first round it is ω itself
+            message["teacher"] = state.extra["teacher"]
         if not self.temperature and state.validation and state.validation[-1]:
             message["accuracy"] = scalar(state.validation[-1])
         return message
@@ -101,8 +109,9 @@ class FedFew(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Label once with σ_t, then train on strong views of what was kept."""
         network = site.network
-        network.load(payload["omega"])
+        network.load(payload.get("teacher", payload["omega"]))
         adjusted, mix = self.label(site, payload, rng)
+        network.load(payload["omega"])
         confidence, labels = adjusted.max(1)
         votes = torch.where(confidence >= self.threshold, labels, -1)
         targets = (adjusted if self.soft else votes).to(network.device)
