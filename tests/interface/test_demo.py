@@ -15,7 +15,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo's methods with two rounds."""
     chosen = {name: own | SHORT | {"participation": 0.1} for name, own in demo.METHODS.items()}
     for own in chosen.values():
-        own |= {"method.warmup": 1} if "method.warmup" in own else {}
+        own.update({"method.warmup": 1} if "method.warmup" in own else {})
     monkeypatch.setattr(demo, "METHODS", chosen)
 
 

@@ -164,3 +164,21 @@ def test_without_a_mean_omega_is_sigma() -> None:
     assert "sigma" not in after.extra
     second = replace(after, round=1, participation={0: 1})
     assert torch.equal(method.before_clients(second, site, generator(3)).sigma, after.omega)
+
+
+def test_the_teacher_labels_and_the_newest_model_learns() -> None:
+    """teacher = "start": later rounds send the first model too, and clients label by it alone."""
+    method, site, theta, first = fedfew(teacher="start"), client_site(0), random_theta(1), random_theta(5)
+    server = server_site()
+    state = method.before_clients(method.start(first), server, generator(0))
+    assert torch.equal(state.extra["teacher"], state.sigma)
+    later = replace(state, sigma=theta, participation={0: 1})
+    message = method.broadcast(later, 0)
+    assert torch.equal(message["teacher"], state.sigma) and torch.equal(message["omega"], theta)
+    assert torch.equal(method.before_clients(later, server, generator(0)).extra["teacher"], state.sigma)
+
+    labeled = method.train_client(message, site, generator(7))
+    alone = method.train_client(payload(state.sigma), site, generator(7))
+    assert labeled.votes is not None and alone.votes is not None
+    assert torch.equal(labeled.votes, alone.votes)
+    assert not torch.equal(labeled.reply["psi"], alone.reply["psi"])

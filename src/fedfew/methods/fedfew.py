@@ -66,7 +66,8 @@ class FedFew(Method):
     correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
     average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
     teacher: Annotated[
-        Literal["current", "start"], Doc("the model that labels: each round's, or always the one before the first round")
+        Literal["current", "start"],
+        Doc("the model that labels: each round's, or the one before the first round"),
     ] = "current"
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
