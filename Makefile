@@ -2,8 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+EXTRAS := data export flower hub pretrained privacy sweep track
 
-.PHONY: demo test test-export faults test-flower test-browser bench screenshots docs check format clean
+.PHONY: demo test test-export faults mutants test-flower test-browser bench screenshots docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -38,6 +39,23 @@ screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
 	$(BIN)/python -m fedfew.interface.reference docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+lock: $(VENV)/.installed-dev            ## requirements.lock: every file of the tested versions by hash, without torch
+	$(BIN)/python -m uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt \
+	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS)) --generate-hashes --no-annotate --no-emit-package torch \
+	    --custom-compile-command "make lock" --quiet -o requirements.lock
+
+sbom: $(VENV)/.installed-dev            ## dist/fedfew.cdx.json: what is installed with fedfew, as CycloneDX
+	$(BIN)/python -m benchmarks.supply sbom dist/fedfew.cdx.json
+
+licences: $(VENV)/.installed-dev        ## docs/licences.md from the packages that are installed
+	$(BIN)/python -m benchmarks.supply licences docs/licences.md
+
+dist: $(VENV)/.installed-dev            ## wheel and sdist, built twice to the same bytes, and the wheel in an empty environment
+	$(BIN)/python -m benchmarks.supply dist dist
+	rm -rf build/empty && $(PYTHON) -m venv build/empty
+	build/empty/bin/pip install --quiet --no-index --no-deps dist/*.whl
+	PYTHONPATH=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") build/empty/bin/fedfew --version
 
 check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers
 	$(BIN)/ruff check .

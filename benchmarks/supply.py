@@ -1,0 +1,150 @@
+"""What fedfew is made of and built into: a bill of materials, the licences, and distributions that build equal twice.
+
+    python -m benchmarks.supply sbom dist/fedfew.cdx.json
+    python -m benchmarks.supply licences docs/licences.md
+    python -m benchmarks.supply dist dist
+
+Packages are read from this installation: all that fedfew and its extras for users need, however deep.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from uuid import NAMESPACE_URL, uuid5
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[1]
+FOR_MAKERS = {"dev", "docs", "bench"}
+"""Extras that no user needs."""
+NAMES = {
+    r"apache.*2|^apache": "Apache-2.0", r"^mit\b": "MIT", r"bsd.*3|3.clause": "BSD-3-Clause",
+    r"bsd.*2|2.clause": "BSD-2-Clause", r"^\(?(new |modified )?bsd": "BSD", r"mpl|mozilla": "MPL-2.0",
+    r"^(psf|python software)": "PSF-2.0", r"^isc": "ISC", r"unlicense": "Unlicense", r"hpnd": "HPND",
+}  # fmt: skip
+"""How licences are written, and their names in SPDX."""
+
+
+def materials() -> dict[str, tuple[Distribution, list[str]]]:
+    """Every package in use with the names of those it asks for, fedfew first."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *(need for name in extras if name not in FOR_MAKERS for need in extras[name])]
+    waiting = [(canonicalize_name(need.name), frozenset(need.extras)) for need in map(Requirement, lines)]
+    seen = set(waiting)
+    own = distribution("fedfew")
+    found: dict[str, tuple[Distribution, list[str]]] = {own.name: (own, sorted({name for name, _ in waiting}))}
+    while waiting:
+        name, wanted = waiting.pop(0)
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            continue  # for another platform, or an extra that is not installed here
+        asked = [(canonicalize_name(need.name), frozenset(need.extras)) for need in _needs(package, wanted)]
+        before = found.get(name, (package, []))[1]
+        found[name] = (package, sorted({*before, *(needed for needed, _ in asked)}))
+        waiting += (fresh := [need for need in dict.fromkeys(asked) if need not in seen])
+        seen |= set(fresh)
+    return {name: (package, [need for need in needs if need in found]) for name, (package, needs) in found.items()}
+
+
+def _needs(package: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
+    for line in package.requires or ():
+        need = Requirement(line)
+        if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            yield need
+
+
+def licence(package: Distribution) -> str:
+    """The licence as SPDX names it where the package says so clearly, else the package's own words."""
+    about = package.metadata
+    for expression in about.get_all("License-Expression") or ():
+        return str(expression)
+    trove = [c.rpartition(" :: ")[2] for c in about.get_all("Classifier") or () if c.startswith("License")]
+    given = [words.strip().partition("\n")[0] for words in about.get_all("License") or ()]
+    said = [words for words in (*trove, *given) if words not in ("", "UNKNOWN")]
+    for words in said:
+        for pattern, name in NAMES.items():
+            if re.search(pattern, words, re.IGNORECASE):
+                return name
+    return said[0] if said else "not stated"
+
+
+def bill() -> dict[str, object]:
+    """CycloneDX 1.6."""
+    parts = materials()
+    refs = {name: f"pkg:pypi/{name}@{package.version}" for name, (package, _) in parts.items()}
+    components = [
+        {"type": "application" if name == "fedfew" else "library", "bom-ref": refs[name], "name": name,
+         "version": package.version, "purl": refs[name], "licenses": [{"license": {"name": licence(package)}}]}
+        for name, (package, _) in parts.items()
+    ]  # fmt: skip
+    return {
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "serialNumber": uuid5(NAMESPACE_URL, json.dumps(sorted(refs.values()))).urn,
+        "metadata": {"component": components[0]}, "components": components[1:],
+        "dependencies": [
+            {"ref": refs[name], "dependsOn": [refs[need] for need in needs]} for name, (_, needs) in parts.items()
+        ],
+    }  # fmt: skip
+
+
+def licences_page() -> str:
+    """docs/licences.md."""
+    rows = sorted((name, package.version, licence(package)) for name, (package, _) in materials().items())
+    table = "\n".join(f"| {name} | {version} | {words.replace('|', '/')[:80]} |" for name, version, words in rows)
+    return (
+        "# Licences\n\n<!-- written by make licences; change nothing here -->\n\n"
+        "fedfew is Apache-2.0. These packages are installed with it and its extras for users, with the licence that each\n"
+        "states about itself in its metadata; `make sbom` writes the same list as CycloneDX.\n\n"
+        f"| package | version | licence |\n|---|---|---|\n{table}\n"
+    )
+
+
+def build_twice(target: Path) -> dict[str, str]:
+    """Wheel and sdist with their SHA-256, after a second build elsewhere has given the same bytes."""
+    moment = subprocess.check_output(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True).strip()
+    with tempfile.TemporaryDirectory() as folder:
+        sums = [_built(Path(folder) / name, moment) for name in ("first", "a-second-place")]
+        if sums[0] != sums[1]:
+            raise SystemExit(f"two builds differ: {sums[0]} and {sums[1]}")
+        target.mkdir(exist_ok=True)
+        for name in sums[0]:
+            (Path(folder) / "first" / "out" / name).replace(target / name)
+    (target / "SHA256SUMS").write_text("".join(f"{sum_}  {name}\n" for name, sum_ in sums[0].items()), "ascii")
+    return sums[0]
+
+
+def _built(place: Path, moment: str) -> dict[str, str]:
+    """A build of what is committed, from a checkout of its own."""
+    place.mkdir()
+    archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
+    (place / "source").mkdir()
+    subprocess.run(["tar", "x", "-C", str(place / "source")], input=archive, check=True)
+    command = [sys.executable, "-m", "uv", "build", "--quiet", "--build-constraints", "constraints.txt", "-o", "../out"]
+    subprocess.run(command, cwd=place / "source", env={**os.environ, "SOURCE_DATE_EPOCH": moment}, check=True)
+    files = sorted(path for path in (place / "out").iterdir() if path.suffix in (".whl", ".gz"))
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def main(words: list[str]) -> None:
+    what, target = words[0], Path(words[1])
+    if what == "dist":
+        sys.stdout.writelines(f"{sum_}  {name}\n" for name, sum_ in build_twice(target).items())
+        return
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(bill(), indent=1) + "\n" if what == "sbom" else licences_page(), "utf-8")
+    sys.stdout.write(f"{target}\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
