@@ -104,8 +104,8 @@ def licences_page() -> str:
     table = "\n".join(f"| {name} | {version} | {words.replace('|', '/')[:80]} |" for name, version, words in rows)
     return (
         "# Licences\n\n<!-- written by make licences; change nothing here -->\n\n"
-        "fedfew is Apache-2.0. These packages are installed with it and its extras for users, with the licence that each\n"
-        "states about itself in its metadata; `make sbom` writes the same list as CycloneDX.\n\n"
+        "fedfew is Apache-2.0. These packages are installed with it and its extras for users, with the licence that\n"
+        "each states about itself in its metadata; `make sbom` writes the same list as CycloneDX.\n\n"
         f"| package | version | licence |\n|---|---|---|\n{table}\n"
     )
 
