@@ -19,7 +19,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ServerState
-from fedfew.runs.reading import Manifest, check
+from fedfew.runs.reading import Manifest, fits
 
 KEPT = 2
 COPY = ".copy"
@@ -111,7 +111,7 @@ class Checkpoints:
         for path in manifests:
             found = self._open(path)
             if isinstance(found, Checkpoint) and not accept(found.facts):
-                found = "rounds.jsonl does not match it"
+                found = "it does not say all about the run, or rounds.jsonl does not match it"
             if isinstance(found, str):
                 damaged.append(path)
                 warn(FedfewError("E303" if chosen is None else "E311", str(path), found))
@@ -161,11 +161,7 @@ class Checkpoints:
 def _manifest(path: Path) -> dict[str, Any] | None:
     """What a manifest says, or None if it is damaged or lacks something that a resume needs."""
     body = open_sealed(path)
-    try:
-        check(Manifest, body, path)
-    except FedfewError:
-        return None
-    return body
+    return body if fits(Manifest, body) else None
 
 
 def _read(path: Path, expected: str) -> dict[str, Tensor]:

@@ -147,7 +147,7 @@ class Manifest(Shape):
 
     round: Natural
     files: Files
-    facts: Facts
+    facts: dict[str, Any]
 
 
 class About(Shape):
@@ -174,6 +174,15 @@ def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, place: Pat
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise FedfewError("E309", str(place), f"is not what a run writes ({where}: {first['msg']})") from None
+
+
+def fits(shape: type[BaseModel], content: object) -> bool:
+    """Whether something has all that is relied on."""
+    try:
+        shape.model_validate(content)
+    except ValidationError:
+        return False
+    return True
 
 
 def read_config(place: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedfew.runs.files import as_json, final_files, static_files
 from fedfew.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, RunFolder, new_folder, put_in_place, stage
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights
+from fedfew.runs.reading import Facts, fits
 from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
@@ -179,7 +180,7 @@ def reopen(
         )
     with locked(folder.path), one_thread():
         store = Checkpoints(folder.checkpoints)
-        found = store.newest(lambda facts: sealed(folder, facts["rounds"]) is not None, warn)
+        found = store.newest(lambda facts: fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None, warn)
         refuse_foreign(folder, found.facts)
         around = compare_environment(str(path), found, warn, anyway=anyway)
         document = {**found.facts["document"], "fleet": dict(found.facts["document"]["fleet"])}
