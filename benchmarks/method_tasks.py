@@ -15,7 +15,8 @@ from benchmarks.method_search import best
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import presets
-from fedfew.config.schema import Config, flat, load, settings_for
+from fedfew.config.schema import Config, flat, load
+from fedfew.config.sections import settings_for
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.studies.sweep import Cell

@@ -10,7 +10,8 @@ from torch import Tensor
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import Parts, assemble, sites_of
 from fedfew.config.names import method_class
-from fedfew.config.schema import Config, load, settings_for
+from fedfew.config.schema import Config, load
+from fedfew.config.sections import settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, Oracle, OracleSite, Payload, Reply, ServerState, Trained

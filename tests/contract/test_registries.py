@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.schema import NAMED, PLAIN, load, settings_for
+from fedfew.config.schema import load
+from fedfew.config.sections import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network, Pixels
 from fedfew.core.settings import settings_of

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.config.schema import SECTIONS
+from fedfew.config.sections import SECTIONS
 from fedfew.core.errors import CODES
 from fedfew.interface.reference import config_page, errors_page, plain, value_of
 

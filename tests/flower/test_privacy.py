@@ -16,13 +16,14 @@ from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Expected, Payload, Trained
-from fedfew.deploy.budget import PrivacyBudget, epsilon_of
+from fedfew.deploy.budget import PrivacyBudget
 from fedfew.deploy.fleet import run_description
 from fedfew.deploy.flower.tensors import pack, unpack
 from fedfew.deploy.flower.warm_site import WarmSite
 from fedfew.deploy.site import real_site, secret_of
-from fedfew.runs.summary import epsilon, privacy_of
+from fedfew.runs.summary import privacy_of
 from fedfew.runtime.wire import Wire
+from fedfew.transforms.epsilon import epsilon
 from fedfew.transforms.privacy import Private
 
 Tiny = Callable[..., Parts]
@@ -68,7 +69,7 @@ def delta_of(multiplier: float, eps: float) -> float:
 
 @pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (4.0, 9), (1.0, 3)])
 def test_epsilon_is_that_of_the_composed_gaussian_mechanism(noise: float, rounds: int) -> None:
-    value = epsilon(noise, rounds, 1e-5)
+    value = epsilon({noise: rounds}, 1e-5)
     assert delta_of(noise / 2 / math.sqrt(rounds), value) == pytest.approx(1e-5, rel=1e-3)
 
 
@@ -77,7 +78,7 @@ def test_the_summary_counts_every_time_a_client_was_asked() -> None:
     settings = {"clip": 1.0, "noise": 2.0, "delta": 1e-5}
     found = privacy_of(records, settings)
     assert found is not None and found["rounds_of_a_client"] == 3
-    assert found["epsilon"] == pytest.approx(epsilon(2.0, 3, 1e-5), rel=1e-5)
+    assert found["epsilon"] == pytest.approx(epsilon({2.0: 3}, 1e-5), rel=1e-5)
     assert privacy_of(records, settings | {"clip": 0.0}) is None
     assert (privacy_of(records, settings | {"noise": 0.0}) or {})["epsilon"] is None
 
@@ -258,7 +259,7 @@ def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(
 ) -> None:
     parts = tiny(privacy__clip=1.0, privacy__noise=4.0)
     omega = parts.network.snapshot()
-    most = epsilon(4.0, 2, 1e-5) * 1.01
+    most = epsilon({4.0: 2}, 1e-5) * 1.01
 
     def ask(run: str, round: int) -> Any:
         site = real(tmp_path / "s", images, max_epsilon=most)  # a new process each time: the account is on disk
@@ -281,7 +282,6 @@ def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(
 
 
 def test_updates_with_different_noise_compose() -> None:
-    assert epsilon_of({4.0: 9}, 1e-5) == pytest.approx(epsilon(4.0, 9, 1e-5))
-    both = epsilon_of({4.0: 1, 2.0: 1}, 1e-5)
+    both = epsilon({4.0: 1, 2.0: 1}, 1e-5)
     assert delta_of(1 / math.sqrt(0.25 + 1.0), both) == pytest.approx(1e-5, rel=1e-3)
-    assert epsilon_of({}, 1e-5) == 0 and epsilon_of({0.0: 1, 4.0: 1}, 1e-5) == math.inf
+    assert epsilon({}, 1e-5) == 0 and epsilon({0.0: 1, 4.0: 1}, 1e-5) == math.inf

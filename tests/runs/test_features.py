@@ -15,7 +15,8 @@ from torch import Tensor
 from fedfew.build import features
 from fedfew.build.features import extract
 from fedfew.build.parts import assemble
-from fedfew.config.schema import load, settings_for
+from fedfew.config.schema import load
+from fedfew.config.sections import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data.cache import is_fetched
 from fedfew.data.datasets import DATASETS

@@ -14,7 +14,8 @@ from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of, transforms_of
 from fedfew.config.names import find, is_own
-from fedfew.config.schema import Config, DatasetSettings
+from fedfew.config.schema import Config
+from fedfew.config.sections import DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels

@@ -1,16 +1,12 @@
-"""A site's own privacy account: the ε of its updates over all runs of all servers, in a file of its folder.
-
-Each update is a Gaussian mechanism of multiplier z/2 (docs/deployment.md); such mechanisms compose to one whose inverse
-squared multiplier is the sum of theirs.
-"""
+"""A site's own privacy account: the ε of its updates over all runs of all servers, in a file of its folder."""
 
 import json
 from dataclasses import dataclass
-from math import inf, sqrt
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.transforms.epsilon import epsilon
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class PrivacyBudget:
         if update == last:
             return
         spent[noise] = spent.get(noise, 0) + 1
-        if self.most and (would_be := epsilon_of(spent, self.delta)) > self.most:
+        if self.most and (would_be := epsilon(spent, self.delta)) > self.most:
             what = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
             raise FedfewError("E420", str(self.path), what)
         content = {"updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())], "last": update}
@@ -45,13 +41,3 @@ class PrivacyBudget:
             return {float(one["noise"]): int(one["count"]) for one in content["updates"]}, str(content["last"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
-
-
-def epsilon_of(spent: dict[float, int], delta: float) -> float:
-    """ε of updates with these noises; infinite as soon as one left without noise."""
-    if any(noise <= 0 for noise, count in spent.items() if count):
-        return inf
-    from dp_accounting import get_epsilon_gaussian  # noqa: PLC0415 - of the extra `privacy`
-
-    total = sum(count * (2 / noise) ** 2 for noise, count in spent.items())
-    return float(get_epsilon_gaussian(1 / sqrt(total), delta)) if total else 0.0

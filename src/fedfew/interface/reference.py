@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from fedfew.config.schema import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
+from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
 

@@ -16,12 +16,12 @@ from typing import Annotated, ClassVar
 import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step
-from fedfew.training.augment import strong, weak
+from fedfew.objectives.pseudo_labels import strong_loss
+from fedfew.training.augment import weak
 from fedfew.training.label_shift import Adjust, unadjusted
 
 
@@ -50,9 +50,7 @@ class FreeMatch:
             keep = confidence >= thresholds(kept).to(p.device)[labels]
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
-            total = cross_entropy(logits, labels[keep], reduction="sum")
-            return Step(self.weight * total / len(images), labels, keep)
+            return Step(strong_loss(self.weight, site, images, keep, labels[keep], rng), labels, keep)
 
         return step
 

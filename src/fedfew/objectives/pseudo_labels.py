@@ -60,10 +60,7 @@ class FixMatch:
             keep = confidence >= self.threshold
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            # a mean over the whole batch, as published; only the confident images need the forward pass
-            logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
-            total = cross_entropy(logits, labels[keep], reduction="sum")
-            return Step(self.weight * total / len(images), labels, keep)
+            return Step(strong_loss(self.weight, site, images, keep, labels[keep], rng), labels, keep)
 
         return step
 
@@ -89,8 +86,15 @@ class UDA:
             keep = confidence >= self.threshold
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
-            total = cross_entropy(logits, tempered(p[keep], self.temperature), reduction="sum")
-            return Step(self.weight * total / len(images), labels, keep)
+            targets = tempered(p[keep], self.temperature)
+            return Step(strong_loss(self.weight, site, images, keep, targets, rng), labels, keep)
 
         return step
+
+
+def strong_loss(
+    weight: float, site: ClientSite, images: Tensor, keep: Tensor, targets: Tensor, rng: torch.Generator
+) -> Tensor:
+    """w CE(targets, f(strong u)) of the images kept, as a mean over the whole batch; only they are passed forward."""
+    logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
+    return weight * cross_entropy(logits, targets, reduction="sum") / len(images)

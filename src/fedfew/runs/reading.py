@@ -214,7 +214,7 @@ _section = lru_cache(4096)(tomllib.loads)
 
 def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
     """A run.toml with today's defaults for the keys it lacks, so that old and new runs can be compared."""
-    from fedfew.config.schema import NAMED, SECTIONS
+    from fedfew.config.sections import NAMED, SECTIONS
 
     plain = {key: value for key, value in document.items() if key not in SECTIONS}
     filled: dict[str, Any] = {**_defaults("", ""), **plain}
@@ -230,7 +230,7 @@ def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
 def _defaults(section: str, name: str) -> dict[str, Any]:
     """The defaults of a section; a part of someone's own is not imported to find them."""
     from fedfew.config.names import is_own
-    from fedfew.config.schema import settings_for
+    from fedfew.config.sections import settings_for
 
     try:
         settings = {} if is_own(name) else settings_for(section, name)

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from time import perf_counter
 
-PHASES = ("server", "clients", "aggregate", "evaluate", "checkpoint")
-
 
 class Clock:
     """Adds up seconds under the name of a phase until they are taken."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from fedfew.config.schema import NAMED
+from fedfew.config.sections import NAMED
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval

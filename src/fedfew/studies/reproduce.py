@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config.scale import scaled
-from fedfew.config.schema import NAMED, Config, apply_overrides, load, read, settings_for
+from fedfew.config.schema import Config, apply_overrides, load, read
+from fedfew.config.sections import NAMED, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.studies.sweep import Cell
 

@@ -135,11 +135,8 @@ def advance(
     known = index(folder)
     for cell in cells:
         path = known.get(cell.identity, folder / cell.folder)
-        if finished(path):
-            yield Event(cell, "skipped", path)
-            continue
-        if until and (done := reached(path)) >= until:
-            yield Event(cell, "paused", path, done=done)
+        if event := nothing_to_do(cell, path, until):
+            yield event
             continue
         try:
             session = open_cell(cell, path, warn, anyway=anyway, command=command)
@@ -150,6 +147,15 @@ def advance(
             continue
         yield Event(cell, "started", path, done=session.state.round)
         yield from _rounds(cell, session, until)
+
+
+def nothing_to_do(cell: Cell, path: Path, until: int) -> Event | None:
+    """Why a cell need not run: it is finished, or has reached the round at which all pause."""
+    if finished(path):
+        return Event(cell, "skipped", path)
+    if until and (done := reached(path)) >= until:
+        return Event(cell, "paused", path, done=done)
+    return None
 
 
 def _rounds(cell: Cell, session: Session, until: int) -> Iterator[Event]:

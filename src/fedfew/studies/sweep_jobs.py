@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfew.build.parts import cores
 from fedfew.core.errors import FedfewError
-from fedfew.studies.sweep import BUSY, Cell, Event, finished, index, reached
+from fedfew.studies.sweep import BUSY, Cell, Event, index, nothing_to_do
 
 INLINE: dict[str, Any] = {"fleet.kind": "inline"}
 
@@ -47,11 +47,8 @@ def advance_parallel(
             while waiting and len(running) < jobs:
                 cell = waiting.pop(0)
                 path = known.get(cell.identity, folder / cell.folder)
-                if finished(path):
-                    yield Event(cell, "skipped", path)
-                    continue
-                if until and (done := reached(path)) >= until:
-                    yield Event(cell, "paused", path, done=done)
+                if event := nothing_to_do(cell, path, until):
+                    yield event
                     continue
                 job = _start(cell, path, {"until": until, "anyway": anyway, "command": command})
                 running[job.process.pid] = job

@@ -4,7 +4,7 @@ Preprocessing is part of the module, so it holds wherever the module goes: train
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Annotated, Any, Literal
@@ -235,6 +235,27 @@ def pretrained(
     if not bool(found.isfinite().all()):
         raise FedfewError("E123", place, "gives features that are not finite")
     return Pretrained(backbone, found.shape[1], classes, **(options or {}))
+
+
+def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:
+    """The model function for backbones that a source and an image size name; ``load`` brings one, and its docstring."""
+
+    def model(
+        channels: int,
+        pixels: int,
+        classes: int,
+        *,
+        source: Source = "",
+        train: Train = "head",
+        size: Size = 96,
+        views: Views = 1,
+        lr_scale: LrScale = 1.0,
+    ) -> Pretrained:
+        options = {"train": train, "views": views, "lr_scale": lr_scale}
+        return pretrained(load(source, size), channels, pixels, classes, options)
+
+    model.__name__, model.__module__, model.__doc__ = load.__name__, load.__module__, load.__doc__
+    return model
 
 
 class Affine(nn.Module):

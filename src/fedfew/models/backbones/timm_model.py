@@ -3,33 +3,14 @@
 from importlib.util import find_spec
 
 from fedfew.core.errors import FedfewError
-from fedfew.models.backbones.pretrained import (
-    Backbone,
-    LrScale,
-    Preprocess,
-    Pretrained,
-    Size,
-    Source,
-    Train,
-    Views,
-    pretrained,
-)
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
 from fedfew.models.backbones.transformers_model import last_block
 
 PLACE = "model timm"
 
 
-def timm_model(
-    channels: int,
-    pixels: int,
-    classes: int,
-    *,
-    source: Source = "",
-    train: Train = "head",
-    size: Size = 96,
-    views: Views = 1,
-    lr_scale: LrScale = 1.0,
-) -> Pretrained:
+@from_source
+def timm_model(source: str, size: int) -> Backbone:
     """A pretrained model of timm by its name there; needs the package timm, which no extra of fedfew installs."""
     if find_spec("timm") is None:
         remedy = "Install timm and the torchvision of your torch, or use efficientnet-lite0 or transformers"
@@ -46,5 +27,4 @@ def timm_model(
         raise FedfewError("E124", PLACE, f"the weights of {source} cannot be downloaded: {words}") from error
     known = timm.data.resolve_model_data_config(model)
     preprocess = Preprocess(size, tuple(known["mean"]), tuple(known["std"]), known.get("interpolation", "bicubic"))
-    backbone = Backbone(f"timm {source}", model, preprocess, last_block(n for n, _ in model.named_parameters()))
-    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})
+    return Backbone(f"timm {source}", model, preprocess, last_block(n for n, _ in model.named_parameters()))

@@ -17,17 +17,7 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.models.backbones.pretrained import (
-    Backbone,
-    LrScale,
-    Preprocess,
-    Pretrained,
-    Size,
-    Source,
-    Train,
-    Views,
-    pretrained,
-)
+from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
 
 PLACE = "model transformers"
 FILTERS = {2: "bilinear", 3: "bicubic"}
@@ -57,27 +47,16 @@ class Features(nn.Module):
         return found.mean(1) if found.ndim == 3 else found.flatten(2).mean(2)
 
 
-def transformers_model(
-    channels: int,
-    pixels: int,
-    classes: int,
-    *,
-    source: Source = "",
-    train: Train = "head",
-    size: Size = 96,
-    views: Views = 1,
-    lr_scale: LrScale = 1.0,
-) -> Pretrained:
+@from_source
+def transformers_model(source: str, size: int) -> Backbone:
     """A model in the format of Hugging Face transformers, from a local folder or the hub; needs the extra ``hub``."""
     require("hub", PLACE)
     if not source:
         what, remedy = "model.source is empty", "Name a local folder or a model on the hub, e.g. facebook/dinov2-small"
         raise FedfewError("E103", PLACE, what, remedy)
     module = Features(_load(source))
-    backbone = Backbone(
-        f"transformers {source}", module, _preprocess(source, size), last_block(n for n, _ in module.named_parameters())
-    )
-    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})
+    last = last_block(n for n, _ in module.named_parameters())
+    return Backbone(f"transformers {source}", module, _preprocess(source, size), last)
 
 
 def last_block(names: Iterable[str]) -> tuple[str, ...]:
