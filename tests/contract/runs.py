@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -101,8 +102,10 @@ class Stage:
         return int(self.parts.federation.partition.sizes[client])
 
 
-def stage(config: Config) -> Stage:
-    parts = assemble(config)
+@cache
+def first_round(method: str) -> Stage:
+    """A method with its tiny config; shared by tests, since every step loads the weights it starts from."""
+    parts = assemble(tiny_config(method))
     start = parts.algorithm.start(parts.network.snapshot())
     return Stage(parts, parts.algorithm.before_clients(start, parts.server, stream(0, "contract", "server")))
 

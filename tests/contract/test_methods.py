@@ -2,19 +2,16 @@
 
 import dataclasses
 import inspect
-import json
 import math
 import re
 import sys
 import typing
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import torch
-from tests.contract.runs import fitting, same, stage, tensors_of, tiny_config, tiny_rounds
+from tests.contract.runs import first_round, fitting, same, tensors_of, tiny_config, tiny_rounds
 
-import fedfew
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.names import method_class
 from fedfew.config.schema import load
@@ -31,32 +28,21 @@ UNFIT = [(method, name) for method in METHODS for name in AGGREGATORS if name no
 ASKING = [name for name in METHODS if method_class(METHODS[name]).asks_clients]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_two_runs_of_a_method_are_the_same_run(method: str, tmp_path: Path) -> None:
-    table = json.loads(json.dumps(tiny_config(method).document))
-    runs = [fedfew.Experiment.load(table).run(tmp_path / name) for name in ("one", "two")]
-
-    first, second = (
-        [{key: value for key, value in record.items() if key != "seconds"} for record in run.rounds] for run in runs
-    )
-    assert first == second and len(first) == 2
-    assert runs[0].summary["model_sha256"] == runs[1].summary["model_sha256"]
-    for record in runs[0].rounds:
-        assert left_out(record) == [] and not record["skipped"], left_out(record)
-        assert math.isfinite(record["loss"] or math.inf) and 0 <= (record["accuracy"] or 0.0) <= 1
-    assert all(bool(torch.isfinite(p).all()) for p in runs[0].model().parameters())
-
-
 @pytest.mark.parametrize(("method", "aggregator"), PAIRS)
 def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: str) -> None:
-    rounds = tiny_rounds(tiny_config(method, {"aggregator.name": aggregator}))
-    assert [state.round for state, _ in rounds] == [1, 2]
+    """Two rounds with its usual one, where participation counts differ by then; one with each other."""
+    usual = aggregator == method_class(METHODS[method]).usual_aggregator
+    config = tiny_config(method, {"aggregator.name": aggregator, "rounds": 2 if usual else 1})
+    rounds = tiny_rounds(config)
+    assert [state.round for state, _ in rounds] == list(range(1, config["rounds"] + 1))
     for state, record in rounds:
         assert left_out(record) == [], left_out(record)
         assert all(bool(torch.isfinite(t).all()) for t in tensors_of(state))
         assert set(state.weights) <= set(record["cohort"])
         assert all(math.isfinite(w) and w >= 0 for w in state.weights.values())
-    assert not torch.equal(rounds[0][0].omega, rounds[1][0].omega), "training changes the model"
+        assert math.isfinite(record["loss"] or math.inf) and 0 <= (record["accuracy"] or 0.0) <= 1
+    if usual:
+        assert not torch.equal(rounds[0][0].omega, rounds[1][0].omega), "training changes the model"
 
 
 @pytest.mark.parametrize(("method", "aggregator"), UNFIT)
@@ -79,7 +65,7 @@ def test_a_method_names_only_aggregators_that_exist(method: str) -> None:
 
 @pytest.mark.parametrize("method", ASKING)
 def test_replies_fit_the_schema_and_pass_the_gate(method: str) -> None:
-    now = stage(tiny_config(method))
+    now = first_round(method)
     schema = now.parts.algorithm.reply_schema(now.parts.network.layout)
     payload, trained = now.payload, now.train(0)
     assert set(trained.reply) == set(schema)
@@ -93,7 +79,7 @@ def test_replies_fit_the_schema_and_pass_the_gate(method: str) -> None:
 
 @pytest.mark.parametrize("method", ASKING)
 def test_the_same_round_twice_gives_the_same_bits_and_changes_nothing_it_was_given(method: str) -> None:
-    now = stage(tiny_config(method))
+    now = first_round(method)
     payload, state = now.payload, now.state
     sent = {name: t.clone() for name, t in payload.items()}
     held = [t.clone() for t in tensors_of(state)]
@@ -118,7 +104,7 @@ def test_the_same_round_twice_gives_the_same_bits_and_changes_nothing_it_was_giv
 
 @pytest.mark.parametrize("method", ASKING)
 def test_a_client_without_images_and_a_single_survivor_do_no_harm(method: str) -> None:
-    now = stage(tiny_config(method))
+    now = first_round(method)
     schema = now.parts.algorithm.reply_schema(now.parts.network.layout)
     empty, whole = now.train(0, images=0), now.train(1)
     fault = Gate().check(ClientUpdate(0, empty.reply, 0, empty.metrics), now.payload, schema, 0)
@@ -131,7 +117,7 @@ def test_a_client_without_images_and_a_single_survivor_do_no_harm(method: str) -
 @pytest.mark.parametrize("method", ASKING)
 def test_clients_move_the_model(method: str) -> None:
     """Where every label counts, clients take steps, and what one sends is not what another sends."""
-    now = stage(tiny_config(method))
+    now = first_round(method)
     one, other = now.train(0), now.train(1)
     assert not same(one.reply, other.reply)
     assert one.metrics.get("steps", 1) > 0
@@ -140,7 +126,7 @@ def test_clients_move_the_model(method: str) -> None:
 @pytest.mark.parametrize("method", [name for name in ASKING if "fltrust" in fitting(name)])
 def test_trust_needs_a_server_that_went_its_own_way(method: str) -> None:
     """FLTrust compares ψ − ω with σ − ω: where clients start from σ there is nothing to compare, so it does not fit."""
-    now = stage(tiny_config(method))
+    now = first_round(method)
     assert not torch.equal(now.payload["omega"], now.state.sigma)
 
 
@@ -150,7 +136,7 @@ def test_labels_are_out_of_reach_by_type(method: str) -> None:
     assert typing.get_type_hints(kind.train_client)["site"] is ClientSite
     if issubclass(kind, Oracle):
         assert typing.get_type_hints(kind.train_with_labels)["site"] is OracleSite
-        now = stage(tiny_config(method))
+        now = first_round(method)
         site = ClientSite(0, now.parts.network, now.parts.federation.images[:4], 10)
         with pytest.raises(FedfewError, match="E113"):
             now.parts.algorithm.train_client(now.payload, site, torch.Generator())
@@ -159,7 +145,7 @@ def test_labels_are_out_of_reach_by_type(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_method_is_a_frozen_dataclass_with_the_seams_of_an_algorithm(method: str) -> None:
     kind = method_class(METHODS[method])
-    algorithm = stage(tiny_config(method)).parts.algorithm
+    algorithm = first_round(method).parts.algorithm
     assert dataclasses.is_dataclass(kind)
     with pytest.raises(dataclasses.FrozenInstanceError):
         algorithm.aggregator = None  # type: ignore[attr-defined]

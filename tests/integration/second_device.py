@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tests.runtime.every_method import CASES, SMALL
+from tests.runtime.every_method import CASES, SMALL, few_fits
 from tests.runtime.tiny_run import play, tiny
 from torch import Tensor
 from torch.utils import backend_registration
@@ -126,6 +126,7 @@ def refuses_mixtures() -> bool:
 def main(names: list[str]) -> None:
     """Each case on both devices: how far apart the models are, relative to their norm."""
     found: dict[str, Any] = {}
+    few_fits()
     with one_thread():
         for name in names or CASES:
             here, about = outcome(name, torch.device("cpu"))

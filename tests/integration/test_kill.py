@@ -1,4 +1,4 @@
-"""kill -9 and resume, a handful of times; ``make faults`` does fifty."""
+"""kill -9 and resume, once at any moment and once inside a checkpoint; ``make faults`` does fifty."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ from tests.faults.kill9 import attack
 
 
 def test_a_killed_run_ends_as_if_it_had_not_been_killed(tmp_path: Path) -> None:
-    tally = attack(tmp_path, kills=5, inside=2, seed=4)
-    assert tally.resumed == tally.kills == 5
-    assert tally.inside >= 2
+    tally = attack(tmp_path, kills=2, inside=1, seed=4)
+    assert tally.resumed == tally.kills == 2
+    assert tally.inside >= 1
     assert tally.rounds_lost == 0
     assert tally.same_hash
     assert tally.orphans == 0

@@ -23,6 +23,7 @@ from tests.runtime.tiny_run import (
     tiny_run,
 )
 
+from fedfew.config.sections import settings_for
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
@@ -40,8 +41,8 @@ def inline(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return tiny_run(tmp_path_factory.mktemp("inline") / "run")
 
 
-def test_twenty_times(inline: Run, tmp_path: Path) -> None:
-    runs = [tiny_run(tmp_path / str(number)) for number in range(20)]
+def test_again_and_again(inline: Run, tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / str(number)) for number in range(3)]
     assert {model_hash(run) for run in runs} == {model_hash(inline)}
     assert all(records(run) == records(inline) for run in runs)
     assert {(run.path / "partition.npz").read_bytes() for run in runs} == {(inline.path / "partition.npz").read_bytes()}
@@ -54,17 +55,21 @@ def test_another_seed_gives_other_bits(inline: Run, tmp_path: Path) -> None:
     assert records(other_data)[0]["cohort"] == records(inline)[0]["cohort"], "the cohort follows the model's seed"
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_any_number_of_workers(workers: int, inline: Run, tmp_path: Path) -> None:
-    pool = {"fleet__kind": "pool", "fleet__workers": workers}
-    whole = {"participation": 0.5}  # six clients a round, so that four workers have something to do
-    run = tiny_run(tmp_path / "run", **pool, **whole)
-    alone = tiny_run(tmp_path / "inline", **whole)
+@pytest.mark.parametrize(
+    ("workers", "changes"),
+    [
+        (1, {"method__name": "fedmatch", "method__interval": 1}),  # sparse replies, another payload for each client
+        (2, {"method__name": "scaffold", "participation": 0.5}),  # clients keep tensors; three clients for each worker
+    ],
+)
+def test_any_number_of_workers(workers: int, changes: dict[str, Any], tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", fleet__kind="pool", fleet__workers=workers, **changes)
+    alone = tiny_run(tmp_path / "inline", **changes)
     assert model_hash(run) == model_hash(alone)
     assert records(run) == records(alone)
 
 
-def test_a_hundred_orders_of_arrival() -> None:
+def test_fifty_orders_of_arrival() -> None:
     """With weights that differ by client, so that a sum in another order would show."""
     parts, fleet = tiny_parts(participation=0.5, aggregator__name="fedavg")
     remembering, first = RememberingFleet(fleet), parts.network.snapshot()
@@ -77,13 +82,13 @@ def test_a_hundred_orders_of_arrival() -> None:
         orders.add(tuple(answer.client for answer in mixed))
         return mixed
 
-    for _ in range(100):
+    for _ in range(50):
         parts.network.load(first)
         found = play(parts, AlteredFleet(remembering, shuffled), 2)
         for (state, record), (wanted, told) in zip(found, expected, strict=True):
             assert torch.equal(state.omega, wanted.omega)
             assert {**record, "seconds": 0} == {**told, "seconds": 0}
-    assert len(orders) > 150
+    assert len(orders) > 75
 
 
 def test_another_process_with_other_surroundings(inline: Run, tmp_path: Path) -> None:
@@ -103,11 +108,12 @@ def test_another_process_with_other_surroundings(inline: Run, tmp_path: Path) ->
     assert records(tmp_path / "run") == records(inline)
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedmix"])
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_the_same_bits_again_and_after_a_stop(method: str, tmp_path: Path) -> None:
     """Whatever a method keeps from round to round is in the checkpoint."""
-    small = {"rounds": 3, "clients": 6, "participation": 0.5, "dataset__open": 60}
-    config = tiny(method__name=method, **small, **SETTINGS.get(method, {}))
+    small = {"rounds": 2, "clients": 6, "participation": 0.5, "dataset__open": 60}
+    warmup = {"method__warmup": 1} if "warmup" in settings_for("method", method) else {}
+    config = tiny(method__name=method, **small, **warmup, **SETTINGS.get(method, {}))
     whole = start(config, tmp_path / "whole")
     list(whole.advance())
     rounds = start(config, tmp_path / "stopped").advance()
@@ -117,3 +123,4 @@ def test_every_method_gives_the_same_bits_again_and_after_a_stop(method: str, tm
     assert model_hash(tmp_path / "stopped") == model_hash(tmp_path / "whole")
     assert records(tmp_path / "stopped") == records(tmp_path / "whole")
     assert all(not record["skipped"] and left_out(record) == [] for record in records(tmp_path / "whole"))
+    assert all(bool(torch.isfinite(p).all()) for p in Run.open(tmp_path / "whole").model().parameters())

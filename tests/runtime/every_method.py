@@ -2,15 +2,19 @@
 
 from typing import Any
 
+import pytest
+
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
+from fedfew.training import moments
 
 SMALL: dict[str, Any] = {
     "rounds": 2,
     "clients": 3,
     "participation": 0.67,
-    "dataset__unlabeled": 60,
-    "dataset__test": 50,
+    "dataset__unlabeled": 36,
+    "dataset__test": 20,
+    "dataset__validation": 20,
 }
 LOW: dict[str, dict[str, Any]] = {
     "fedmoments": {"model__name": "efficientnet-lite0", "model__size": 32},
@@ -37,3 +41,10 @@ CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()}
     "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
     "compressed": {"compression__kind": "top-k"},
 }
+
+
+def few_fits(patch: pytest.MonkeyPatch | None = None) -> None:
+    """Where only bits or devices matter, fedmoments cross-validates one strength and penalty instead of twenty."""
+    patch = patch or pytest.MonkeyPatch()
+    patch.setattr(moments, "STRENGTHS", (0.25,))
+    patch.setattr(moments, "PENALTIES", (1.0,))

@@ -37,7 +37,11 @@ def test_every_method_says_what_its_clients_made(method: str) -> None:
         assert record["accuracy"] is not None
         assert (record["accuracy_clients"] is None) == (method in ALONE)
         assert state.clients is None, "a checkpoint does not hold it"
-    _, silent = played(method, Evaluation(clients=False))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedmix", "ds-fl"])
+def test_scoring_the_clients_changes_no_training(method: str) -> None:
+    (_, rounds), (_, silent) = (played(method, Evaluation(clients=clients)) for clients in (True, False))
     assert [torch.equal(a.omega, b.omega) for (a, _), (b, _) in zip(rounds, silent, strict=True)] == [True] * 3
 
 

@@ -8,11 +8,13 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Vector
 
 IN_MEMORY = 64 << 20
 """Bytes of a round's replies that stay in memory: those of 2 clients of the paper's model, of 800 of a small one."""
@@ -105,3 +107,25 @@ class ReplySpill:
 def _bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor."""
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
+
+
+class Readable(Protocol):
+    """A vector that is not in memory."""
+
+    def read(self, start: int = 0, stop: int | None = None) -> Vector: ...
+
+
+class VectorField:
+    """A field that is given a vector or something to read it from, and gives a vector."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = f"_{name}"
+
+    def __get__(self, instance: object, owner: type | None = None) -> Vector:
+        if instance is None:
+            raise AttributeError(self._name)  # so that a dataclass knows no default
+        stored: Vector | Readable = vars(instance)[self._name]
+        return stored if isinstance(stored, Tensor) else stored.read()
+
+    def __set__(self, instance: object, value: Vector | Readable) -> None:
+        vars(instance)[self._name] = value

@@ -1,4 +1,4 @@
-"""The nouns of a run and the seams between layers: sites, updates, server state, and the protocols they meet in."""
+"""The types of a run and the interfaces between layers: sites, updates, server state, Method, Transform, Fleet."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.spill import SpilledReply, SpilledTensor
+from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain
 
 Payload = dict[str, Tensor]
@@ -179,34 +179,12 @@ class Expected:
 Schema = dict[str, Expected]
 
 
-class Readable(Protocol):
-    """A vector that is not in memory."""
-
-    def read(self, start: int = 0, stop: int | None = None) -> Vector: ...
-
-
-class VectorField:
-    """A field that is given a vector or something to read it from, and gives a vector."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = f"_{name}"
-
-    def __get__(self, instance: object, owner: type | None = None) -> Vector:
-        if instance is None:
-            raise AttributeError(self._name)  # so that a dataclass knows no default
-        stored: Vector | Readable = vars(instance)[self._name]
-        return stored if isinstance(stored, Tensor) else stored.read()
-
-    def __set__(self, instance: object, value: Vector | Readable) -> None:
-        vars(instance)[self._name] = value
-
-
 @dataclass(frozen=True)
 class Contribution:
     """What an aggregator sees of one client."""
 
     client: int
-    vector: VectorField = VectorField()
+    vector: VectorField = VectorField()  # noqa: RUF009 - a descriptor
     """ψ_k. In a large round it is read from disk at every look: look once, or at a piece."""
     examples: int  # type: ignore[misc]
     participation: int  # type: ignore[misc]
