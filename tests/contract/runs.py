@@ -59,9 +59,9 @@ def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:
     raise faults[0]
 
 
-def tiny_rounds(config: Config) -> list[tuple[ServerState, Any]]:
+def tiny_rounds(config: Config, parts: Parts | None = None) -> list[tuple[ServerState, Any]]:
     """The rounds of a config, in this process and without a folder."""
-    parts = assemble(config)
+    parts = parts or assemble(config)
     fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
     start = parts.algorithm.start(parts.network.snapshot())
     return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, config["rounds"]))

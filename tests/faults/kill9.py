@@ -14,6 +14,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.interface.subprocess_runs import LASTING, committed, launch, result, write_config
 from tests.runtime.processes import alive, children, eventually, gone
@@ -81,11 +82,11 @@ def strike(process: subprocess.Popen[str], run: Path, rng: random.Random, aimed:
     return 0 if gone(workers) else sum(map(alive, workers))
 
 
-def attack(folder: Path, kills: int, inside: int, seed: int) -> Tally:
+def attack(folder: Path, kills: int, inside: int, seed: int, document: dict[str, Any] = LASTING) -> Tally:
     """Start, kill, resume, kill, … finish, compare; as often as it takes."""
     rng, tally, number = random.Random(seed), Tally(), 0
-    config = write_config(folder)
-    whole = Experiment.load(LASTING, {"fleet.kind": "inline"}).run(folder / "whole")
+    config = write_config(folder, document)
+    whole = Experiment.load(document, {"fleet.kind": "inline"}).run(folder / "whole")
 
     def refuse(fault: FedfewError) -> None:
         raise RuntimeError(f"a kill has done damage: {fault}")

@@ -1,22 +1,18 @@
 """One undisturbed tiny run, and the same run stopped in the midst, for all tests of this folder."""
 
-from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.runtime.every_method import few_fits
 from tests.runtime.tiny_run import tiny, tiny_run
 
-from fedfew.data import DATASETS
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 
-read_once = cache(DATASETS["mini-mnist"])
-
 
 @pytest.fixture(autouse=True)
-def digits_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of short runs read the same images."""
-    monkeypatch.setitem(DATASETS, "mini-mnist", read_once)
+def few_fits_of_fedmoments(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_fits(monkeypatch)
 
 
 @pytest.fixture(scope="module")

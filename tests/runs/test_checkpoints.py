@@ -73,7 +73,7 @@ def test_every_prefix_when_clients_have_files_of_their_own(tmp_path: Path) -> No
     assert all(f"{name}.copy" in parts for name in parts if name.endswith(".safetensors"))
     total = operations_of(tmp_path / "stopped")
     assert total > 30
-    for done in range(0, total, 3):
+    for done in range(0, total, 5):
         folder = copy_of(tmp_path / "stopped", "crashed")
         session = reopen(folder, quiet)
         with disk(stop_at=done), pytest.raises(Crash):
@@ -117,7 +117,7 @@ def test_single_bit_flips_are_told_and_healed(stopped: Path, undisturbed: Run) -
     flips = 0
     for origin, files in kept.items():
         for path in files:
-            for number in range(10):
+            for number in range(3):
                 folder = copy_of(origin, "flipped")
                 bit = rng.randrange(8 * path.stat().st_size)
                 flip(folder / path.relative_to(origin), bit)
@@ -127,10 +127,10 @@ def test_single_bit_flips_are_told_and_healed(stopped: Path, undisturbed: Run) -
                 assert {fault.code for fault in told} <= {"E303", "E309", "E311"}, where
                 assert model_hash(run) == model_hash(undisturbed), where
                 assert records(run) == records(undisturbed), where
-                if number % 5 == 0:
+                if number == 0:
                     assert resume(folder)[1] == [], f"{where} was not healed"
                 flips += 1
-    assert flips >= 200
+    assert flips >= 60
 
 
 def test_a_damaged_newest_checkpoint_falls_back_one_round(stopped: Path, undisturbed: Run) -> None:
@@ -174,11 +174,11 @@ def test_a_client_s_tensor_is_restored_from_its_copy(tmp_path: Path) -> None:
         assert records(run) == records(whole)
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
+@pytest.mark.parametrize(("code", "step"), [(errno.ENOSPC, 4), (errno.EROFS, 12), (errno.EIO, 12), (errno.EDQUOT, 12)])
 def test_a_disk_that_fails_is_named_and_the_last_checkpoint_is_whole(
-    code: int, stopped: Path, undisturbed: Run
+    code: int, step: int, stopped: Path, undisturbed: Run
 ) -> None:
-    for done in range(0, operations_of(stopped) - 3, 4):
+    for done in range(0, operations_of(stopped) - 3, step):
         folder = copy_of(stopped, "full")
         session = reopen(folder, quiet)
         with disk(stop_at=done, fault=lambda: OSError(code, "the disk says no")):
