@@ -1,5 +1,5 @@
-"""The digits are read once for all tests of this folder, and the runs of ``tests/runs`` are at hand."""
+"""The runs of ``tests/runs`` are at hand in this folder too."""
 
-from tests.runs.conftest import digits_read_once, stopped, undisturbed
+from tests.runs.conftest import stopped, undisturbed
 
-__all__ = ["digits_read_once", "stopped", "undisturbed"]
+__all__ = ["stopped", "undisturbed"]
