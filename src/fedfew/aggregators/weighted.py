@@ -39,6 +39,8 @@ def fedfreq(
     """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs.
 
     ψ = Σ w_k ψ_k,  w_k = (1 − q_k / Σ q) / (m − 1),  q_k: rounds client k has answered in, of the m that answered
+
+    A refused answer counts too: else a client that was refused nine times would weigh more than the honest ones.
     """
     weights = fedfreq_weights([part.participation for part in contributions])
     if by == "frequency×examples":

@@ -334,6 +334,12 @@ CODES: dict[str, Explanation] = {
         "Another update would bring the site's ε, over all runs it has taken part in, beyond its --max-epsilon.",
         "The site sent nothing. Its owner may raise --max-epsilon; privacy.json in the site's folder has the account.",
     ),
+    "E421": Explanation(
+        "harmful update",
+        "A quarter of the client's change raises the loss on the server's labeled images by more than gate.max_harm "
+        "and far more than the others' do: the client is hostile or broken, or its training diverged.",
+        "The update was left out. If honest clients are hit, lower client.lr, or raise gate.max_harm (0: no bound).",
+    ),
     "E501": Explanation(
         "too many skipped rounds",
         "No usable update arrived for max_skipped rounds in a row; the model stays as it was and the run stops.",

@@ -130,7 +130,9 @@ class ServerState:
     omega: Vector
     sigma: Vector
     participation: dict[int, int] = field(default_factory=dict)
-    """How often each client has answered; only clients that did are listed, so a million clients cost nothing."""
+    """How often an update of each client was used; only clients that did are listed, so a million clients cost nothing."""
+    refused: dict[int, int] = field(default_factory=dict)
+    """How often an update of each client was refused, by the gate or by the screen."""
     validation: tuple[float, ...] = ()
     """Validation accuracy after each round, for learning-rate plateaus."""
     extra: dict[str, Tensor] = field(default_factory=dict)
@@ -153,6 +155,10 @@ class ServerState:
     def unheard(self) -> bool:
         """No client has answered yet: before the first round, and after first rounds that had to be skipped."""
         return not self.participation
+
+    def answered(self, client: int) -> int:
+        """q_k of FedFreq: rounds a client has answered in, refused answers included, so that none raises its weight."""
+        return self.participation.get(client, 0) + self.refused.get(client, 0)
 
     def with_(self, **changes: Any) -> "ServerState":
         """A copy with some fields replaced."""
@@ -188,7 +194,7 @@ class Contribution:
     """ψ_k. In a large round it is read from disk at every look: look once, or at a piece."""
     examples: int  # type: ignore[misc]
     participation: int  # type: ignore[misc]
-    """q_k: how often the client has answered, this round included."""
+    """q_k: how often the client has answered, this round and refused answers included."""
     steps: float = 1.0
     """a_k: local work in plain SGD steps, 0 for a client that had nothing to learn from."""
     status: float = 0.0
@@ -255,6 +261,19 @@ class Method:
         """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
         return {"psi": Expected((layout.size,), near="omega")}
 
+    def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
+        """The model a client was sent and the one it sends back; None where replies are no models."""
+        sent = payload.get("omega")
+        return (sent, reply["psi"]) if sent is not None and "psi" in reply else None
+
+    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
+        """Why no honest client with so many images can send this; empty if one can. Names and shapes are right."""
+        return ""
+
+    def own_step(self, state: ServerState) -> float:
+        """How far the server goes by itself in a round; 0 where that is unknown."""
+        return float(torch.linalg.vector_norm(state.sigma - state.omega))
+
     def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Values for dotted keys of the config that were left open and follow from this method's settings."""
         return {}
@@ -273,6 +292,11 @@ class Transform:
 
     pools: ClassVar[bool] = False
     """True where the server looks at all clients' images (``ServerSite.pool``): in simulation only."""
+
+    @property
+    def noisy(self) -> bool:
+        """Whether single updates are drowned in noise, so that only their mean says anything."""
+        return False
 
     def travels(self, schema: Schema, layout: Layout) -> Schema:
         """What a reply looks like on the wire."""

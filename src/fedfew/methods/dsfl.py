@@ -127,7 +127,7 @@ class DSFL(Method):
         asked = state.extra["open"]
         parts = [
             Contribution(
-                u.client, _distribution(u.reply["probabilities"]).flatten(), u.examples, state.participation[u.client]
+                u.client, _distribution(u.reply["probabilities"]).flatten(), u.examples, state.answered(u.client)
             )
             for u in updates
         ]

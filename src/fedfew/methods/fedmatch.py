@@ -197,7 +197,7 @@ class FedMatch(Method):
         sent = state.extra["wire_psi"]
         parts = [
             Contribution(
-                u.client, Patched(u, sent), u.examples, state.participation[u.client], u.metrics.get("steps", 1.0)
+                u.client, Patched(u, sent), u.examples, state.answered(u.client), u.metrics.get("steps", 1.0)
             )
             for u in updates
         ]
@@ -209,6 +209,17 @@ class FedMatch(Method):
         sigma = state.sigma if self.order == "before" else self.train_sigma(state, psi.vector, site, rng)
         made, omega = state.sigma + psi.vector, sigma + psi.vector
         return replace(state, omega=omega, sigma=sigma, extra=extra, weights=psi.weights, clients=made)
+
+    def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
+        """σ + ψ as sent, and with the entries changed that the client names."""
+        sent = payload["sigma"] + payload["psi"]
+        trained = sent.clone()
+        trained[reply["index"].long()] += reply["change"]
+        return sent, trained
+
+    def own_step(self, state: ServerState) -> float:
+        """σ and ω are a part and the whole here: their distance is no step."""
+        return 0.0
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"index", "change"}: as many entries as changed."""

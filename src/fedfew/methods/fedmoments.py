@@ -203,7 +203,7 @@ class FedMoments(Method):
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
         parts = [
-            Contribution(u.client, u.reply["sums"] / u.examples, u.examples, state.participation[u.client])
+            Contribution(u.client, u.reply["sums"] / u.examples, u.examples, state.answered(u.client))
             for u in updates
             if fits(u, size)
         ]
@@ -273,6 +273,22 @@ class FedMoments(Method):
         head_w, head_b = strength * whole[0] + scale[:, None] * weight, strength * whole[1] + bias
         full = space.basis @ head_w
         return as_model(site, full, head_b - space.centre @ full), strength
+
+    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
+        """Every image is shared out among the classes, once, and is no longer than it can be."""
+        sums = reply["sums"].double()
+        if "survey" in payload or not examples:
+            return ""
+        classes, width = payload["weight"].shape[1], len(payload["weight"])
+        if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
+            return ""  # not an answer to this question: left out later
+        counts, slack = sums[:classes], 1e-3 * examples + 1e-3
+        if bool((counts < -slack).any()) or abs(float(counts.sum()) - examples) > slack:
+            return f"shares out {float(counts.sum()):.4g} images over the classes and has {examples}"
+        lengths = sums[classes : classes * (width + 1)].view(classes, width).norm(dim=1)
+        if bool((lengths > 1.01 * LENGTH * counts.clamp_min(0) + LENGTH * slack).any()):
+            return "has class sums longer than its images can make them"
+        return ""
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: as long as the survey or the class moments are."""

@@ -182,6 +182,9 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
         "validation": torch.tensor(state.validation, dtype=torch.float64),
     }
     small |= {} if state.ema is None else {"ema": state.ema}
+    if state.refused:
+        table = sorted(state.refused.items())
+        small["refused"] = torch.tensor(table, dtype=torch.int64)
     small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
     parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
     parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
@@ -211,6 +214,7 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         omega=small["omega"],
         sigma=small["sigma"],
         participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
+        refused={k: times for k, times in small["refused"].tolist()} if "refused" in small else {},
         validation=tuple(small["validation"].tolist()),
         ema=small.get("ema"),
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},

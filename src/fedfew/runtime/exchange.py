@@ -14,6 +14,7 @@ from fedfew.core.spill import ReplySpill
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.screen import Finding, Screen
 from fedfew.runtime.wire import Wire
 
 
@@ -73,6 +74,8 @@ class Answers:
     """Bytes that really travelled, where the fleet is a network."""
     classes: int = 0
     """How many there are: the counts by class of every record have this length."""
+    scaled: dict[int, float] = field(default_factory=dict)
+    """Clients whose change was longer than the cohort's allow, and the factor by which it was scaled down."""
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
@@ -84,7 +87,10 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
-    check = checker(clients, Wire(algorithm, clients.transforms), site.network.layout, site.classes)
+    wire = Wire(algorithm, clients.transforms)
+    check = checker(clients, wire, site.network.layout, site.classes)
+    screen = Screen.of(clients.gate, wire, site, state)
+    findings: dict[int, Finding] = {}
     updates: dict[int, ClientUpdate] = {}
     missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
     unused: list[Missing] = []
@@ -107,15 +113,22 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         if isinstance(checked, Missing):
             missing[k] = checked
         else:
+            findings[k] = screen.look(checked.reply, payloads[k])
             updates[k] = replace(checked, reply=spill.put(checked.reply))
+    verdict = screen.judge(findings)
+    for k, factors in verdict.scaled.items():
+        updates[k] = replace(updates[k], reply=spill.put(screen.shrunk(updates[k].reply, payloads[k], factors)))
+    missing |= verdict.refused
+    updates = {k: update for k, update in updates.items() if k not in missing}
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
         missing |= {k: Missing(k, "E418", what) for k in updates}
         updates = {}
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
-    wire = fleet.traffic() if isinstance(fleet, Network) else {}
-    return Answers(cohort, usable, lacking, payloads, down, up, unused, wire, site.classes)
+    traffic = fleet.traffic() if isinstance(fleet, Network) else {}
+    scaled = {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates}
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled)
 
 
 def checker(
@@ -131,6 +144,9 @@ def checker(
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
         fault = clients.gate.check(update, payload, travels, size, classes)
+        if fault is None and travels == schemas[0]:  # as the method sends it: no transform has altered it
+            what = wire.method.implausible(payload, update.reply, update.examples)
+            fault = Missing(update.client, "E406", what) if what else None
         if fault is not None or not decodes:
             return fault or update
         decoded = wire.decode(update, payload, layout)

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedfew.core.settings import Count, Doc, NonNegative
+from fedfew.core.settings import Count, Doc, Natural, NonNegative
 from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
 from fedfew.runtime.metrics import metric_fault
 
@@ -22,6 +22,15 @@ class Gate:
     max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
         1_000_000
     )
+    clip: Annotated[
+        NonNegative,
+        Doc("changes longer than this times the cohort's median, and than the server's own, are shortened; 0: none"),
+    ] = 3.0
+    max_harm: Annotated[
+        NonNegative,
+        Doc("an update is refused if a quarter of it raises the loss on the server's labels by more nats; 0: never"),
+    ] = 0.5
+    images: Annotated[Natural, Doc("labeled images at most that every update is tried on; 0: none is tried")] = 200
 
     def check(
         self,

@@ -33,6 +33,8 @@ class Direction(TypedDict):
     client: Natural
     norm: NotRequired[float | None]
     cosine: NotRequired[float | None]
+    scaled: NotRequired[float | None]
+    """The factor by which its change was shortened to what the cohort's lengths allow (gate.clip), if it was."""
 
 
 class RoundRecord(TypedDict):
@@ -160,12 +162,16 @@ def _fault(missing: "Missing") -> Fault:
 
 def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Tensor", length: float) -> Direction:
     sent = answers.payloads[client].get("omega")
+    found: Direction = {"client": client}
+    if client in answers.scaled:
+        found["scaled"] = _short(answers.scaled[client])
     if psi is None or sent is None:
-        return {"client": client}
+        return found
     change = psi - sent
     norm = float(change.norm())
-    cosine = float(change @ step) / (norm * length) if norm and length else 0.0
-    return {"client": client, "norm": _short(norm), "cosine": _short(cosine)}
+    found["norm"] = _short(norm)
+    found["cosine"] = _short(float(change @ step) / (norm * length) if norm and length else 0.0)
+    return found
 
 
 def _short(value: float | None) -> float | None:

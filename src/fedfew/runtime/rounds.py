@@ -8,10 +8,10 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Fleet, Method, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
 from fedfew.runtime.clock import Clock
 from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
-from fedfew.runtime.record import RoundRecord, describe
+from fedfew.runtime.record import NO_UPDATE, RoundRecord, describe
 from fedfew.runtime.wire import Wire
 
 EVERY_ROUND = Evaluation()
@@ -41,14 +41,16 @@ def run_rounds(
         with clock("clients"):
             answers = ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
+            refused = count_refused(trained, answers.missing)
             if answers.updates or not algorithm.asks_clients:
-                counted = replace(trained, participation=count(trained, answers.updates), weights={}, metrics={})
+                participation = count(trained, answers.updates)
+                counted = replace(trained, participation=participation, refused=refused, weights={}, metrics={})
                 state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
                 state = wire.after_round(state, site)
             else:
                 if trained.unheard:
                     refuse_common_fault(answers)
-                state = replace(state, weights={}, metrics={})  # nobody answered: ω stays
+                state = replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
         clients_made, ema = state.clients, evaluation.mean(state.ema, state.omega)
         state = replace(state, round=t + 1, clients=None, ema=ema)
         seconds = clock.take("server", "clients", "aggregate")
@@ -73,5 +75,11 @@ def run_rounds(
 
 
 def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
-    """q_k with this round counted, for the clients that answered."""
+    """How often each client's update was used, this round counted."""
     return state.participation | {u.client: state.participation.get(u.client, 0) + 1 for u in updates}
+
+
+def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
+    """How often each client's update was refused, this round counted; a client that gave none was not refused."""
+    refused = [m.client for m in missing if m.code not in NO_UPDATE]
+    return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}

@@ -35,7 +35,7 @@ def contributions(
             u.client,
             u.place(name),
             u.examples,
-            state.participation[u.client],
+            state.answered(u.client),
             work(max(u.metrics.get("steps", 1.0), 0.0)),
             min(max(u.metrics.get("status", 0.0), 0.0), 1.0),
         )

@@ -41,6 +41,10 @@ class Private(Transform):
     clip: float
     noise: float
 
+    @property
+    def noisy(self) -> bool:
+        return self.noise > 0
+
     def travels(self, schema: Schema, layout: Layout) -> Schema:
         """Sums with noise on them are bounded by the clip, not by a number of images, which does not leave."""
         return {name: replace(expected, per_example=0.0) for name, expected in schema.items()}

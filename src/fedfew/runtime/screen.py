@@ -1,0 +1,153 @@
+"""The screen: what the updates of a round are to each other and to the server's labels, before they are aggregated.
+
+The gate looks at one reply by itself; the screen knows the cohort. Two questions, both answered from numbers that each
+update has alone, so that neither the order of arrival nor the number of processes matters:
+
+    length   ‖ψ_k − ω‖ > max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to that; nobody is accused
+    harm     h_k = loss(ω + (ψ_k − ω)/4) − loss(ω) on labeled images of the server
+             h_k > max(max_harm, 4 · lower quartile of the cohort's), or > 10   →  the update is refused (E421)
+
+A client with one or two classes forgets the others, so its whole model says nothing about its honesty; a quarter of its
+way does: there an honest change hardly moves the loss, and a model that was made to destroy still does. The quartile
+keeps a cohort whose training hurts as a whole from being refused. ‖σ − ω‖ is the server's own step, where it trains
+beside the clients: as far as the labels move the model, a client with labels of its own may go too.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedfew.core.evaluation import evaluate
+from fedfew.core.layout import Vector
+from fedfew.core.types import LabeledSet, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
+from fedfew.runtime.gate import Gate
+from fedfew.runtime.wire import Wire
+
+SHARE = 0.25
+"""How much of a client's change is tried."""
+HOPELESS = 10.0
+"""Nats: a quarter of an update that costs more is refused, whatever the others do."""
+AS_OTHERS = 4.0
+"""Times the lower quartile of the cohort's harm that an update may do."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was measured on one update."""
+
+    lengths: dict[str, float]
+    """Of each tensor that is a change or stays near to what was sent: how far it went."""
+    harm: float | None
+    """What a quarter of it costs on the server's labels, in nats; None where that was not tried."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which updates are refused, and the factors by which tensors of others are scaled down."""
+
+    refused: dict[int, Missing]
+    scaled: dict[int, dict[str, float]]
+
+
+@dataclass(eq=False)
+class Screen:
+    """Looks at the updates of one round as they come, and judges when all are there."""
+
+    gate: Gate
+    method: Method
+    schema: Schema
+    site: ServerSite
+    own_step: float
+    """‖σ − ω‖: how far the server went by itself in this round; 0 where it did not."""
+    tries: LabeledSet | None
+    """Labeled images that updates are tried on."""
+    _base: tuple[Vector, float] | None = field(default=None, repr=False)
+
+    @staticmethod
+    def of(gate: Gate, wire: Wire, site: ServerSite, state: ServerState) -> "Screen":
+        """The screen of a round; noise that only a whole cohort averages out leaves nothing to try one update for."""
+        noisy = any(transform.noisy for transform in wire.transforms)
+        tries = None if noisy or not gate.images else spread_over_classes(site.labeled, gate.images)
+        return Screen(gate, wire.method, wire.schemas(site.network.layout)[0], site, wire.method.own_step(state), tries)
+
+    def look(self, reply: Mapping[str, Tensor], payload: Payload) -> Finding:
+        """Measure one update that has passed the gate."""
+        lengths = {}
+        for name, expected in self.schema.items():
+            if expected.near or expected.delta:
+                change = reply[name] - payload[expected.near] if expected.near else reply[name]
+                lengths[name] = float(torch.linalg.vector_norm(change))
+        return Finding(lengths, self._harm(reply, payload))
+
+    def _harm(self, reply: Mapping[str, Tensor], payload: Payload) -> float | None:
+        if self.tries is None or not len(self.tries):
+            return None
+        pair = self.method.models(payload, reply)
+        if pair is None:
+            return None
+        sent, trained = pair
+        if self._base is None or not torch.equal(self._base[0], sent):
+            self._base = sent, self._loss(sent)
+        before = self._base[1]
+        after = self._loss(torch.lerp(sent, trained, SHARE))
+        if not math.isfinite(before):
+            return None
+        return after - before if math.isfinite(after) else math.inf
+
+    def _loss(self, vector: Vector) -> float:
+        assert self.tries is not None
+        self.site.network.load(vector)
+        return evaluate(self.site.network, self.tries)[1]
+
+    def shrunk(self, reply: Mapping[str, Tensor], payload: Payload, factors: Mapping[str, float]) -> Reply:
+        """The reply with some of its changes scaled down."""
+        made = dict(reply)
+        for name, factor in factors.items():
+            near = self.schema[name].near
+            made[name] = torch.lerp(payload[near], made[name], factor) if near else made[name] * factor
+        return made
+
+    def judge(self, findings: Mapping[int, Finding]) -> Verdict:
+        """What becomes of each update of the round."""
+        refused = {k: Missing(k, "E421", reason) for k, reason in self._harmful(findings).items()}
+        scaled: dict[int, dict[str, float]] = {}
+        if self.gate.clip:
+            for name in {name for found in findings.values() for name in found.lengths}:
+                lengths = {k: found.lengths[name] for k, found in findings.items()}
+                bound = max(self.gate.clip * typical(list(lengths.values()), self.own_step), self.own_step)
+                for k, length in lengths.items():
+                    if length > bound and k not in refused:
+                        scaled.setdefault(k, {})[name] = bound / length
+        return Verdict(refused, scaled)
+
+    def _harmful(self, findings: Mapping[int, Finding]) -> dict[int, str]:
+        harms = {k: found.harm for k, found in findings.items() if found.harm is not None}
+        if not harms or not self.gate.max_harm:
+            return {}
+        quartile = sorted(harms.values())[(len(harms) - 1) // 4]
+        limit = min(max(self.gate.max_harm, AS_OTHERS * quartile), HOPELESS)
+        what = "a quarter of its change raises the loss on the server's labels by"
+        return {k: f"{what} {harm:.3g}, the bound is {limit:.3g}" for k, harm in harms.items() if harm > limit}
+
+
+def typical(lengths: Sequence[float], own_step: float) -> float:
+    """The median (the lower of two) of those that went anywhere, the server one more where these are fewer than three.
+
+    Endless where there are still too few to compare.
+    """
+    moved = [length for length in lengths if length > 0]
+    if len(moved) < 3 and own_step:
+        moved = [*moved, own_step]
+    return sorted(moved)[(len(moved) - 1) // 2] if len(moved) >= 3 else math.inf
+
+
+def spread_over_classes(labeled: LabeledSet, count: int) -> LabeledSet:
+    """At most ``count`` of the images, of every class about as large a share."""
+    if len(labeled) <= count:
+        return labeled
+    by_class = labeled.labels.argsort(stable=True)
+    chosen = by_class[torch.arange(count) * len(labeled) // count]
+    return LabeledSet(labeled.images[chosen.to(labeled.images.device)], labeled.labels[chosen])

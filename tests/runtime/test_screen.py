@@ -1,0 +1,165 @@
+"""Hostile clients on the real way through a round, with default settings; and honest ones that must not be accused."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.runtime.tiny_run import AlteredFleet, Answer, play, tiny_parts
+from torch import Tensor
+
+from fedfew.build.parts import Parts
+from fedfew.core import spill
+from fedfew.core.types import ClientUpdate, LabeledSet, Missing, ServerState
+from fedfew.runtime.gate import Gate
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.screen import HOPELESS, Finding, Screen, spread_over_classes, typical
+
+Craft = Callable[[Tensor, Tensor], Tensor]
+"""What a hostile client sends, from what it was sent and what it would send if it were honest."""
+FIVE = {"participation": 5 / 12, "server__epochs": 5, "server__momentum": 0.9, "rounds": 3}
+
+
+def one_hostile(fleet: Any, craft: Craft) -> AlteredFleet:
+    """The first client of every round sends something of its own."""
+    sent: dict[int, Any] = {}
+
+    def alter(_: int, answers: list[Answer]) -> list[Answer]:
+        first = answers[0]
+        assert isinstance(first, ClientUpdate)
+        crafted = craft(sent[first.client]["omega"], first.reply["psi"])
+        return [replace(first, reply={"psi": crafted}), *answers[1:]]
+
+    class Listening(AlteredFleet):
+        def train(self, round: int, payloads: Any) -> Any:
+            sent.update(payloads)
+            return super().train(round, payloads)
+
+    return Listening(fleet, alter)
+
+
+def biased(parts: Parts) -> Craft:
+    last = parts.network.layout.offsets[-2]
+
+    def craft(_: Tensor, own: Tensor) -> Tensor:
+        vector = own.clone()
+        vector[last] += 100
+        return vector
+
+    return craft
+
+
+def codes(record: RoundRecord) -> list[str]:
+    return [fault["code"] for fault in record["rejected"]]
+
+
+@pytest.mark.parametrize("method", ["fedmix", "fedavg"])
+@pytest.mark.parametrize("attack", ["minus", "bias"])
+def test_one_client_cannot_take_the_model_over(method: str, attack: str) -> None:
+    """ψ = −200·ω is as finite and as long as the gate allows, and ended runs at 10 %."""
+    parts, fleet = tiny_parts(method__name=method, **FIVE)
+    craft: Craft = (lambda sent, _: -200 * sent) if attack == "minus" else biased(parts)
+    played = play(parts, one_hostile(fleet, craft), 2)
+    parts, fleet = tiny_parts(method__name=method, **FIVE)
+    without = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, "E406", ""), *answers[1:]])
+    assert [codes(record) for _, record in played] == [["E421"]] * 2
+    assert torch.equal(played[-1][0].omega, play(parts, without, 2)[-1][0].omega), "as if it had not answered"
+
+
+def test_a_single_client_that_destroys_is_refused() -> None:
+    parts, fleet = tiny_parts(participation=1 / 12, server__epochs=5)
+    ((state, record),) = play(parts, one_hostile(fleet, lambda sent, _: -200 * sent), 1)
+    assert codes(record) == ["E421"] and record["skipped"]
+    assert state.participation == {} and state.refused == {record["cohort"][0]: 1}
+
+
+def test_a_change_longer_than_the_others_is_shortened_and_told() -> None:
+    parts, fleet = tiny_parts(method__name="fedavg", objective__threshold=0.2, gate__max_harm=0.0, **FIVE)
+    _, (state, record) = play(parts, one_hostile(fleet, lambda sent, own: sent + 50 * (own - sent)), 2)
+    shortened = {update["client"]: update for update in record["updates"] if "scaled" in update}
+    assert list(shortened) == [record["cohort"][0]] and not record["rejected"]
+    norms = sorted(update["norm"] or 0.0 for update in record["updates"])
+    assert shortened[record["cohort"][0]]["norm"] == pytest.approx(norms[-1])
+    assert norms[-1] <= 3.01 * norms[2]
+    assert torch.isfinite(state.omega).all()
+
+
+@pytest.mark.parametrize("settings", [{}, {"compression__kind": "int8"}, {"method__name": "fedmatch"}])
+def test_any_order_of_arrival_and_any_memory_give_the_same_bits(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenth of the bound makes many updates longer than allowed."""
+    everything = FIVE | {"gate__clip": 0.1, "method__threshold": 0.12, "server__epochs": 1} | settings
+
+    def played(alter: Callable[[int, list[Answer]], list[Answer]]) -> tuple[ServerState, RoundRecord]:
+        parts, fleet = tiny_parts(**everything)
+        return play(parts, AlteredFleet(fleet, alter), 2)[-1]
+
+    state, record = played(lambda _, answers: answers)
+    backwards, _ = played(lambda _, answers: answers[::-1])
+    monkeypatch.setattr(spill.ReplySpill.__init__, "__defaults__", (0,))
+    on_disk, _ = played(lambda _, answers: answers)
+    assert torch.equal(state.omega, backwards.omega) and torch.equal(state.omega, on_disk.omega)
+    if "method__name" in settings:
+        assert any("scaled" in update for update in record["updates"])
+
+
+@pytest.mark.parametrize("method", ["fedmix", "fedavg", "fedfew", "semifl", "fedmatch"])
+def test_honest_clients_of_one_or_two_classes_are_not_accused(method: str) -> None:
+    own = {"fedmix": {"method__threshold": 0.3}, "fedavg": {"objective__threshold": 0.3}}.get(
+        method, {"method__threshold": 0.3}
+    )
+    warm = {"method__warmup": 40} if method != "fedmix" else {}
+    parts, fleet = tiny_parts(method__name=method, partition__mu=0.1, client__epochs=3, **FIVE, **own, **warm)
+    assert [record["rejected"] for _, record in play(parts, fleet, 3)] == [[], [], []]
+
+
+def test_noise_for_privacy_is_not_taken_for_harm() -> None:
+    parts, fleet = tiny_parts(privacy__clip=1.0, privacy__noise=1.0, **FIVE)
+    assert [record["rejected"] for _, record in play(parts, fleet, 2)] == [[], []]
+
+
+def test_a_refused_client_does_not_gain_weight() -> None:
+    """It weighed .458 after nine refusals, honest ones .271: FedFreq counted used updates only."""
+    parts, fleet = tiny_parts(clients=3, participation=1.0, aggregator__name="fedfreq", rounds=6)
+
+    def alter(round: int, answers: list[Answer]) -> list[Answer]:
+        first = answers[0]
+        assert isinstance(first, ClientUpdate)
+        broken = replace(first, reply={"psi": first.reply["psi"] * float("nan")})
+        return [broken if 0 < round < 5 else first, *answers[1:]]
+
+    states = play(parts, AlteredFleet(fleet, alter), 6)
+    last, record = states[-1]
+    assert last.refused == {0: 4} and last.participation == {0: 2, 1: 6, 2: 6}
+    assert record["weights"] == {str(k): pytest.approx(1 / 3) for k in range(3)}
+
+
+def judged(harms: list[float], lengths: list[float] | None = None, own: float = 0.0) -> Any:
+    findings = {k: Finding({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
+    return Screen(Gate(), None, {}, None, own, None).judge(findings)  # type: ignore[arg-type]
+
+
+def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
+    assert list(judged([0.0, 0.1, 0.3, 0.2, 0.51]).refused) == [4]
+    assert not judged([0.8, 0.9, 1.1, 1.5, 3.0]).refused, "where training hurts as a whole nobody is accused"
+    assert list(judged([0.0, 0.1, 50.0, 60.0, 70.0]).refused) == [2, 3, 4], "hostile clients in the majority"
+    assert list(judged([HOPELESS + 1]).refused) == [0] and not judged([3.0]).refused
+    assert list(judged([float("inf"), 0.0]).refused) == [0]
+
+
+def test_lengths_are_judged_by_the_median_of_those_that_moved() -> None:
+    quiet = [0.0] * 5
+    assert judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9]).scaled == {3: {"psi": pytest.approx(0.12)}}
+    assert not judged(quiet, [0.0, 0.0, 0.0, 0.0, 9.0]).scaled, "one that moved cannot be compared"
+    assert not judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9], own=40.0).scaled, "no further than the server went"
+    assert judged([0.0, 0.0], [1.0, 30.0], own=2.0).scaled == {1: {"psi": pytest.approx(0.2)}}
+    assert typical([5.0], 1.0) == float("inf")
+
+
+def test_updates_are_tried_on_a_share_of_every_class() -> None:
+    labels = torch.tensor([2] * 40 + [0] * 40 + [1] * 20)
+    chosen = spread_over_classes(LabeledSet(torch.arange(100)[:, None], labels), 10)
+    assert torch.bincount(chosen.labels).tolist() == [4, 2, 4]
+    assert torch.equal(labels[chosen.images[:, 0]], chosen.labels)
