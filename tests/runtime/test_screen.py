@@ -80,8 +80,7 @@ def test_a_change_longer_than_the_others_is_shortened_and_told() -> None:
     shortened = {update["client"]: update for update in record["updates"] if "scaled" in update}
     assert list(shortened) == [record["cohort"][0]] and not record["rejected"]
     norms = sorted(update["norm"] or 0.0 for update in record["updates"])
-    assert shortened[record["cohort"][0]]["norm"] == pytest.approx(norms[-1])
-    assert norms[-1] <= 3.01 * norms[2]
+    assert (shortened[record["cohort"][0]]["norm"] or 0.0) <= 1.01 * norms[2], "no longer than the median"
     assert torch.isfinite(state.omega).all()
 
 
@@ -151,10 +150,10 @@ def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
 
 def test_lengths_are_judged_by_the_median_of_those_that_moved() -> None:
     quiet = [0.0] * 5
-    assert judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9]).scaled == {3: {"psi": pytest.approx(0.12)}}
+    assert judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9]).scaled == {3: {"psi": pytest.approx((3.6 / 30) ** 2 / 3)}}
     assert not judged(quiet, [0.0, 0.0, 0.0, 0.0, 9.0]).scaled, "one that moved cannot be compared"
     assert not judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9], own=40.0).scaled, "no further than the server went"
-    assert judged([0.0, 0.0], [1.0, 30.0], own=2.0).scaled == {1: {"psi": pytest.approx(0.2)}}
+    assert judged([0.0, 0.0], [1.0, 30.0], own=2.0).scaled == {1: {"psi": pytest.approx((6 / 30) ** 2 / 3)}}
     assert typical([5.0], 1.0) == float("inf")
 
 

@@ -130,7 +130,7 @@ class ServerState:
     omega: Vector
     sigma: Vector
     participation: dict[int, int] = field(default_factory=dict)
-    """How often an update of each client was used; only clients that did are listed, so a million clients cost nothing."""
+    """How often an update of each client was used; only those are listed, so a million clients cost nothing."""
     refused: dict[int, int] = field(default_factory=dict)
     """How often an update of each client was refused, by the gate or by the screen."""
     validation: tuple[float, ...] = ()

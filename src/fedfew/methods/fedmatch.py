@@ -196,9 +196,7 @@ class FedMatch(Method):
         """ψ ← aggregate of the clients' ψ_k; the library of helpers learns what each of them is like."""
         sent = state.extra["wire_psi"]
         parts = [
-            Contribution(
-                u.client, Patched(u, sent), u.examples, state.answered(u.client), u.metrics.get("steps", 1.0)
-            )
+            Contribution(u.client, Patched(u, sent), u.examples, state.answered(u.client), u.metrics.get("steps", 1.0))
             for u in updates
         ]
         psi = self.aggregator(parts, sent, state.sigma)

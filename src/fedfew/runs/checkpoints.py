@@ -214,7 +214,7 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         omega=small["omega"],
         sigma=small["sigma"],
         participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
-        refused={k: times for k, times in small["refused"].tolist()} if "refused" in small else {},
+        refused=dict(small["refused"].tolist()) if "refused" in small else {},
         validation=tuple(small["validation"].tolist()),
         ema=small.get("ema"),
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},

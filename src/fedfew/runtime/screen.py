@@ -3,14 +3,16 @@
 The gate looks at one reply by itself; the screen knows the cohort. Two questions, both answered from numbers that each
 update has alone, so that neither the order of arrival nor the number of processes matters:
 
-    length   ‖ψ_k − ω‖ > max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to that; nobody is accused
+    length   ‖ψ_k − ω‖ > b = max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to (b/clip) · b/‖ψ_k − ω‖:
+             no longer than the median, and the longer it was the less is left; nobody is accused
     harm     h_k = loss(ω + (ψ_k − ω)/4) − loss(ω) on labeled images of the server
              h_k > max(max_harm, 4 · lower quartile of the cohort's), or > 10   →  the update is refused (E421)
 
 A client with one or two classes forgets the others, so its whole model says nothing about its honesty; a quarter of its
 way does: there an honest change hardly moves the loss, and a model that was made to destroy still does. The quartile
-keeps a cohort whose training hurts as a whole from being refused. ‖σ − ω‖ is the server's own step, where it trains
-beside the clients: as far as the labels move the model, a client with labels of its own may go too.
+keeps a cohort whose training hurts as a whole from being refused. An influence
+that falls with the length beyond a bound is what robust statistics calls redescending (F. R. Hampel 1974). ‖σ − ω‖ is
+the server's own step, where it trains beside the clients: a client with labels of its own may go as far.
 """
 
 import math
@@ -120,7 +122,7 @@ class Screen:
                 bound = max(self.gate.clip * typical(list(lengths.values()), self.own_step), self.own_step)
                 for k, length in lengths.items():
                     if length > bound and k not in refused:
-                        scaled.setdefault(k, {})[name] = bound / length
+                        scaled.setdefault(k, {})[name] = (bound / length) ** 2 / self.gate.clip
         return Verdict(refused, scaled)
 
     def _harmful(self, findings: Mapping[int, Finding]) -> dict[int, str]:
