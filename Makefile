@@ -14,10 +14,15 @@ test: check                             ## everything that must hold on every co
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py
 
-faults: $(VENV)/.installed-dev          ## 50 kills, 1,000 flipped bits, 150 rounds of dying workers: some 20 minutes, one figure each
-	$(BIN)/python -m tests.faults.kill9
-	$(BIN)/python -m tests.faults.bitflips
-	$(BIN)/python -m tests.faults.crashes
+faults: $(VENV)/.installed-dev          ## docs/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
+	nice -n 10 $(BIN)/python -m benchmarks.reliability.faults $(QUICK) $(IDS)
+
+mutants: $(VENV)/.installed-dev         ## mutation testing of gate, checkpoints, aggregators, vote and privacy: hours
+	$(PYTHON) -m venv build/mutants
+	build/mutants/bin/pip install --quiet "mutmut==3.8.0" "pytest<9"
+	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $$(echo build/mutants/lib/python3*/site-packages)/fedfew.pth
+	OMP_NUM_THREADS=1 nice -n 19 build/mutants/bin/mutmut run --max-children 2
+	build/mutants/bin/mutmut results
 
 test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS, keys, kills, rogue nodes
 	$(BIN)/python -m pytest tests/flower
@@ -46,13 +51,13 @@ lock: $(VENV)/.installed-dev            ## requirements.lock: every file of the 
 	    --custom-compile-command "make lock" --quiet -o requirements.lock
 
 sbom: $(VENV)/.installed-dev            ## dist/fedfew.cdx.json: what is installed with fedfew, as CycloneDX
-	$(BIN)/python -m benchmarks.supply sbom dist/fedfew.cdx.json
+	$(BIN)/python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
 
 licences: $(VENV)/.installed-dev        ## docs/licences.md from the packages that are installed
-	$(BIN)/python -m benchmarks.supply licences docs/licences.md
+	$(BIN)/python -m benchmarks.reliability.supply licences docs/licences.md
 
 dist: $(VENV)/.installed-dev            ## wheel and sdist, built twice to the same bytes, and the wheel in an empty environment
-	$(BIN)/python -m benchmarks.supply dist dist
+	$(BIN)/python -m benchmarks.reliability.supply dist dist
 	rm -rf build/empty && $(PYTHON) -m venv build/empty
 	build/empty/bin/pip install --quiet --no-index --no-deps dist/*.whl
 	PYTHONPATH=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") build/empty/bin/fedfew --version

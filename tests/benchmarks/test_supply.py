@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 pytest.importorskip("flwr")
-from benchmarks.supply import FOR_MAKERS, bill, licence, licences_page, materials
+from benchmarks.reliability.supply import FOR_MAKERS, bill, licence, licences_page, materials
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")

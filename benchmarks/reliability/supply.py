@@ -1,8 +1,8 @@
 """What fedfew is made of and built into: a bill of materials, the licences, and distributions that build equal twice.
 
-    python -m benchmarks.supply sbom dist/fedfew.cdx.json
-    python -m benchmarks.supply licences docs/licences.md
-    python -m benchmarks.supply dist dist
+    python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
+    python -m benchmarks.reliability.supply licences docs/licences.md
+    python -m benchmarks.reliability.supply dist dist
 
 Packages are read from this installation: all that fedfew and its extras for users need, however deep.
 """
@@ -23,7 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 FOR_MAKERS = {"dev", "docs", "bench"}
 """Extras that no user needs."""
 NAMES = {

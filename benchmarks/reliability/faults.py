@@ -1,0 +1,134 @@
+"""Every target of reliability, measured: runs each with a time limit and writes docs/reliability.md.
+
+    python -m benchmarks.reliability.faults [--quick] [ID …]      run (all, or those named) and write the page
+    python -m benchmarks.reliability.faults --page                only write the page from what was measured before
+
+A target is a script that prints its figures as JSON in its last line, or tests. Its exit status says whether it is met;
+one that is missed, or takes longer than its limit, is written down as such. ``--quick`` takes smaller counts, and the
+page has the command that was really run.
+"""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.reliability.targets import TARGETS, Target
+
+ROOT = Path(__file__).parents[2]
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "faults.json", ROOT / "docs" / "reliability.md"
+BEGIN, END = "<!-- begin targets -->", "<!-- end targets -->"
+Measured = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a command: met, missed or out of time, its figure in a line, and the seconds it took."""
+
+    state: str
+    figure: str
+    seconds: float
+
+
+def run(words: list[str], limit: float) -> Outcome:
+    """One target in a process group of its own, which is ended whole when its time is over."""
+    began = monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
+    )  # fmt: skip
+    try:
+        said, _ = process.communicate(timeout=limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        process.communicate()
+        return Outcome("out of time", f"not done within {limit:.0f} s", monotonic() - began)
+    return Outcome("met" if process.returncode == 0 else "missed", figure(said), monotonic() - began)
+
+
+def figure(said: str) -> str:
+    """The figures in a command's last words: JSON, the count of tests, or the last line itself."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if line.startswith("{"):
+            return _in_words(json.loads(line))
+        if counts := re.findall(r"\d+ (?:passed|failed|skipped|errors?)", line):
+            return ", ".join(counts)
+    return lines[-1][:200] if lines else "nothing was printed"
+
+
+def _in_words(found: Mapping[str, Any]) -> str:
+    return "; ".join(
+        f"{name.replace('_', ' ')}: {_in_words(value) if isinstance(value, dict) else json.dumps(value)}"
+        for name, value in found.items()
+    )
+
+
+def measure(target: Target, quick: bool) -> Measured:
+    """Run a target and give what the page says about it."""
+    words = target.quick if quick and target.quick else target.command
+    outcome = run(words, target.limit)
+    return {
+        "state": outcome.state,
+        "figure": outcome.figure,
+        "command": f"python -m {shlex.join(words)}",
+        "seconds": round(outcome.seconds),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": "{processor}, {cores} cores".format(**machine()),
+    }
+
+
+def page(measured: Mapping[str, Measured]) -> str:
+    """The table of all targets; one that was never run says so."""
+    rows = []
+    for name, target in TARGETS.items():
+        found = measured.get(name)
+        cells = ["**not run**", "", f"`python -m {shlex.join(target.command)}`", ""]
+        if found:
+            state = found["state"] if found["state"] == "met" else f"**{found['state']}**"
+            cells = [state, found["figure"], f"`{found['command']}`", f"{found['date']}, {found['seconds']} s"]
+        rows.append("| " + " | ".join([name, target.text, *(cell.replace("|", "/") for cell in cells)]) + " |")
+    met = sum(found["state"] == "met" for name, found in measured.items() if name in TARGETS)
+    machines = sorted({found["machine"] for found in measured.values()})
+    head = f"{met} of {len(TARGETS)} targets met. Machine: {'; '.join(machines) or 'none yet'}.\n"
+    table = "| | target | result | measured | command | when |\n|---|---|---|---|---|---|\n" + "\n".join(rows)
+    return f"{BEGIN}\n{head}\n{table}\n{END}"
+
+
+def known() -> dict[str, Measured]:
+    """What was measured so far."""
+    return json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+
+
+def write_page(measured: Mapping[str, Measured], place: Path = PAGE) -> None:
+    """Put the table between its marks."""
+    text = place.read_text("utf-8")
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    place.write_text(before + page(measured) + after, "utf-8")
+
+
+def main(words: list[str]) -> int:
+    quick, only_page = "--quick" in words, "--page" in words
+    names = [word for word in words if not word.startswith("--")] or list(TARGETS)
+    if unknown := [name for name in names if name not in TARGETS]:
+        raise SystemExit(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
+    for name in [] if only_page else names:
+        found = measure(TARGETS[name], quick)
+        sys.stdout.write(f"{name}: {found['state']}; {found['figure']}\n")
+        sys.stdout.flush()
+        RESULTS.write_text(json.dumps(known() | {name: found}, indent=1) + "\n", "utf-8")
+    write_page(known())
+    return 0 if all(known()[name]["state"] == "met" for name in names if name in known()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

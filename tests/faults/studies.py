@@ -1,0 +1,79 @@
+"""kill -9 during `fedfew sweep` and `fedfew reproduce`: the same command again finishes, with the same models.
+
+    python -m tests.faults.studies [KILLS]
+
+prints {"kills", "runs", "same_hash", "orphans", "failed"}.
+"""
+
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.interface.subprocess_runs import launch, result, write_config
+from tests.runtime.processes import alive, children, eventually, gone
+from tests.runtime.tiny_run import TINY, model_hash
+
+ROUNDS = 6
+
+
+def words(study: str, config: Path, out: Path) -> list[object]:
+    """A study of some runs."""
+    given = ["--set", f"rounds={ROUNDS}", "--jobs", 2, "--out", out, "--json"]
+    if study == "sweep":
+        return ["sweep", config, "--grid", "partition.mu=0.1,1", "--grid", "seed=0,1", *given]
+    return ["reproduce", "extra", "--preset", config, *given]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """The model of every run below a folder."""
+    return {str(path.parent.relative_to(folder)): model_hash(path.parent) for path in folder.rglob("summary.json")}
+
+
+def below(pid: int) -> list[int]:
+    """A process's children and theirs."""
+    direct = children(pid)
+    return [*direct, *(inner for child in direct for inner in children(child))]
+
+
+def commits(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/rounds.jsonl"))
+
+
+def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
+    rng, config = random.Random(seed), write_config(base, TINY)
+    whole, torn = base / f"{study}-whole", base / f"{study}-torn"
+    result(launch(*words(study, config, whole)))
+    done, orphans = 0, 0
+    while done < kills:
+        before = commits(torn)
+        process = launch(*words(study, config, torn))
+        wanted = before + rng.randint(1, 5)
+        eventually(lambda: commits(torn) >= wanted or process.poll() is not None, 300)  # noqa: B023
+        if process.poll() is not None:
+            process.communicate()
+            break
+        left = below(process.pid)
+        process.kill()
+        process.communicate()
+        orphans += 0 if gone(left, 60) else sum(map(alive, left))
+        done += 1
+    last = result(launch(*words(study, config, torn)))
+    same = hashes(torn) == hashes(whole)
+    runs = {"runs": len(hashes(whole)), "same_hash": same, "orphans": orphans, "failed": len(last["runs"]["failed"])}
+    return {"kills": done} | runs
+
+
+def main(given: list[str]) -> int:
+    kills = int(given[0]) if given else 5
+    with tempfile.TemporaryDirectory() as folder:
+        tally = {study: attack(Path(folder), study, kills, 5) for study in ("sweep", "reproduce")}
+    sys.stdout.write(json.dumps(tally) + "\n")
+    good = all(found["same_hash"] and not found["orphans"] and not found["failed"] for found in tally.values())
+    return 0 if good and all(found["kills"] for found in tally.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
