@@ -17,7 +17,7 @@ from fedfew.methods.semifl import SemiFL
 from fedfew.training.augment import strong, weak
 from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
-from fedfew.training.sharpness import FLOOR, uphill
+from fedfew.training.sharpness import FLOOR, ascent_step
 
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
 
@@ -185,18 +185,18 @@ def test_fl2_keeps_by_class_and_reports_its_status() -> None:
     assert trained.metrics["status"] == pytest.approx(tau)
 
 
-def test_uphill_is_asams_step() -> None:
+def test_the_ascent_step_is_asams() -> None:
     network = net()
     network.load(theta(network))
     network.gradient.copy_(theta(network, 1.0, 8))
     w, g = network.vector, network.gradient
     scale = torch.cat([w[:192].abs() + FLOOR, torch.ones(3)])  # the weight matrix adapts, the bias does not
     expected = 0.1 * scale**2 * g / (scale * g).norm()
-    assert torch.allclose(uphill(network, 0.1), expected, atol=1e-6)
-    assert float((uphill(network, 0.1) / scale).norm()) == pytest.approx(0.1, rel=1e-4)
+    assert torch.allclose(ascent_step(network, 0.1), expected, atol=1e-6)
+    assert float((ascent_step(network, 0.1) / scale).norm()) == pytest.approx(0.1, rel=1e-4)
 
 
-def test_the_sharpness_term_adds_the_divergences_gradient_uphill_and_leaves_the_weights() -> None:
+def test_the_sharpness_term_adds_the_divergences_gradient_at_the_ascent_step_and_leaves_the_weights() -> None:
     network = net()
     w = theta(network)
     network.load(w)
@@ -215,7 +215,7 @@ def test_the_sharpness_term_adds_the_divergences_gradient_uphill_and_leaves_the_
     goal = other(views[certain]).detach().softmax(1)
     other.gradient.zero_()
     cross_entropy(other(views[certain]), targets[certain]).backward()
-    other.load(w + uphill(other, 0.3))
+    other.load(w + ascent_step(other, 0.3))
     other.gradient.zero_()
     (2.0 * kl_div(other(views[certain]).log_softmax(1), goal, reduction="sum") / 5).backward()
     assert float(ours.norm()) > 1e-4

@@ -35,7 +35,7 @@ class Alternate(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     momentum_lasts: Annotated[
-        bool, Doc("the SGD momentum of the server and of each client goes on from its last round (official code)")
+        bool, Doc("the SGD momentum of the server and of each client continues from its last round (official code)")
     ] = False
     shift: Annotated[Natural, Doc("pixels by which a client's view is moved at most")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5

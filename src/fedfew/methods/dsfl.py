@@ -1,4 +1,4 @@
-"""DS-FL: clients send what they think of a few public images, not their models.
+"""DS-FL: clients send predictions on a few public images, not their models.
 
 S. Itahara, T. Nishio, Y. Koda, M. Morikura, K. Yamamoto: Distillation-Based Semi-Supervised Federated Learning for
 Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE TMC 2021.
@@ -9,7 +9,7 @@ Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE T
 An adaptation to labels at the server. Published, clients have labels, keep their own models and distil the broadcast q
 themselves. Here they have none, so they start from the server's model, train themselves on their objective and
 answer on the open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
-unlabeled data at the server; the images asked about travel with the round. What the method is for stays: the upload is
+unlabeled data at the server; the images asked about travel with the round. Its purpose stays: the upload is
 |open images| · classes numbers, whatever the size of the model.
 """
 

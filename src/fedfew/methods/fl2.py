@@ -19,7 +19,7 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
-from fedfew.training.sharpness import uphill
+from fedfew.training.sharpness import ascent_step
 
 
 def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
@@ -70,7 +70,7 @@ class FL2(Alternate):
         goal = logits.detach().softmax(1)
         cross_entropy(logits, targets[certain.to(targets.device)]).backward()
         with torch.no_grad():
-            network.vector[:n].add_(uphill(network, self.rho))
+            network.vector[:n].add_(ascent_step(network, self.rho))
         network.gradient.zero_()
         divergence = kl_div(network(chosen).log_softmax(1), goal, reduction="sum") / len(views)
         (self.lambda_sharp * divergence).backward()

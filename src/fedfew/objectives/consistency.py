@@ -50,7 +50,7 @@ class PiModel:
 
 @dataclass(frozen=True)
 class TemporalEnsembling:
-    """Temporal ensembling (Laine & Aila 2017): an image's target is the mean of what was said of it before.
+    """Temporal ensembling (Laine & Aila 2017): an image's target is the mean of its earlier predictions.
 
     The targets stay in the client's memory from round to round. An image seen for the first time has none and only
     starts the mean for the next visit.

@@ -13,7 +13,7 @@ from fedfew.core.network import Network
 FLOOR = 0.01  # so that a weight of zero can be moved too
 
 
-def uphill(network: Network, rho: float) -> Vector:
+def ascent_step(network: Network, rho: float) -> Vector:
     """ε for the gradient that the network holds now, on its trainable part."""
     layout = network.layout
     n = layout.trainable
