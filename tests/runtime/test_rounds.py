@@ -16,10 +16,9 @@ from torch import Tensor
 from fedfew.core.types import ClientUpdate, Missing, Scores, ServerState
 from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
-from fedfew.runtime.clock import Clock
 from fedfew.runtime.exchange import Answers
 from fedfew.runtime.record import describe, left_out
-from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.rounds import Clock, run_rounds
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The round loop: the only one, for every method and every fleet. Callers pull rounds from it."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from time import perf_counter
 
 import torch
 
@@ -9,7 +11,6 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
-from fedfew.runtime.clock import Clock
 from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
 from fedfew.runtime.record import NO_UPDATE, RoundRecord, describe
 from fedfew.runtime.wire import Wire
@@ -83,3 +84,22 @@ def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
     """How often each client's update was refused, this round counted; a client that gave none was not refused."""
     refused = [m.client for m in missing if m.code not in NO_UPDATE]
     return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}
+
+
+class Clock:
+    """Where a round's time goes: adds up seconds under the name of a phase until they are taken."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        start = perf_counter()
+        try:
+            yield
+        finally:
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + perf_counter() - start
+
+    def take(self, *phases: str) -> dict[str, float]:
+        """The seconds of these phases, which start again at zero."""
+        return {phase: round(self._seconds.pop(phase, 0.0), 4) for phase in phases}
