@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := data export flower hub pretrained privacy sweep track
 
-.PHONY: demo test test-export faults mutants test-flower test-browser bench screenshots docs lock sbom licences dist check format clean
+.PHONY: demo test test-export faults mutants test-flower test-browser attacks bench screenshots docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -30,6 +30,10 @@ test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS
 test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m pytest tests/browser
+
+attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/security.md: hours for all cells, finished ones are kept
+	nice -n 19 $(BIN)/python -m benchmarks.attacks run
+	$(BIN)/python -m benchmarks.attacks page
 
 bench: $(VENV)/.installed-dev           ## docs/performance.md measured anew: some 20 minutes with nothing else running
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"

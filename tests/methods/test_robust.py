@@ -223,3 +223,11 @@ def test_status_weighs_the_unsure_more() -> None:
     sure: list[Tensor] = [torch.tensor([0.0]), torch.tensor([1.0])]
     both_sure = [Contribution(k, v, 1, 1, status=1.0) for k, v in enumerate(sure)]
     assert AGGREGATORS["status"](both_sure, ORIGIN, ORIGIN).vector.item() == 0.5
+
+
+def test_fltrust_may_leave_short_changes_as_they_are() -> None:
+    """Two clients on the server's way: one a tenth as long as its step, one ten times."""
+    sigma = torch.tensor([1.0, 0.0])
+    parts = parts_of([[0.1, 0.0], [10.0, 0.0]])
+    assert fltrust(parts, ORIGIN, sigma).vector.tolist() == pytest.approx([1.0, 0.0])
+    assert fltrust(parts, ORIGIN, sigma, stretch=False).vector.tolist() == pytest.approx([0.55, 0.0])

@@ -84,10 +84,21 @@ def krum_scores(distances: Tensor, neighbours: int) -> Tensor:
     return ordered[:, 1 : 1 + neighbours].sum(1)
 
 
-def fltrust(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+def fltrust(
+    contributions: Sequence[Contribution],
+    omega: Vector,
+    sigma: Vector,
+    *,
+    stretch: Annotated[
+        bool, Doc("scale shorter changes up to the length of the server's too, as published; false: leave them")
+    ] = True,
+) -> Aggregate:
     """FLTrust (Cao et al. 2021): a client weighs by its cosine with the server's step, scaled to that length.
 
     t_k = relu cos(ψ_k − ω, σ − ω);   ω + Σ t_k (‖σ − ω‖ / ‖ψ_k − ω‖)(ψ_k − ω) / Σ t_k;   σ where nobody is trusted.
+
+    Published for clients with labels, whose changes are about as long as the server's. Clients without labels often
+    move far less, and elsewhere; scaled up that is mostly noise: then ``stretch = false``.
     """
     way = (sigma - omega).double()
     length = way.norm()
@@ -100,7 +111,8 @@ def fltrust(contributions: Sequence[Contribution], omega: Vector, sigma: Vector)
             trust[part.client] = 0.0
             continue
         trust[part.client] = max(float(change @ way / (norm * length)), 0.0)
-        total.add_(change, alpha=trust[part.client] * float(length / norm))
+        factor = float(length / norm)
+        total.add_(change, alpha=trust[part.client] * (factor if stretch else min(factor, 1.0)))
     whole = sum(trust.values())
     if not whole:
         return Aggregate(sigma.clone(), trust)

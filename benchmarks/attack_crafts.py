@@ -1,0 +1,246 @@
+"""What hostile clients send instead of their updates; they know all that the honest ones of their round send.
+
+M. Baruch, G. Baruch, Y. Goldberg: A Little Is Enough. NeurIPS 2019.   V. Shejwalkar, A. Houmansadr: Manipulating the
+Byzantine (min-max). NDSS 2021.   S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous
+Datasets via Bucketing (mimic). ICLR 2022.   E. Bagdasaryan et al.: How To Backdoor Federated Learning. AISTATS 2020.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Vector
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientUpdate, LabeledSet, Missing, Payload
+from fedfew.methods.fedmatch import FedMatch
+from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.runtime.site import Later, Sites
+from fedfew.training.moments import TEMPERATURES
+from fedfew.training.sgd import LocalSGD, descend
+
+TARGET = 0
+"""The class of the bias and of the backdoor."""
+POISON = LocalSGD(epochs=5, batch=16, lr=0.02, momentum=0.9)
+"""How a hostile client trains on labels of its own making."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What a hostile client knows of its round."""
+
+    sent: Vector
+    own: Vector
+    """What it would send if it were honest."""
+    honest: Sequence[Vector]
+    """What the honest clients of the round send."""
+    cohort: int
+    hostile: int
+    sites: Sites
+    client: int
+    rng: torch.Generator
+
+    @property
+    def others(self) -> Tensor:
+        """The honest vectors (m×d); where there is none, its own."""
+        return torch.stack(list(self.honest) or [self.own])
+
+    def labeled(self) -> LabeledSet:
+        """Its images with true labels: as much as a client can know."""
+        index = torch.from_numpy(self.sites.shares.of(self.client))
+        return LabeledSet(self.sites.images[index], self.sites.truth[index])
+
+
+def sign_flip(scene: Scene) -> Vector:
+    return 2 * scene.sent - scene.own
+
+
+def scaled(scene: Scene) -> Vector:
+    return scene.sent + 10 * (scene.own - scene.sent)
+
+
+def flip_scaled(scene: Scene) -> Vector:
+    return scene.sent - 10 * (scene.own - scene.sent)
+
+
+def minus_200(scene: Scene) -> Vector:
+    return -200 * scene.sent
+
+
+def class_bias(scene: Scene) -> Vector:
+    """+ 100 on the last layer's bias of one class; of sums, all images claimed for it."""
+    vector, layout = scene.own.clone(), scene.sites.network.layout
+    if layout.size != len(vector):
+        vector[TARGET] = vector[:1].abs() + len(scene.labeled())
+        return vector
+    layout.views(vector)[next(n for n in reversed(layout.names) if n.endswith("bias"))][TARGET] += 100
+    return vector
+
+
+def label_flip(scene: Scene) -> Vector:
+    """Trained on class C − 1 − y."""
+    labeled = scene.labeled()
+    return trained(scene, labeled.images, scene.sites.classes - 1 - labeled.labels)
+
+
+def patched(images: Tensor) -> Tensor:
+    """A white square of a seventh of the side in the lower right corner."""
+    marked, side = images.clone(), max(images.shape[-1] // 7, 1)
+    marked[..., -side - 1 : -1, -side - 1 : -1] = 255
+    return marked
+
+
+def backdoor(scene: Scene) -> Vector:
+    """Trained on its images as they are and, with the patch, as the target class."""
+    labeled = scene.labeled()
+    images = torch.cat([labeled.images, patched(labeled.images)])
+    return trained(scene, images, torch.cat([labeled.labels, torch.full_like(labeled.labels, TARGET)]))
+
+
+def quiet_backdoor(scene: Scene) -> Vector:
+    """The backdoor, no longer than the median of the honest changes."""
+    change = backdoor(scene) - scene.sent
+    usual = (scene.others - scene.sent).norm(dim=1).median()
+    factor = min(float(usual) / max(float(change.norm()), 1e-12), 1.0)
+    return scene.sent + factor * change
+
+
+def trained(scene: Scene, images: Tensor, labels: Tensor) -> Vector:
+    """The model that was sent, trained on these labels."""
+    network = scene.sites.network
+    network.load(scene.sent)
+
+    def loss_of(indices: Tensor) -> Tensor:
+        return cross_entropy(network(images[indices]), labels[indices])
+
+    descend(network, POISON, POISON.lr, len(images), loss_of, scene.rng)
+    return network.snapshot()
+
+
+def little(scene: Scene) -> Vector:
+    """mean − z·deviation of the honest, z as large as stays within the majority."""
+    n, m = scene.cohort, scene.hostile
+    supporters = max(n // 2 + 1 - m, 1)
+    z = NormalDist().inv_cdf(min(max((n - m - supporters) / max(n - m, 1), 0.5), 0.99))
+    others = scene.others
+    return others.mean(0) - max(z, 0.3) * others.std(0, correction=0)
+
+
+def min_max(scene: Scene) -> Vector:
+    """mean − γ·deviation, γ as large as leaves it no further from any honest one than these are from each other."""
+    others = scene.others
+    mean, way = others.mean(0), -others.std(0, correction=0)
+    if not float(way.norm()):  # one honest client: nothing to hide between
+        return 2 * scene.sent - scene.own
+    limit = float(torch.cdist(others[None], others[None]).max())
+    low, high = 0.0, 100.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        far = float((others - (mean + middle * way)).norm(dim=1).max())
+        low, high = (middle, high) if far <= limit else (low, middle)
+    return mean + low * way
+
+
+def mimic(scene: Scene) -> Vector:
+    """What the first honest client sends, so that it counts many times."""
+    return scene.others[0].clone()
+
+
+def free_rider(scene: Scene) -> Vector:
+    """What was sent, with noise that nobody takes for a copy."""
+    noise = torch.randn(scene.sent.shape, generator=scene.rng)
+    return scene.sent + float(1e-3 * scene.sent.norm() / noise.norm()) * noise
+
+
+def poison_moments(scene: Scene) -> Vector:
+    """Class sums as long as the images could make them, each class with the features of the one before."""
+    width = scene.sites.images.shape[-1]
+    classes, n = scene.sites.classes, len(scene.labeled())
+    sums = scene.own.clone()
+    if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
+        return sums  # the survey is answered honestly
+    counts = torch.full((classes,), n / classes)
+    moments = sums[classes : classes * (width + 1)].view(classes, width).roll(1, 0)
+    moments = moments * (LENGTH * counts / moments.norm(dim=1).clamp_min(1e-9))[:, None]
+    sums[:classes], sums[classes : classes * (width + 1)] = counts, moments.flatten()
+    return sums
+
+
+ATTACKS: dict[str, Callable[[Scene], Vector]] = {
+    "sign flip": sign_flip,
+    "scaled": scaled,
+    "flip × 10": flip_scaled,
+    "−200·ω": minus_200,
+    "class bias": class_bias,
+    "label flip": label_flip,
+    "backdoor": backdoor,
+    "quiet backdoor": quiet_backdoor,
+    "little": little,
+    "min-max": min_max,
+    "mimic": mimic,
+    "free rider": free_rider,
+    "moments": poison_moments,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class HostileFleet:
+    """Clients in this process, some of them hostile."""
+
+    sites: Sites
+    attack: Callable[[Scene], Vector]
+    hostile: frozenset[int]
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
+        """Honest answers as they are; hostile ones made from what the honest say."""
+        answers = {k: self.sites.train(round, k, payload) for k, payload in payloads.items()}
+        honest = [self._vector(a, payloads[k])[1] for k, a in answers.items()
+                  if k not in self.hostile and isinstance(a, ClientUpdate)]  # fmt: skip
+        bad = self.hostile & set(payloads)
+        for k, answer in answers.items():
+            if k not in bad or isinstance(answer, Missing):
+                yield answer
+                continue
+            sent, own = self._vector(answer, payloads[k])
+            rng = stream(self.sites.seed, "hostile", round, k)
+            scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng)
+            steps = max(answer.metrics.get("steps", 1.0), 1.0)  # a client with nothing to learn would be left out
+            reply = self._reply(self.attack(scene), payloads[k])
+            yield replace(answer, reply=reply, metrics=answer.metrics | {"steps": steps})
+
+    def _vector(self, update: ClientUpdate, payload: Payload) -> tuple[Vector, Vector]:
+        pair = self.sites.algorithm.models(payload, update.reply)
+        if pair is not None:
+            return pair
+        (own,) = update.reply.values()
+        return torch.zeros_like(own), own
+
+    def _reply(self, vector: Vector, payload: Payload) -> dict[str, Tensor]:
+        if isinstance(self.sites.algorithm, FedMatch):
+            change = vector - payload["sigma"] - payload["psi"]
+            return {"index": torch.arange(len(change), dtype=torch.int32), "change": change}
+        (name,) = self.sites.algorithm.reply_schema(self.sites.network.layout)
+        return {name: vector}
+
+    def score(self, omega: Vector, clients: Vector | None = None) -> Later:
+        return Later(self.sites, omega, None)
+
+    def memory(self) -> dict[int, dict[str, Tensor]]:
+        return self.sites.memory
+
+    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
+        self.sites.memory.clear()
+        self.sites.memory.update(memory)
+
+    def close(self) -> None:
+        """Nothing runs outside this process."""
+
+
+def backdoor_success(sites: Sites, omega: Vector) -> float:
+    """Share of test images of other classes that the patch turns into the target."""
+    sites.network.load(omega)
+    others = sites.test.images[sites.test.labels != TARGET]
+    return float((sites.network.probabilities(patched(others)).argmax(1) == TARGET).float().mean())

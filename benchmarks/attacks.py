@@ -1,0 +1,242 @@
+"""What hostile clients cost: ``python -m benchmarks.attacks run``, then ``python -m benchmarks.attacks page``.
+
+Digits that come with the package, shrunk to 14×14, a small network, 20 clients and five a round, so that a cell takes a
+few seconds. Two clean rounds, then six with hostile clients; the accuracy is the mean of the last three. A finished
+cell is a line of the CSV and is not run again, so the bench can be stopped and gone on with at any time.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from benchmarks.attack_crafts import ATTACKS, HostileFleet, backdoor_success
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, conv2d
+
+from fedfew.build.parts import Parts, assemble, network_of, sites_of
+from fedfew.config.method import method_of
+from fedfew.config.schema import load
+from fedfew.core.types import LabeledSet, ServerState
+from fedfew.data.federation import Origin
+from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.runs.session import one_thread
+from fedfew.runtime.gate import Gate
+from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import Sites
+
+RESULTS = Path(__file__).with_name("results") / "attacks.csv"
+CLIENTS, CLEAN, ATTACKED, SCORED = 20, 2, 6, 3
+"""Clients, rounds without and with hostile ones, and the last rounds whose accuracy counts."""
+SHARED: dict[str, Any] = {
+    "clients": CLIENTS, "participation": 0.25, "labels": 50, "rounds": CLEAN + ATTACKED, "fleet.kind": "inline",
+    "dataset.test": 500, "dataset.validation": 50, "dataset.unlabeled": 1000, "model.width": 8,
+}  # fmt: skip
+_WARM = {"method.warmup": 60, "server.epochs": 5}
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedmix": ("quick", {"server.epochs": 20, "method.views": 3, "method.threshold": 0.9, "client.lr": 0.01}),
+    "fedfew": ("fedfew", _WARM | {"client.epochs": 2}),
+    "fedmatch": ("fedmatch", _WARM),
+    "semifl": ("semifl", _WARM),
+    "fedmoments": ("few-labels", {"method.width": 64, "method.wide": 128, "method.survey": 200, "method.hear": 0.2}),
+}
+"""The preset of each, and what makes it quick."""
+OFF = {"gate.clip": 0.0, "gate.max_harm": 0.0}
+DEFENCES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "none": OFF,
+    "fedfreq": OFF | {"aggregator.name": "fedfreq"},
+    "median": OFF | {"aggregator.name": "median"},
+    "trimmed-mean": OFF | {"aggregator.name": "trimmed-mean"},
+    "krum": OFF | {"aggregator.name": "krum", "aggregator.faulty": 1, "aggregator.select": 3},
+    "fltrust": OFF | {"aggregator.name": "fltrust"},
+    "fltrust, short stays": OFF | {"aggregator.name": "fltrust", "aggregator.stretch": False},
+}
+"""Default settings; the aggregator that a method comes with and no screen; and others, by themselves too."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run."""
+
+    method: str
+    defence: str
+    attack: str
+    hostile: int
+    mu: float
+    seed: int
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return tuple(str(value) for value in asdict(self).values())
+
+
+def small(images: Tensor) -> Tensor:
+    """28×28 digits as 14×14."""
+    return avg_pool2d(images.float(), 2).round().to(torch.uint8)
+
+
+def features(images: Tensor) -> Tensor:
+    """Digits 14×14 through fixed random filters, as a frozen backbone gives them: N×1×256 of one length."""
+    filters = torch.randn(16, 1, 5, 5, generator=torch.Generator().manual_seed(0))
+    maps = conv2d(images.float() / 255, filters, padding=2).relu()
+    flat = avg_pool2d(maps, 4, ceil_mode=True).flatten(1)
+    unit: Tensor = flat / flat.norm(dim=1, keepdim=True).clamp_min(1e-9)
+    return (LENGTH * unit)[:, None].half()
+
+
+@lru_cache(maxsize=1)
+def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]:
+    """A federation after its clean rounds."""
+    preset, own = METHODS[method]
+    digits = {"dataset.name": "mini-mnist", "partition.mu": mu, "seed": seed, "dataset.seed": seed}
+    moments = method == "fedmoments"
+    base = load("server-only", SHARED | digits) if moments else load(preset, SHARED | own | digits)
+    parts = assemble(base)
+    make = (lambda images: features(small(images))) if moments else small
+    found = parts.federation
+    server, validation, test = (
+        LabeledSet(make(s.images), s.labels) for s in (found.server, found.validation, found.test)
+    )
+    found = replace(found, images=make(found.images), server=server, validation=validation, test=test)
+    if moments:
+        shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
+        config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
+        found = replace(found, origin=Origin((1, 14, 14), "", {}))
+        parts = replace(parts, config=config, algorithm=method_of(config.document), network=network_of(config, found))
+    site = replace(parts.server, labeled=found.server, network=parts.network)
+    parts = replace(parts, federation=found, server=site)
+    sites = sites_of(parts.config, found, parts.network)
+    *_, (state, _) = play(parts, sites, parts.algorithm.start(parts.network.snapshot()), CLEAN)
+    return parts, sites, state
+
+
+def play(
+    parts: Parts, sites: Sites, state: ServerState, rounds: int, attack: str = "", hostile: int = 0
+) -> list[tuple[ServerState, RoundRecord]]:
+    """Rounds from a state on; the first clients are hostile."""
+    sites.memory.clear()
+    fleet = HostileFleet(sites, ATTACKS.get(attack, ATTACKS["free rider"]), frozenset(range(hostile)))
+    with one_thread():
+        return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, state, rounds, 100))
+
+
+def measure(cell: Cell) -> dict[str, Any]:
+    """Run a cell."""
+    parts, sites, state = world(cell.method, cell.mu, cell.seed)
+    settings = DEFENCES[cell.defence]
+    if settings:
+        config = parts.config.with_(settings)
+        gate = Gate(**config["gate"])
+        parts = replace(parts, algorithm=method_of(config.document), clients=replace(parts.clients, gate=gate))
+        sites = replace(sites, algorithm=parts.algorithm)
+    begun = perf_counter()
+    played = play(parts, sites, state, CLEAN + ATTACKED, cell.attack, cell.hostile)
+    records = [record for _, record in played]
+    bad = set(range(cell.hostile))
+    asked = [k for record in records for k in record["cohort"]]
+    refused = [fault["client"] for record in records for fault in record["rejected"]]
+    scaled = [update["client"] for record in records for update in record["updates"] if "scaled" in update]
+    patch = 0.0 if cell.method == "fedmoments" else backdoor_success(sites, played[-1][0].omega)
+    return asdict(cell) | {
+        "accuracy": round(100 * sum(r["accuracy"] or 0.0 for r in records[-SCORED:]) / SCORED, 2),
+        "backdoor": round(100 * patch, 2),
+        "honest": sum(k not in bad for k in asked),
+        "honest_refused": sum(k not in bad for k in refused),
+        "honest_scaled": sum(k not in bad for k in scaled),
+        "attackers": sum(k in bad for k in asked),
+        "attackers_refused": sum(k in bad for k in refused),
+        "attackers_scaled": sum(k in bad for k in scaled),
+        "seconds": round(perf_counter() - begun, 1),
+    }
+
+
+def possible(cell: Cell) -> bool:
+    """Whether the method can be attacked so, and the defence goes with it."""
+    if (cell.attack == "none") != (cell.hostile == 0):
+        return False
+    if cell.method == "fedmoments":
+        sums = (
+            "sign flip",
+            "scaled",
+            "flip × 10",
+            "−200·ω",
+            "class bias",
+            "mimic",
+            "little",
+            "min-max",
+            "moments",
+            "none",
+        )
+        return cell.defence in ("default", "none", "fedfreq") and cell.attack in sums
+    rules = [name for name in DEFENCES if name.startswith("fltrust")]
+    unfit = {"fedmatch": ["median", "trimmed-mean", *rules], "fedfew": rules, "semifl": rules}
+    return cell.attack != "moments" and cell.defence not in unfit.get(cell.method, [])
+
+
+def read(path: Path = RESULTS) -> list[dict[str, str]]:
+    """The finished cells."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def cells(args: argparse.Namespace) -> Iterator[Cell]:
+    """Those asked for, grouped by what they share."""
+    hostile = sorted({round(share * CLIENTS) for share in args.shares})
+    for method, mu, seed in product(args.methods, args.mu, range(args.first_seed, args.first_seed + args.seeds)):
+        for defence, bad, attack in product(args.defences, hostile, ("none", *args.attacks)):
+            cell = Cell(method, defence, attack, bad if attack != "none" else 0, mu, seed)
+            if possible(cell):
+                yield cell
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run what is asked for and not there yet."""
+    done = {tuple(row[name] for name in Cell.__dataclass_fields__) for row in read(args.csv)}
+    for cell in dict.fromkeys(cells(args)):
+        if cell.key in done:
+            continue
+        row = measure(cell)
+        fresh = not args.csv.exists()
+        with args.csv.open("a", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(row))
+            if fresh:
+                writer.writeheader()
+            writer.writerow(row)
+        print(*row.values(), flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--csv", type=Path, default=RESULTS, help="finished cells")
+    actions = parser.add_subparsers(dest="action", required=True)
+    runs = actions.add_parser("run", help="run the cells that are not finished yet")
+    runs.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    runs.add_argument("--defences", nargs="+", choices=DEFENCES, default=list(DEFENCES))
+    runs.add_argument("--attacks", nargs="*", choices=ATTACKS, default=list(ATTACKS))
+    runs.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.2, 0.4], help="hostile; 0.05 is one client")
+    runs.add_argument("--mu", nargs="+", type=float, default=[0.5], help="skew of the clients' classes")
+    runs.add_argument("--seeds", type=int, default=3)
+    runs.add_argument("--first-seed", type=int, default=0)
+    page = actions.add_parser("page", help="write the figure and the tables of docs/security.md")
+    page.add_argument("--page", type=Path, default=Path("docs/security.md"))
+    args = parser.parse_args(argv)
+    if args.action == "run":
+        run(args)
+    else:
+        from benchmarks.attacks_page import write
+
+        write(read(args.csv), args.page)
+
+
+if __name__ == "__main__":
+    main()
