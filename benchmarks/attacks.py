@@ -114,8 +114,10 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     site = replace(parts.server, labeled=found.server, network=parts.network)
     parts = replace(parts, federation=found, server=site)
     sites = sites_of(parts.config, found, parts.network)
-    *_, (state, _) = play(parts, sites, parts.algorithm.start(parts.network.snapshot()), CLEAN)
-    return parts, sites, state
+    start = parts.algorithm.start(parts.network.snapshot())
+    if moments:  # its survey and its first steps decide: it is attacked from the start
+        return parts, sites, start
+    return parts, sites, play(parts, sites, start, CLEAN)[-1][0]
 
 
 def play(

@@ -177,3 +177,17 @@ def test_sums_can_be_private() -> None:
     sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
     assert float(sent.reply["sums"].norm()) == pytest.approx(1.0, abs=1e-4)
     assert sent.examples == 1
+
+
+def test_sums_that_no_images_give_are_refused() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.start(site.network.snapshot())
+    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    for now in (state, step):
+        payload, (update,) = METHOD.broadcast(now, 0), asked(METHOD, now, parts, [0], site)
+        sums, n = update.reply["sums"], update.examples
+        assert METHOD.implausible(payload, {"sums": sums}, n) == ""
+        claimed = sums.clone()
+        claimed[:2] += 100.0
+        for lie in (-sums, 10 * sums, claimed):
+            assert METHOD.implausible(payload, {"sums": lie}, n)

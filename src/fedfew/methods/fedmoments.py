@@ -277,8 +277,10 @@ class FedMoments(Method):
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
         """Every image is shared out among the classes, once, and is no longer than it can be."""
         sums = reply["sums"].double()
-        if "survey" in payload or not examples:
+        if not examples:
             return ""
+        if "survey" in payload:
+            return _odd_survey(sums, examples)
         classes, width = payload["weight"].shape[1], len(payload["weight"])
         if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
             return ""  # not an answer to this question: left out later
@@ -309,6 +311,21 @@ def features(images: Tensor) -> Tensor:
     x = images.cpu().double().mean(1)  # on the host: not every accelerator has float64
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
+
+
+def _odd_survey(sums: Tensor, examples: int) -> str:
+    """Why no n features have these Σ x and Σ x xᵀ: no square is negative, and ‖Σ x‖² ≤ n Σ ‖x‖² ≤ n² LENGTH²."""
+    width = round(((9 + 8 * len(sums)) ** 0.5 - 3) / 2)
+    if width + width * (width + 1) // 2 != len(sums):
+        return ""  # not an answer to this question: left out later
+    rows, columns = torch.triu_indices(width, width)
+    squares = sums[width:][rows == columns]
+    total, slack = float(squares.sum()), 0.01 * examples * LENGTH**2
+    if float(squares.min()) < -slack or total > examples * LENGTH**2 + slack:
+        return f"has squares that sum up to {total:.4g}, possible are 0 to {examples * LENGTH**2:.4g}"
+    if float(sums[:width].square().sum()) > examples * (total + slack):
+        return "has a sum of features longer than their squares allow"
+    return ""
 
 
 def fits(update: ClientUpdate, size: int) -> bool:
