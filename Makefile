@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := data export flower hub pretrained privacy sweep track
 
-.PHONY: demo test test-export faults mutants test-flower test-browser attacks bench screenshots docs lock sbom licences dist check format clean
+.PHONY: demo test test-export faults mutants test-flower test-browser attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -44,6 +44,9 @@ bench: $(VENV)/.installed-dev           ## docs/performance.md measured anew: so
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m tests.browser.screenshots
+
+notebook: $(VENV)/.installed-dev        ## the example notebook run anew, with its outputs: a minute or two
+	$(BIN)/python -m tests.docs.notebook examples/quickstart.ipynb
 
 docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
 	$(BIN)/python -m fedfew.interface.reference docs

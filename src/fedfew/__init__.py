@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedfew import plots
     from fedfew.aggregators.weighted import fedfreq_weights
+    from fedfew.api import compare, resume, run, sweep
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
     from fedfew.methods.fedmix import mix
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "run": "fedfew.api",
+    "resume": "fedfew.api",
+    "sweep": "fedfew.api",
+    "compare": "fedfew.api",
     "Experiment": "fedfew.runs.experiment",
     "Run": "fedfew.runs.run",
     "load_model": "fedfew.runs.model_file",
@@ -34,12 +39,16 @@ __all__ = [
     "Experiment",
     "FedfewError",
     "Run",
+    "compare",
     "fedfreq_weights",
     "load_model",
     "mix",
     "partition",
     "plots",
     "predict",
+    "resume",
+    "run",
+    "sweep",
     "vote",
 ]
 

@@ -168,3 +168,8 @@ def another_size() -> nn.Module:
 
 def no_model() -> str:
     return "a net"
+
+
+def mirrored(images: Tensor, rng: torch.Generator) -> Tensor:
+    """An augmentation."""
+    return images.flip(3)

@@ -195,9 +195,16 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
     pytest.importorskip("flwr")
     from fedfew.deploy.site import refuse_foreign_code
 
-    for section in ("method", "objective", "aggregator", "model"):
+    places = [
+        ("method", "name"),
+        ("objective", "name"),
+        ("aggregator", "name"),
+        ("model", "name"),
+        ("server", "augment"),
+    ]
+    for section, key in places:
         document = load(SMALL).document
-        asked = Config(document | {section: {"name": "subprocess:Popen"}})
+        asked = Config(document | {section: document[section] | {key: "subprocess:Popen"}})
         with pytest.raises(FedfewError, match="--allow-code subprocess:Popen") as caught:
             refuse_foreign_code(asked, ["numpy:ones"])
         assert caught.value.code == "E417"
@@ -207,3 +214,19 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
     with pytest.raises(FedfewError, match=r"E417 model\.source.*--allow-code /home/someone"):
         refuse_foreign_code(asked, [])
     refuse_foreign_code(asked, ["/home/someone"])
+
+
+def test_an_augmentation_of_ones_own_is_used_and_checked() -> None:
+    plain, mine = ({"method.name": "server-only", "server.augment": name} for name in ("none", f"{OWN}:mirrored"))
+    first, second = (tiny_rounds(load(SMALL, chosen))[-1][0].omega for chosen in (plain, mine))
+    assert not np.array_equal(first.numpy(), second.numpy())
+    assert "E105" in told({"server.augment": "strange"}) and "strong" in told({"server.augment": "strange"})
+    assert "E111" in told({"server.augment": f"{OWN}:nothing"})
+
+
+def test_adamw_trains_and_is_refused_where_steps_are_counted() -> None:
+    both = {"server.optimizer": "adamw", "client.optimizer": "adamw", "server.lr": 0.002, "client.lr": 0.001}
+    state, record = tiny_rounds(load(SMALL, both))[-1]
+    assert bool(state.omega.isfinite().all()) and record["round"]
+    for chosen in ({"aggregator.name": "fednova"}, {"method.name": "scaffold"}):
+        assert "client.optimizer" in told(both | chosen)

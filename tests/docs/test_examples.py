@@ -1,16 +1,15 @@
 """The example notebook and the example script run from end to end."""
 
-import ast
 import json
 import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
+from tests.docs.notebook import code_cells, run_cell
 from tests.docs.small import shrink
 
 from fedfew.runs.run import Run
@@ -25,28 +24,30 @@ def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
 
 
-def run_cell(code: str, module: ModuleType) -> Any:
-    """Run a cell as a notebook does: the value of its last expression is what is shown."""
-    tree, shown = ast.parse(code), ast.Name("_shown", ast.Store())
-    if isinstance(last := tree.body[-1], ast.Expr):
-        tree.body[-1] = ast.Assign([shown], last.value)
-    vars(module).pop("_shown", None)
-    exec(compile(ast.fix_missing_locations(tree), "cell", "exec"), vars(module))
-    return vars(module).get("_shown")
-
-
 def test_the_notebook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text("utf-8"))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(not cell["outputs"] and cell["execution_count"] is None for cell in cells), "kept without outputs"
+    cells = code_cells(json.loads((EXAMPLES / "quickstart.ipynb").read_text("utf-8")))
     module = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", module)
     shown = [run_cell("".join(cell["source"]), module) for cell in cells]
     figures = [value for value in shown if isinstance(value, Figure)]
     assert len(figures) == 5 and all(figure._repr_png_().startswith(b"\x89PNG") for figure in figures)  # type: ignore[attr-defined]
-    assert set(shown[0]) == {"last", "mean_last_10", "best_by_validation"}
+    assert shown[0].method == "fedfew"
+    assert {row.key["method.name"] for row in shown[1].rows} == {"fedfew", "fedmix", "server-only"}
     assert sum(shown[-1].values()) == pytest.approx(1, abs=1e-4)
     assert (tmp_path / "runs/notebook/wrong.png").stat().st_size > 1000
+    again = run_cell("".join(cells[0]["source"]), module)
+    assert again.summary == shown[0].summary, "a cell that is run again gives the run back"
+
+
+def test_the_notebook_has_its_outputs() -> None:
+    cells = code_cells(json.loads((EXAMPLES / "quickstart.ipynb").read_text("utf-8")))
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1)), "run `make notebook`"
+    pictures = [output for cell in cells for output in cell["outputs"] if "image/png" in output.get("data", {})]
+    assert len(pictures) == 5
+    [table] = [
+        cell["outputs"][-1]["data"]["text/plain"] for cell in cells if "fedfew.compare" in "".join(cell["source"])
+    ]
+    assert "server-only" in "".join(table) and "fedfew" in "".join(table)
 
 
 def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +56,8 @@ def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     script["main"]()
     said = capsys.readouterr().out
     assert {line.split()[0] for line in said.splitlines()[1:5]} == set(script["METHODS"])
-    assert "±" in said
+    assert "fedfew" in script["METHODS"]
+    assert "±" in said and "no pair" not in said
     splits = {Run.open(tmp_path / f"out/{name}-1").config["dataset.seed"] for name in script["METHODS"]}
     assert splits == {1}
     assert (tmp_path / "out/accuracy.png").stat().st_size > 5000

@@ -1,6 +1,7 @@
 """The SGD loop: step for step torch's own SGD, its schedules, and penalties in closed form."""
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -19,6 +20,7 @@ from tests.methods.tiny import (
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.training.augment import strong, weak
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, batches, descend, train_supervised
@@ -55,6 +57,55 @@ def test_steps_are_those_of_torchs_sgd(momentum: float, nesterov: bool, decay: f
             theirs.step()
     assert steps == 6
     torch.testing.assert_close(network.snapshot(), theta.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("decay", "clip", "rate"), [(0.0, 0.0, 1.0), (0.05, 0.0, 1.0), (0.05, 0.3, 1.0), (0.05, 0.0, 0.1)]
+)
+def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float) -> None:
+    """A rate for every entry is a step size of its own."""
+    data, start, lr = random_labeled(11, 1), random_theta(2), 0.01
+    how = LocalSGD(epochs=3, batch=4, momentum=0.9, weight_decay=decay, clip=clip, optimizer="adamw")
+    network = linear_network()
+    if rate != 1:
+        network = replace(network, rates=torch.full((network.layout.trainable,), rate))
+    network.load(start)
+
+    def loss_of(indices: Tensor) -> Tensor:
+        return 5 * cross_entropy(network(data.images[indices]), data.labels[indices])
+
+    descend(network, how, lr, len(data), loss_of, generator(3))
+
+    theta = nn.Parameter(start.clone())
+    theirs = torch.optim.AdamW([theta], lr * rate, weight_decay=decay)
+    order = generator(3)
+    for _ in range(3):
+        for indices in torch.randperm(11, generator=order).split(4):
+            theirs.zero_grad()
+            (5 * cross_entropy(linear_logits(theta, data.images[indices]), data.labels[indices])).backward()
+            if clip:
+                nn.utils.clip_grad_norm_([theta], clip)
+            theirs.step()
+    assert not torch.equal(network.snapshot(), start)
+    torch.testing.assert_close(network.snapshot(), theta.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_an_augmentation_of_ones_own() -> None:
+    data, seen = random_labeled(6, 1), []
+
+    def darker(images: Tensor, rng: torch.Generator) -> Tensor:
+        seen.append(images.shape)
+        return images.float() * torch.rand(1, generator=rng)
+
+    network, how = linear_network(), LocalSGD(epochs=1, batch=6)
+    made = train_supervised(
+        network, random_theta(2), data, Supervised(how, "mine:darker", own=darker), 0.1, generator(3)
+    )
+    plain = train_supervised(network, random_theta(2), data, Supervised(how), 0.1, generator(3))
+    assert seen == [data.images.shape] and not torch.equal(made[0], plain[0])
+    wrong = Supervised(how, "mine:wrong", own=lambda images, rng: images[:1])
+    with pytest.raises(FedfewError, match=r"E115.*mine:wrong"):
+        train_supervised(network, random_theta(2), data, wrong, 0.1, generator(3))
 
 
 def test_a_loose_clip_changes_nothing() -> None:

@@ -14,7 +14,7 @@ from fedfew.build.parts import cores
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.runs.run import Run
-from fedfew.studies.sweep import Cell, Event, advance, cells_of, grid, index, slug
+from fedfew.studies.sweep import Cell, Event, advance, axes_of, cells_of, index, slug
 from fedfew.studies.sweep_jobs import advance_parallel, check_jobs
 from fedfew.studies.sweep_search import best_validation, search, space_of
 
@@ -28,15 +28,11 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 def test_a_grid_is_the_product_of_its_axes() -> None:
-    assert grid(["partition.mu=0.1,1", "seed=0,1"]) == [
-        {"partition.mu": 0.1, "seed": 0},
-        {"partition.mu": 0.1, "seed": 1},
-        {"partition.mu": 1, "seed": 0},
-        {"partition.mu": 1, "seed": 1},
-    ]
-    assert grid(["method.name=fedmix,server-only"]) == [{"method.name": "fedmix"}, {"method.name": "server-only"}]
-    assert grid(['method.name=["fedmix"]']) == [{"method.name": "fedmix"}]
-    assert grid(["server.nesterov=true,false"]) == [{"server.nesterov": True}, {"server.nesterov": False}]
+    cells = cells_of(TINY, {}, ["partition.mu=0.1,1", "seed=0,1"])
+    assert [(c.config["partition.mu"], c.config["seed"]) for c in cells] == [(0.1, 0), (0.1, 1), (1, 0), (1, 1)]
+    assert axes_of(["method.name=fedmix,server-only"]) == {"method.name": ["fedmix", "server-only"]}
+    assert axes_of(['method.name=["fedmix"]']) == {"method.name": ["fedmix"]}
+    assert axes_of(["server.nesterov=true,false"]) == {"server.nesterov": [True, False]}
 
 
 @pytest.mark.parametrize(
@@ -45,12 +41,12 @@ def test_a_grid_is_the_product_of_its_axes() -> None:
 )
 def test_a_grid_that_is_none_is_refused(option: str, code: str) -> None:
     with pytest.raises(FedfewError, match=code):
-        grid([option])
+        axes_of([option])
 
 
 def test_one_key_varies_once() -> None:
     with pytest.raises(FedfewError, match=r"E103.*twice"):
-        grid(["seed=0", "seed=1"])
+        axes_of(["seed=0", "seed=1"])
     with pytest.raises(FedfewError, match=r"E113.*--set"):
         cells_of(TINY, {"seed": 3}, ["seed=0,1"])
 

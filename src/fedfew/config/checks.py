@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedfew.aggregators.robust import krum_misfit
-from fedfew.config.names import find, is_own
+from fedfew.config.names import OWN_CODE, find, is_own
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.types import Method, Oracle
@@ -26,6 +26,9 @@ STRETCH = ("fednova", "fltrust")
 """Aggregators that can go beyond the clients' models, which a running variance must not."""
 MEASURED = ("server-data", "clients")
 """Norm policies that measure the statistics anew after each round."""
+AUGMENTS = ("none", "weak", "strong")
+STEPS_COUNT = ("fednova", "scaffold")
+"""What tells from the number of a client's steps how far it went."""
 SITES = "sites"
 """The partition of a dataset that brings its own sites: nothing is drawn."""
 
@@ -42,17 +45,19 @@ def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
     yield from _norm(document, method)
     yield from _validation(document)
     yield from _annealing(document)
+    yield from _augment(document)
+    yield from _optimizer(document)
     yield from _own(document)
 
 
 def _own(document: Table) -> Iterator[FedfewError]:
     if document["fleet"]["kind"] == "inline":
         return
-    for section in ("method", "objective", "aggregator", "model"):
-        name = document[section]["name"]
+    for section, key in OWN_CODE:
+        name = document[section][key]
         if name.startswith("__main__:"):
             what = f"{name!r} lives in a script or notebook, which the processes that train clients cannot import"
-            yield FedfewError("E113", f"{section}.name", what, 'Put it into a file, or set fleet.kind = "inline"')
+            yield FedfewError("E113", f"{section}.{key}", what, 'Put it into a file, or set fleet.kind = "inline"')
 
 
 def _validation(document: Table) -> Iterator[FedfewError]:
@@ -73,6 +78,24 @@ def _annealing(document: Table) -> Iterator[FedfewError]:
             what = "annealing leaves out labels that are known already, and after that start all of them are"
             remedy = f'Remove {key}, or set server.annealing = "none"'
             yield FedfewError("E113", "server.annealing", f"{key} = {value!r}: {what}", remedy)
+
+
+def _augment(document: Table) -> Iterator[FedfewError]:
+    name = document["server"]["augment"]
+    if name not in AUGMENTS and not is_own(name):
+        remedy = f"Use one of {', '.join(AUGMENTS)}, or package.module:function of your own"
+        yield FedfewError("E105", "server.augment", f"there is no augmentation {name!r}", remedy)
+
+
+def _optimizer(document: Table) -> Iterator[FedfewError]:
+    """FedNova and SCAFFOLD take a client's way for steps of plain SGD, whose length follows from their number."""
+    if document["client"]["optimizer"] == "sgd":
+        return
+    for key in ("method.name", "aggregator.name"):
+        section, _, part = key.partition(".")
+        if (name := document[section][part]) in STEPS_COUNT:
+            what = f"{name} reckons with steps of SGD, and AdamW's have another length"
+            yield FedfewError("E113", "client.optimizer", what, f'Use "sgd", or another {section}')
 
 
 def _aggregator(document: Table) -> Iterator[FedfewError]:

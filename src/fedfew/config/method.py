@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.names import find
+from fedfew.config.names import find, imported, is_own
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Method, Transform
 from fedfew.methods import METHODS
@@ -33,6 +33,8 @@ def method_of(document: Mapping[str, Any]) -> Method:
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
     factory = find("method", method.pop("name"), METHODS)
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
+    if is_own(supervised["augment"]):
+        supervised["own"] = imported(supervised["augment"], "server.augment")
     rounds = document["rounds"]
     parts: dict[str, Any] = {
         "server": Supervised(LocalSGD(**server, rounds=rounds), **supervised),

@@ -32,6 +32,12 @@ POSITIONAL = {
 """How each kind of function is called, before its settings."""
 
 
+OWN_CODE = (
+    ("method", "name"), ("objective", "name"), ("aggregator", "name"), ("model", "name"), ("server", "augment"),
+)  # fmt: skip
+"""Where a config can name the user's own, and every process that trains imports it."""
+
+
 def is_own(name: str) -> bool:
     """Whether a name points to code outside fedfew."""
     return ":" in name

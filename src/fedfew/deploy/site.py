@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedfew.build.parts import federation_of, prepare, sites_of
-from fedfew.config.names import is_own
+from fedfew.config.names import OWN_CODE, is_own
 from fedfew.config.schema import Config
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
@@ -80,11 +80,11 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
 
     ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
     """
-    for section in ("method", "objective", "aggregator", "model"):  # what a site builds of a config
-        name = str(config.document.get(section, {}).get("name", ""))
+    for section, key in OWN_CODE:
+        name = str(config.document.get(section, {}).get(key, ""))
         if is_own(name) and name not in allowed:
             remedy = f"If you know it and want it, start the site with --allow-code {name}"
-            raise RefusedError("code", f"{section}.name", f"the server asks this site to run {name}", remedy)
+            raise RefusedError("code", f"{section}.{key}", f"the server asks this site to run {name}", remedy)
     source = str(config.document.get("model", {}).get("source", ""))
     if source and source not in allowed:  # a folder of this machine, or a download
         remedy = f"If you know it and want it, start the site with --allow-code {source}"

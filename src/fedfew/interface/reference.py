@@ -1,6 +1,6 @@
 """Reference pages of the docs, written from the code: every error code, and every key of a config.
 
-``python -m fedfew.interface.reference docs`` writes errors.md and config.md into the folder.
+``python -m fedfew.interface.reference docs`` writes errors.md, config.md and python-api.md into the folder.
 """
 
 import inspect
@@ -15,6 +15,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
+from fedfew.interface.reference_api import api_page
 
 FAMILIES = {
     "1": ("Config", "What was asked for cannot be run. Nothing has been started yet."),
@@ -164,8 +165,8 @@ def value_of(annotation: Any) -> str:
 
 
 def main(folder: Path) -> None:
-    """Write both pages."""
-    for name, text in (("errors.md", errors_page()), ("config.md", config_page())):
+    """Write the pages."""
+    for name, text in (("errors.md", errors_page()), ("config.md", config_page()), ("python-api.md", api_page())):
         (folder / name).write_text(text, "utf-8")
 
 

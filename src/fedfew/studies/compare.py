@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfew.config.sections import NAMED
 from fedfew.core.errors import FedfewError
@@ -13,6 +13,10 @@ from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, other_recipe, settings, varying
+from fedfew.studies.compare_tables import as_rows, to_html, to_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SEEDS = ("seed", "dataset.seed")
 SHORT = {"availability": "availability.kind"} | {section: f"{section}.{key}" for section, (key, *_) in NAMED.items()}
@@ -50,6 +54,22 @@ class Comparison:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     left_out: dict[str, str]
+
+    def to_frame(self) -> "DataFrame":
+        """The rows as a pandas table, accuracies as shares."""
+        try:
+            from pandas import DataFrame  # noqa: PLC0415 - an extra
+        except ImportError:
+            what = "a table of the comparison needs pandas, which is not installed"
+            raise FedfewError("E112", "to_frame", what, "Install it with pip install pandas") from None
+        return DataFrame(as_rows(self))
+
+    def __str__(self) -> str:
+        return to_text(self)
+
+    def _repr_html_(self) -> str:
+        """The table as a notebook shows it."""
+        return to_html(self)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,20 @@
-"""A comparison as CSV, as LaTeX with booktabs, and as plain values for JSON."""
+"""A comparison as text, HTML, CSV, LaTeX with booktabs, and as plain values for JSON."""
 
 from dataclasses import asdict
-from typing import Any
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import BASELINE, METHOD
-from fedfew.studies.compare import Comparison, Row
 from fedfew.studies.reproduce_results import as_csv
+
+if TYPE_CHECKING:
+    from fedfew.studies.compare import Comparison, Row
 
 NOT_SIGNIFICANT = "not significant"
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
+def as_json(found: "Comparison") -> dict[str, Any]:
     """Everything, for ``--json``."""
     rows = [
         asdict(row)
@@ -30,7 +33,7 @@ def accuracy_text(value: Interval) -> str:
     return f"{100 * value.mean:.1f}{half}"
 
 
-def difference_text(row: Row) -> str:
+def difference_text(row: "Row") -> str:
     """+3.1 [1.2, 5.0], and whether that is more than chance."""
     found = row.difference
     if row.key.get(METHOD) == BASELINE:
@@ -43,8 +46,42 @@ def difference_text(row: Row) -> str:
     return text if found.significant else f"{text}, {NOT_SIGNIFICANT}"
 
 
-def to_csv(found: Comparison) -> bytes:
+def to_csv(found: "Comparison") -> bytes:
     """One line a row, accuracies as shares."""
+    rows = as_rows(found)
+    return as_csv(rows, list(rows[0]))
+
+
+def _texts(found: "Comparison") -> list[list[str]]:
+    """What people read, the names of the columns first."""
+    head = [*found.by, "seeds", "accuracy (%)", "against server-only (points)"]
+    rows = [
+        [*("–" if value is None else str(value) for value in row.key.values()), str(row.accuracy.n),
+         accuracy_text(row.accuracy), difference_text(row)]
+        for row in found.rows
+    ]  # fmt: skip
+    return [head, *rows]
+
+
+def to_text(found: "Comparison") -> str:
+    """Columns side by side, then the notes."""
+    rows = _texts(found)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*lines, *(f"note: {note}" for note in found.notes)])
+
+
+def to_html(found: "Comparison") -> str:
+    """A table and the notes, for a notebook."""
+    head, *rows = [[escape(cell) for cell in row] for row in _texts(found)]
+    top = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in found.notes)
+    return f"<table><tr>{top}</tr>{body}</table>" + (f"<ul>{notes}</ul>" if notes else "")
+
+
+def as_rows(found: "Comparison") -> list[dict[str, Any]]:
+    """One dict a row, accuracies as shares."""
     rows = []
     for row in found.rows:
         gap = row.difference
@@ -60,10 +97,10 @@ def to_csv(found: Comparison) -> bytes:
                 "rounds": row.rounds, "finished": not row.partial,
             }
         )  # fmt: skip
-    return as_csv(rows, list(rows[0]))
+    return rows
 
 
-def to_latex(found: Comparison) -> str:
+def to_latex(found: "Comparison") -> str:
     """A table for ``\\usepackage{booktabs}``."""
     columns = [*found.by, "seeds", "accuracy (\\%)", "difference to server-only (points)", "MB up", "MB down"]
     align = "l" * len(found.by) + "rrlrr"

@@ -73,15 +73,15 @@ def index(folder: Path) -> dict[str, Path]:
     return found
 
 
-def grid(options: Sequence[str]) -> list[dict[str, Any]]:
-    """``["partition.mu=0.1,1", "seed=0,1"]`` → the four combinations, the last key varying fastest."""
+def axes_of(options: Sequence[str]) -> dict[str, list[Any]]:
+    """``["partition.mu=0.1,1", "seed=0,1"]`` → the values of each key."""
     axes: dict[str, list[Any]] = {}
     for option in options:
         key, values = grid_axis(option)
         if key in axes:
             raise FedfewError("E103", f"--grid {option}", f"{key} is varied twice", "Give all its values in one --grid")
         axes[key] = values
-    return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return axes
 
 
 def grid_axis(option: str) -> tuple[str, list[Any]]:
@@ -109,11 +109,21 @@ def grid_axis(option: str) -> tuple[str, list[Any]]:
 
 def cells_of(source: str | Path | dict[str, Any], base: Mapping[str, Any], grids: Sequence[str]) -> list[Cell]:
     """The cells of a sweep, every config checked before anything runs."""
-    combinations = grid(grids)
-    both = [key for key in combinations[0] if key in base] if combinations else []
+    return combined(source, base, axes_of(grids))
+
+
+def combined(
+    source: str | Path | dict[str, Any], base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+) -> list[Cell]:
+    """The same with the values of each key as they are, the last key varying fastest."""
+    both = [key for key in axes if key in base]
     if both:
         raise FedfewError("E113", f"--grid {both[0]}", f"{both[0]} is also given with --set", "Keep one of the two")
-    return [Cell(slug(own), load(source, {**base, **own})) for own in combinations]
+    wrong = [key for key, values in axes.items() if isinstance(values, str) or not len(values)]
+    if wrong or not axes:
+        raise FedfewError("E103", f"grid {', '.join(wrong)}".strip(), "has no list of values", "Give one for each key")
+    chosen = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    return [Cell(slug(own), load(source, {**base, **own})) for own in chosen]
 
 
 def slug(overrides: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Local training: one SGD loop in place on a network's vector, used by the server and by every client."""
+"""Local training: one loop of SGD or AdamW in place on a network's vector, used by the server and by every client."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.training.adamw import AdamW
 from fedfew.training.augment import strong, weak
 
 MOST_STEPS = 100_000  # what a client may claim to have done in one round
@@ -20,7 +22,7 @@ MOST_STEPS = 100_000  # what a client may claim to have done in one round
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """How one site trains: mini-batch SGD, and how its step size changes over the rounds."""
+    """How one site trains: mini-batch SGD or AdamW, and how its step size changes over the rounds."""
 
     epochs: Annotated[Natural, Doc("passes over the site's images in a round")] = 1
     batch: Annotated[Count, Doc("images in a mini-batch")] = 64
@@ -35,6 +37,10 @@ class LocalSGD:
     ] = "constant"
     patience: Annotated[Count, Doc("plateau: rounds without a better validation before a cut")] = 20
     cut: Annotated[Positive, Doc("plateau: the step size is divided by this")] = 3.0
+    optimizer: Annotated[
+        Literal["sgd", "adamw"],
+        Doc("sgd, or adamw (β₁ 0.9, β₂ 0.999, decoupled weight_decay; momentum and nesterov are sgd's)"),
+    ] = "sgd"
     rounds: int = 150
 
     def rate(self, round: int, validation: tuple[float, ...]) -> float:
@@ -74,17 +80,45 @@ def _plateaus(validation: tuple[float, ...], patience: int) -> int:
     return cuts
 
 
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""From uint8 images N×C×H×W and the site's generator to as many of the same shape, uint8 or float in 0..255."""
+FEATURES = 3
+"""Dimensions of a set of features; images have four."""
+
+
+def checked(made: Tensor, given: Tensor, name: str) -> Tensor:
+    """What the user's own augmentation gave; E115 if it is no set of images like the one it was given."""
+    if not isinstance(made, Tensor) or made.shape != given.shape:
+        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        raise FedfewError("E115", "server.augment", f"{name!r} gave {found} for images of {tuple(given.shape)}")
+    return made
+
+
 @dataclass(frozen=True)
 class Supervised:
     """How the server trains on its labels."""
 
     sgd: LocalSGD = LocalSGD()
-    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the labeled images")] = "none"
+    augment: Annotated[
+        str, Doc("what is done to the labeled images: none, weak, strong, or package.module:function of your own")
+    ] = "none"
     shift: Annotated[Natural, Doc("pixels by which an augmented image is moved at most, down and right")] = 2
     annealing: Annotated[
         Literal["none", "log", "linear", "exp"],
         Doc("training signal annealing (UDA): how the probability up to which a label still trains rises over the run"),
     ] = "none"
+    own: Augment | None = None
+    """What ``augment`` names, where it is the user's own."""
+
+    def augmented(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
+        """A random version of each image; of features computed once, another view where any is asked for."""
+        if self.augment == "none":
+            return images
+        if self.augment == "strong":
+            return strong(images, rng, flips=flips, pixels=self.shift)
+        if self.own is None or images.ndim == FEATURES:
+            return weak(images, rng, flips, self.shift)
+        return checked(self.own(images, rng), images, self.augment)
 
     def signal_bound(self, progress: float, classes: int) -> float:
         """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.
@@ -140,7 +174,8 @@ def descend(
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
-    if velocity is None and sgd.momentum:
+    adam = AdamW.of(weights) if sgd.optimizer == "adamw" else None
+    if velocity is None and sgd.momentum and adam is None:
         velocity = torch.zeros_like(weights)
     network.set_training(True)
     steps = 0
@@ -155,7 +190,12 @@ def descend(
             with torch.no_grad():
                 if penalty is not None:
                     penalty(network)
-                _step(weights, gradient, velocity, sgd, lr, network.rates)
+                if sgd.clip:
+                    gradient.mul_(torch.clamp(sgd.clip / (gradient.norm() + 1e-12), max=1.0))
+                if adam is None:
+                    _step(weights, gradient, velocity, sgd, lr, network.rates)
+                else:
+                    adam.step(weights, gradient, lr, sgd.weight_decay, network.rates)
                 if after_step is not None:
                     after_step(network)
             steps += 1
@@ -165,8 +205,6 @@ def descend(
 def _step(
     weights: Tensor, gradient: Tensor, velocity: Tensor | None, sgd: LocalSGD, lr: float, rates: Tensor | None = None
 ) -> None:
-    if sgd.clip:
-        gradient.mul_(torch.clamp(sgd.clip / (gradient.norm() + 1e-12), max=1.0))
     if sgd.weight_decay:
         gradient.add_(weights, alpha=sgd.weight_decay)
     step = gradient
@@ -198,11 +236,7 @@ def train_supervised(
     network.load(start)
 
     def loss_of(indices: Tensor) -> Tensor | None:
-        images = labeled.images[indices]
-        if how.augment == "weak":
-            images = weak(images, rng, flips, how.shift)
-        elif how.augment == "strong":
-            images = strong(images, rng, flips=flips, pixels=how.shift)
+        images = how.augmented(labeled.images[indices], rng, flips)
         logits, truth = network(images), labeled.labels[indices].to(network.device)
         if how.annealing != "none":
             sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)

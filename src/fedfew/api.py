@@ -1,0 +1,138 @@
+"""Runs from scripts and notebooks: ``fedfew.run``, ``resume``, ``sweep`` and ``compare``, with their progress."""
+
+import contextlib
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, locked
+from fedfew.interface import notebook
+from fedfew.interface.batch import run_all
+from fedfew.interface.console import warn
+from fedfew.interface.progress import follow
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.folder import CONFIG, named_runs
+from fedfew.runs.run import Run
+from fedfew.runs.session import Session, reopen
+from fedfew.runs.summary import HEADLINE
+from fedfew.studies import compare as comparing
+from fedfew.studies.compare import Comparison
+from fedfew.studies.sweep import Cell, combined, identity, index
+
+__all__ = ["compare", "resume", "run", "sweep"]
+
+Source = str | Path | dict[str, Any]
+IfExists = Literal["error", "continue", "renew"]
+
+
+def run(
+    source: Source,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path | None = None,
+    if_exists: IfExists = "error",
+    progress: bool = True,
+) -> Run:
+    """Run a preset, a TOML file or a table to its end; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}.
+
+    ``out`` is the run folder (default: runs/NAME-TIME). If it holds a run already, ``if_exists`` decides: "error"
+    refuses, "continue" gives that run back, finished if it was not (its settings must be the same), and "renew"
+    replaces it once the new run has been set up. So a notebook's cell can be run again.
+    """
+    if if_exists not in ("error", "continue", "renew"):
+        raise FedfewError("E103", "if_exists", f"is {if_exists!r}", 'Use "error", "continue" or "renew"')
+    experiment = Experiment.load(source, overrides)
+    there = out is not None and (Path(out) / CONFIG).is_file()
+    if not there or if_exists == "error":
+        return _to_the_end(experiment.start(out), progress)
+    folder = Path(str(out))
+    if if_exists == "renew":
+        return _to_the_end(_renewed(experiment, folder), progress)
+    found = Run.open(folder)
+    if identity(found.config) != identity(experiment.config):
+        what = "holds a run with other settings"
+        raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
+    return found if found.finished else resume(folder, progress=progress)
+
+
+def resume(path: str | Path, *, anyway: bool = False, progress: bool = True) -> Run:
+    """Finish an interrupted run: the same bits as without the interruption; ``anyway`` on another machine too."""
+    return _to_the_end(reopen(path, _warn(progress), anyway=anyway), progress)
+
+
+def sweep(
+    source: Source,
+    grid: Mapping[str, Sequence[Any]],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    out: str | Path,
+    jobs: int = 0,
+) -> list[Run]:
+    """Run every combination of the grid's values, e.g. {"method.name": ["server-only", "fedmix"], "seed": [0, 1]}.
+
+    The runs lie in ``out`` and come back in the grid's order, the last key varying fastest. Finished ones are not
+    repeated, interrupted ones continued. ``jobs`` run at a time. A run that fails is raised after the others are done.
+    """
+    cells, folder = combined(source, overrides or {}, grid), Path(out)
+    tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
+    for fault in tally.failed.values():
+        raise fault
+    if tally.busy:
+        raise FedfewError("E306", str(tally.busy[0]), "another process is working on it")
+    return _in_order(cells, folder)
+
+
+def compare(
+    runs: Iterable[Run | str | Path],
+    by: Sequence[str] | None = None,
+    *,
+    partial: bool = False,
+    measure: str = HEADLINE,
+) -> Comparison:
+    """Put runs, run folders or folders of them beside each other: mean and 95 % interval over seeds, paired
+    difference to server-only training. A notebook shows the table; ``to_frame()`` gives it to pandas."""
+    opened = [part for one in runs for part in _opened(one)]
+    return comparing.compare(opened, by, partial=partial, which=measure)
+
+
+def _opened(one: Run | str | Path) -> list[Run]:
+    return [one] if isinstance(one, Run) else [Run.open(path) for path in named_runs([one])]
+
+
+def _to_the_end(session: Session, progress: bool) -> Run:
+    if not progress:
+        with contextlib.closing(session.advance()) as records:
+            for _ in records:
+                pass
+    else:
+        config = session.parts.config
+        show = notebook.follow if notebook.is_notebook() else follow
+        show(session, f"{config['method.name']} on {config['dataset.name']}")
+    return Run(session.folder)
+
+
+def _warn(progress: bool) -> Warn:
+    return warn if progress else lambda fault: None
+
+
+def _renewed(experiment: Experiment, folder: Path) -> Session:
+    """Start anew in the place of an old run, which comes back if the new one cannot be set up."""
+    Run.open(folder)  # only a run folder is ever replaced
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    with locked(folder):  # nobody works on it
+        folder.rename(old)
+    try:
+        session = experiment.start(folder)
+    except BaseException:
+        old.rename(folder)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+    return session
+
+
+def _in_order(cells: Sequence[Cell], folder: Path) -> list[Run]:
+    known = index(folder)
+    return [Run.open(known[cell.identity]) for cell in cells]

@@ -1,0 +1,70 @@
+"""The reference page of the Python API, written from signatures and docstrings."""
+
+import inspect
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import fedfew
+from fedfew import extend, plots
+from fedfew.studies.compare import Comparison
+
+TOP = """# Python API
+
+<!-- written by python -m fedfew.interface.reference; change the code, not this page -->
+
+What `import fedfew` offers. [Python](python.md) shows how the parts go together. Names that are not on this page
+may move at any time."""
+CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
+"""Those whose methods are listed; what belongs to no user is left out of them."""
+INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}
+
+
+def api_page() -> str:
+    """Functions, classes with their methods and properties, plots, and the names for extensions."""
+    lines = [TOP, "", "## Functions"]
+    for name in sorted(n for n in fedfew.__all__ if inspect.isfunction(getattr(fedfew, n))):
+        lines += _entry(f"fedfew.{name}", getattr(fedfew, name))
+    for kind in CLASSES:
+        own = f"fedfew.{kind.__name__}" if kind.__name__ in fedfew.__all__ else kind.__name__
+        lines += ["", f"## {own}", "", _words(kind)]
+        for name, member in vars(kind).items():
+            lines += _member(name, member)
+    lines += ["", "## fedfew.plots", "", "Every function gives a matplotlib figure of a `Run` or of a run folder.", ""]
+    lines += [f"- `{name}`: {_words(getattr(plots, name))}" for name in plots.__all__]
+    lines += ["", "## fedfew.extend", "", _words(extend), "", ", ".join(f"`{name}`" for name in extend.__all__) + "."]
+    return "\n".join(lines) + "\n"
+
+
+def _member(name: str, member: Any) -> Iterator[str]:
+    if name.startswith("_") or name in INSIDE:
+        return
+    if isinstance(member, property | cached_property):
+        target = member.fget if isinstance(member, property) else member.func
+        yield from ("", f"**`{name}`**", "", _words(target))
+    elif inspect.isfunction(target := getattr(member, "__func__", member)):
+        yield from _entry(name, target, "**")
+
+
+def _entry(name: str, target: Any, mark: str = "### ") -> list[str]:
+    title = f"{mark}`{name}`{mark if mark == '**' else ''}"
+    return ["", title, "", f"`{name}({_parameters(target)})`", "", _words(target)]
+
+
+def _parameters(target: Any) -> str:
+    """Names and defaults; types are in the code, where an editor shows them."""
+    given = [p for p in inspect.signature(target).parameters.values() if p.name != "self"]
+    words = []
+    for place, parameter in enumerate(given):
+        keyword = parameter.kind is parameter.KEYWORD_ONLY
+        if keyword and (place == 0 or given[place - 1].kind is not parameter.KEYWORD_ONLY):
+            words.append("*")
+        default = getattr(parameter.default, "__name__", repr(parameter.default))
+        stars = str(parameter).partition(parameter.name)[0]
+        words.append(f"{stars}{parameter.name}" + ("" if parameter.default is parameter.empty else f"={default}"))
+    return ", ".join(words)
+
+
+def _words(target: Any) -> str:
+    """The docstring in Markdown."""
+    return (inspect.getdoc(target) or "").replace("``", "`").replace("<", "&lt;")

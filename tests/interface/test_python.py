@@ -1,0 +1,117 @@
+"""Runs from Python: run, resume, sweep, compare, and what a cell that is run again does."""
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedfew
+from fedfew.interface import console, notebook
+from fedfew.interface.reference_api import api_page
+
+SMALL: dict[str, Any] = {
+    "rounds": 2, "clients": 4, "participation": 0.5, "labels": 20, "dataset.unlabeled": 80, "dataset.validation": 20,
+    "dataset.test": 50, "server.epochs": 1, "model.width": 4, "fleet.kind": "inline",
+}  # fmt: skip
+
+
+def test_a_script_shows_its_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = fedfew.run("quick", SMALL, out=tmp_path / "run")
+    assert run.finished and run.done == 2
+    assert "round 2/2: accuracy" in capfd.readouterr().err
+    fedfew.run("quick", SMALL, out=tmp_path / "quiet", progress=False)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_cell_that_is_run_again(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first = fedfew.run("quick", SMALL, out=out, progress=False)
+    wrote = (out / "summary.json").stat().st_mtime_ns
+    with pytest.raises(fedfew.FedfewError, match="E301"):
+        fedfew.run("quick", SMALL, out=out)
+    kept = fedfew.run("quick", SMALL, out=out, if_exists="continue", progress=False)
+    assert (out / "summary.json").stat().st_mtime_ns == wrote
+    assert kept.summary == first.summary and kept.seed == 0
+    with pytest.raises(fedfew.FedfewError, match="E307"):
+        fedfew.run("quick", SMALL | {"seed": 1}, out=out, if_exists="continue")
+    renewed = fedfew.run("quick", SMALL | {"seed": 1}, out=out, if_exists="renew", progress=False)
+    assert renewed.seed == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    with pytest.raises(fedfew.FedfewError, match="E103"):
+        fedfew.run("quick", SMALL, out=out, if_exists="maybe")  # type: ignore[arg-type]
+
+
+def test_renewing_replaces_runs_alone_and_only_when_the_new_one_stands(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years")
+    with pytest.raises(fedfew.FedfewError, match="E301"):
+        fedfew.run("quick", SMALL, out=tmp_path / "mine", if_exists="renew")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years"
+    fedfew.run("quick", SMALL, out=tmp_path / "run", progress=False)
+    with pytest.raises(fedfew.FedfewError):
+        fedfew.run("quick", SMALL | {"start": "nowhere"}, out=tmp_path / "run", if_exists="renew")
+    assert fedfew.Run.open(tmp_path / "run").finished
+
+
+def test_an_interrupted_run_is_finished_with_the_same_bits(tmp_path: Path) -> None:
+    whole = fedfew.run("quick", SMALL, out=tmp_path / "whole", progress=False)
+    for name in ("a", "b"):
+        rounds = fedfew.Experiment.load("quick", SMALL).rounds(tmp_path / name)
+        next(rounds)
+        rounds.close()  # type: ignore[attr-defined]
+    again = fedfew.resume(tmp_path / "a", progress=False)
+    other = fedfew.run("quick", SMALL, out=tmp_path / "b", if_exists="continue", progress=False)
+    assert again.summary["model_sha256"] == other.summary["model_sha256"] == whole.summary["model_sha256"]
+
+
+def test_sweep_and_compare(tmp_path: Path) -> None:
+    grid: dict[str, list[Any]] = {"method.name": ["server-only", "fedmix"], "seed": [0, 1]}
+    runs = fedfew.sweep("quick", grid, SMALL, out=tmp_path / "sweep")
+    assert [(run.method, run.seed) for run in runs] == [
+        ("server-only", 0), ("server-only", 1), ("fedmix", 0), ("fedmix", 1),
+    ]  # fmt: skip
+    wrote = [(run.path / "summary.json").stat().st_mtime_ns for run in runs]
+    again = fedfew.sweep("quick", grid, SMALL, out=tmp_path / "sweep")
+    assert [(run.path / "summary.json").stat().st_mtime_ns for run in again] == wrote
+    table = fedfew.compare(runs)
+    assert sorted(map(str, table.rows)) == sorted(map(str, fedfew.compare([tmp_path / "sweep"]).rows))
+    assert {row.key["method.name"] for row in table.rows} == {"server-only", "fedmix"}
+    assert "against server-only" in str(table) and "<table>" in table._repr_html_()
+    frame = pytest.importorskip("pandas") and table.to_frame()
+    assert set(frame["seeds"]) == {2}
+    with pytest.raises(fedfew.FedfewError, match="E103"):
+        fedfew.sweep("quick", {"method.name": "fedmix"}, out=tmp_path / "x")
+    with pytest.raises(fedfew.FedfewError, match="E113"):
+        fedfew.sweep("quick", {"seed": [0]}, {"seed": 1}, out=tmp_path / "x")
+
+
+def test_a_notebook_has_a_line_that_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    class Handle:
+        def update(self, line: Any) -> None:
+            shown.append(line._repr_html_())
+
+    def display(line: Any, display_id: bool) -> Handle:
+        shown.append(line._repr_html_())
+        return Handle()
+
+    assert not notebook.is_notebook()
+    fake = types.ModuleType("IPython")
+    parts = types.ModuleType("IPython.display")
+    parts.display = display  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "IPython", fake)
+    monkeypatch.setitem(sys.modules, "IPython.display", parts)
+    monkeypatch.setattr(console.err, "is_jupyter", True)
+    fedfew.run("quick", SMALL, out=tmp_path / "run")
+    assert len(shown) == 3
+    assert "0 of 2 rounds, starting" in shown[0]
+    assert 'value="2" max="2"' in shown[-1] and "accuracy" in shown[-1]
+
+
+def test_the_reference_names_everything_public() -> None:
+    page = api_page()
+    assert [name for name in fedfew.__all__ if name not in page] == []
+    assert "`fedfew.run(source, overrides=None, *, out=None, if_exists='error', progress=True)`" in page
