@@ -17,8 +17,9 @@ from torch import Tensor
 from fedfew.build.parts import federation_of
 from fedfew.core.types import LabeledSet
 from fedfew.data import heterogeneity, make_partition
-from fedfew.inference.predict import CONCENTRATION, adapt
+from fedfew.inference.predict import adapt
 from fedfew.runs.run import Run
+from fedfew.training.label_shift import CONCENTRATION
 
 Row = dict[str, float | str]
 

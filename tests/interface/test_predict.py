@@ -39,7 +39,7 @@ def test_predictions_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> 
     for row in rows:
         assert row["label"] == max(row["probabilities"], key=row["probabilities"].get)
         assert row["probability"] == row["probabilities"][row["label"]]
-        assert row["sure"]
+        assert row["sure"] is None  # nobody said how sure is sure
     truth = {str(path): path.parent.name for path in (images / "test").rglob("*.png")}
     everything = fedfew(capsys, "predict", run, images / "test", "--json").json
     assert accuracy(everything, truth) > 0.5
@@ -56,6 +56,12 @@ def test_unsure_images_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"{said['unsure']} of 400 images are below 90.0 %" in shown.out
     first_column = "".join(line.split("│")[1].strip() for line in shown.out.splitlines() if line.startswith("│"))
     assert all(row["image"] in first_column for row in said["predictions"][:40])  # wrapped, never cut
+
+
+def test_without_a_bound_nothing_is_called_sure(capsys: pytest.CaptureFixture[str]) -> None:
+    images, run = digits_run()
+    said = fedfew(capsys, "predict", run, images / "test" / "digit 1", "--csv")
+    assert {row["sure"] for row in csv.DictReader(io.StringIO(said.out))} == {""}
 
 
 def test_csv_has_every_class(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
     said = fedfew(capsys, "run", config, "--out", "runs/one", "--json")
     assert said.status == 0, said.err
     assert said.out.count("\n") == 1
-    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds"}
+    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds", "verdict"}
     assert said.json["accuracy"].keys() == {"last", "mean_last_10", "best_by_validation"}
     assert said.json["run"] == "runs/one"
     assert said.json["rounds"] == 2
@@ -86,6 +86,23 @@ def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Cap
     assert said.status == 0
     assert "accuracy after the last round" in said.out
     assert f"run folder: {tmp_path / 'run'}" in said.out
+
+
+def test_with_baseline_makes_the_pair_and_a_plain_run_suggests_it(
+    config: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    alone = fedfew(capsys, "run", config, "--out", tmp_path / "alone" / "run")
+    assert "--with-baseline" in alone.err and "labels alone" not in alone.out
+    said = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "pair" / "run")
+    own, base = Run.open(tmp_path / "pair" / "run"), Run.open(tmp_path / "pair" / "run-server-only")
+    figures = f"{100 * (own.accuracy() or 0):.1f} % against {100 * (base.accuracy() or 0):.1f} % with your labels alone"
+    assert figures in said.out and "--with-baseline" not in said.err
+    again = fedfew(capsys, "run", config, "--set", "client.lr=0.01", "--out", tmp_path / "pair" / "other")
+    assert "with your labels alone" in again.out  # a matching baseline is there
+    (tmp_path / "full-server-only").mkdir()
+    (tmp_path / "full-server-only" / "mine").write_text("")
+    refused = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "full")
+    assert refused.status == 2 and "E301" in refused.err and not (tmp_path / "full").exists()
 
 
 def test_the_time_left_is_told_by_a_usual_round(

@@ -364,3 +364,20 @@ def test_a_start_in_a_config_file_is_meant_from_its_folder(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     assert load(file, {"start": "other"})["start"] == str(tmp_path / "other")
     assert load({})["start"] == ""
+
+
+def test_the_model_of_the_best_round_by_validation_is_kept_and_used(tmp_path: Path) -> None:
+    config = load("quick", {"rounds": 3, "fleet.kind": "inline", "participation": 0.1, "server.lr": 0.3})
+    session = start(config, tmp_path / "run")
+    kept: dict[int, torch.Tensor] = {}
+    for record in session.advance():
+        kept[record["round"]] = session.state.evaluated.clone()
+    run = Run.open(tmp_path / "run")
+    assert run.best_round is not None
+    assert torch.equal(run.using("best").network().snapshot(), kept[run.best_round])
+    assert torch.equal(run.network().snapshot(), kept[3])
+    with pytest.raises(FedfewError, match="E103"):
+        run.using("first")
+    (run.path / "model_best.safetensors").unlink()
+    with pytest.raises(FedfewError, match="E310"):
+        run.using("best").network()

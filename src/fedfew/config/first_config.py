@@ -1,6 +1,7 @@
 """A first config for a folder of own images: looked at, not decoded, with every choice explained in a comment."""
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,7 @@ LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""
 SIZES = (28, 32, 48, 64, 96)
 BATCHES = (8, 16, 32, 64)
+FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
 """Pixels a side from which a backbone trained on photographs finds something to recognise."""
 
@@ -32,6 +34,8 @@ class Choice:
     client_batch: int
     model: str
     validation: int
+    folds: int
+    """Of cross-validation where there are no test images: as many as the smallest class has labels, up to five."""
     why_size: str
     why_channels: str
     backbone: bool
@@ -69,6 +73,7 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         model='name = "cnn"               # small, for small images' if size <= 32 else
         'name = "resnet9"\nwidth = 16                 # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"',
         validation=len(counts["test"]) // 4,
+        folds=0 if counts["test"] else min(FOLDS, *Counter(p.group for p in counts["server"]).values()),
         why_size=f"the images' shorter side is {int(middle)} pixels in the median",
         why_channels="the images have color" if color else "the images are grey",
         backbone=backbone,
@@ -143,6 +148,14 @@ size = 96                  # pixels a side it sees, up to 224; larger sees more 
 
 [method]
 name = "fedmoments"        # this project's own for frozen backbones; server-only is the one to beat
+
+[server]                   # for methods that train the head by SGD, server-only among them
+epochs = 20
+batch = 20
+lr = 0.1
+momentum = 0.9
+weight_decay = 0.0005
+schedule = "cosine"
 """
 
 

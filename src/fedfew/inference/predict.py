@@ -14,13 +14,7 @@ from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.folders import walk
 from fedfew.data.images.unreadable import Problem, shown
 from fedfew.runs.run import Run
-from fedfew.training.label_shift import em_prior, tempered
-
-STEPS = 100
-"""EM iterations: more than enough to converge on a few hundred images."""
-CONCENTRATION = 0.3
-"""Strength of the server's mix against the site's, as a share of the site's images: it limits drift, costs
-little where a site is skewed and saves half of the harm where it is not (benchmarks/adapt_prior.py)."""
+from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +39,14 @@ class Predictions:
     temperature: float = 1.0
 
     def rows(self, confident: float) -> list[dict[str, Any]]:
-        """Best class first; ``sure`` is False for what a person should look at."""
+        """Best class first; ``sure`` is False for what a person should look at, None where no bound is given (0)."""
         best = self.probabilities.max(1)
         return [
             {
                 "image": name,
                 "label": self.classes[int(label)],
                 "probability": round(float(top), 6),
-                "sure": float(top) >= confident,
+                "sure": float(top) >= confident if confident else None,
                 "probabilities": dict(zip(self.classes, (round(p, 6) for p in row), strict=True)),
             }
             for name, label, top, row in zip(
@@ -63,9 +57,7 @@ class Predictions:
 
 def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
     """The images among the given files and below the given folders, brought to the model's shape."""
-    channels, size, width = about["shape"]
-    if size != width:
-        raise FedfewError("E204", "model", f"takes images of {size}×{width}; files can be read for square ones only")
+    channels, size = about["shape"][0], square(about)
     files: list[str] = []
     problems: list[Problem] = []
     for path in map(Path, paths):
@@ -84,12 +76,20 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
     return Found([shown(files[i]) for i in pictures.kept], pictures.images, problems)
 
 
+def square(about: dict[str, Any]) -> int:
+    """Pixels a side of the images a model takes; E204 if they are not square."""
+    _, height, width = about["shape"]
+    if height != width:
+        raise FedfewError("E204", "model", f"takes images of {height}×{width}; files can be read for square ones only")
+    return int(height)
+
+
 def adapt(probabilities: Tensor, about: dict[str, Any], concentration: float = CONCENTRATION) -> tuple[Tensor, Tensor]:
     """Probabilities read with the images' own class mix, and that mix."""
     classes = len(about["classes"])
     server = torch.tensor(about.get("prior") or [1 / classes] * classes)
     scale = float(about.get("temperature", 1.0))
-    return em_prior(probabilities, server, scale, STEPS, concentration * len(probabilities))
+    return own_class_mix(probabilities, server, scale, concentration)
 
 
 def predict_files(

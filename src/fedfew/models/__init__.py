@@ -11,12 +11,14 @@ from fedfew.models.cnn import cnn
 from fedfew.models.resnet9 import resnet9
 from fedfew.models.wrn import wrn
 
-SCALABLE: dict[str, Callable[..., nn.Module]] = {"resnet9": resnet9, "cnn": cnn, "wrn": wrn}
-"""Networks of any width, drawn from the seed."""
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    **SCALABLE,
+    "resnet9": resnet9,
+    "cnn": cnn,
+    "wrn": wrn,
     "efficientnet-lite0": efficientnet_lite0,
     "transformers": transformers_model,
     "timm": timm_model,
 }
 """Each is called as ``model(channels, size, classes, **settings)`` and gives a module from images to logits."""
+SCALABLE = {name: MODELS[name] for name in ("resnet9", "cnn", "wrn")}
+"""Networks of any width, drawn from the seed."""

@@ -4,15 +4,29 @@ import json
 from typing import Any
 
 import torch
+from safetensors.torch import save as save_tensors
 
 from fedfew.build.parts import Parts
 from fedfew.core import toml
+from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
 from fedfew.data import Federation
-from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, MODEL, PARTITION, SUMMARY, RunFolder
-from fedfew.runs.model_file import model_file
+from fedfew.runs.folder import (
+    CLASSES,
+    CONFIG,
+    ENVIRONMENT,
+    EVALUATION,
+    MODEL,
+    PARTITION,
+    PREDICTIONS,
+    SUMMARY,
+    RunFolder,
+)
+from fedfew.runs.measures import Judged, evaluate
+from fedfew.runs.model_file import class_shares, model_file, temperature
 from fedfew.runs.summary import summarise
+from fedfew.training.label_shift import own_class_mix
 
 CHARTED_CLIENTS = 10_000
 """Beyond this many clients no chart shows them one by one, and counting them would cost more than the run."""
@@ -31,7 +45,41 @@ def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
 def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
     """The files of a run that has done its last round."""
     model = model_file(parts, state)
-    return {MODEL: model, SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model)))}
+    files = {MODEL: model}
+    if len(parts.federation.test):
+        parts.network.load(state.evaluated)
+        probabilities = parts.network.probabilities(parts.federation.test.images).contiguous()
+        labels = parts.federation.test.labels.contiguous()
+        judged = Judged(labels.numpy(), probabilities.double().numpy())
+        found = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
+        files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities})}
+        files |= {EVALUATION: as_json(found)}
+    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model)))}
+
+
+def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> list[dict[str, Any]]:
+    """For each site whose images are here: its class mix as the model sees it, and accuracy where classes are known.
+
+    Clients of a simulation have no names and are many, so they are looked at only if asked for (``simulated``).
+    """
+    federation = parts.federation
+    if not len(federation.images) or not (federation.sites or simulated):
+        return []
+    parts.network.load(vector)
+    prior = torch.tensor(class_shares(federation.server, len(federation.classes)))
+    scale = temperature(parts.network, federation.validation)
+    found = []
+    for k in range(federation.partition.clients):
+        index = torch.from_numpy(federation.partition.of(k))
+        own: dict[str, Any] = {"site": federation.sites[k] if federation.sites else f"client {k}", "images": len(index)}
+        if len(index):
+            probabilities, truth = parts.network.probabilities(federation.images[index]), federation.truth[index]
+            _, mix = own_class_mix(probabilities, prior, scale)
+            own |= {"mix": [round(share, 4) for share in mix.tolist()]}
+            known = bool((truth >= 0).all())
+            own |= {"accuracy": float((probabilities.argmax(1) == truth).double().mean()) if known else None}
+        found.append(own)
+    return found
 
 
 def as_json(content: dict[str, Any]) -> bytes:

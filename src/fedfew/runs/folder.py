@@ -16,6 +16,8 @@ from fedfew.runtime.record import RoundRecord
 CONFIG, ENVIRONMENT, PARTITION, ROUNDS = "run.toml", "environment.json", "partition.npz", "rounds.jsonl"
 SUMMARY, MODEL, CHECKPOINTS = "summary.json", "model.safetensors", "checkpoints"
 CLASSES, LOCK = "classes.json", "lock"
+EVALUATION, PREDICTIONS = "evaluation.json", "predictions.safetensors"
+BEST = "model_best.safetensors"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from numpy import allclose
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from fedfew.config.names import find, is_own
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
+from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import LabeledSet, ServerState
 from fedfew.models import MODELS
@@ -61,6 +63,29 @@ def load_model(path: str | Path) -> tuple[Network, dict[str, Any]]:
     if not file.is_file():
         raise FedfewError("E302", str(path), "holds no model" if place.is_dir() else "does not exist")
     return read_model(file)
+
+
+def sealed(content: bytes) -> bytes:
+    """A model file with its own SHA-256 in it: nothing else in a run folder could tell that it was damaged."""
+    tensors, about = load_tensors(content), _metadata(content)["fedfew"]
+    made: bytes = save_tensors(tensors, metadata={"fedfew": about, "sha256": digest(content)})
+    return made
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a sealed model file is as it was written."""
+    try:
+        content = path.read_bytes()
+        seal = _metadata(content)
+        return digest(save_tensors(load_tensors(content), metadata={"fedfew": seal["fedfew"]})) == seal["sha256"]
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):
+        return False
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    length = int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return found
 
 
 def read_model(path: Path) -> tuple[Network, dict[str, Any]]:

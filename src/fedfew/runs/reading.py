@@ -110,6 +110,19 @@ class Summary(Shape):
     privacy: Privacy | None = None
 
 
+class Evaluation(Shape):
+    """evaluation.json; a run without test images has none, and runs of older versions neither."""
+
+    images: Natural
+    balanced_accuracy: float | None
+    auroc: float | None
+    ece: float | None
+    classes: list[dict[str, Any]]
+    confusion: list[list[Natural]]
+    calibration: list[dict[str, float]]
+    sites: list[dict[str, Any]] = []
+
+
 class Seal(Shape):
     """Up to where a journal is covered by a checkpoint."""
 

@@ -11,8 +11,9 @@ from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, wri
 from fedfew.runs.checkpoints import Checkpoint
 from fedfew.runs.environment import fingerprint
 from fedfew.runs.files import final_files, static_files
-from fedfew.runs.folder import CONFIG, ENVIRONMENT, PARTITION, SUMMARY, RunFolder
+from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.journal import go_on
+from fedfew.runs.model_file import is_whole
 
 
 def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
@@ -69,6 +70,10 @@ def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> No
     else:
         final = final_files(folder, parts, found.state)
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
+    if (folder / BEST).exists() and not is_whole(folder / BEST):
+        _move_aside(folder, BEST)
+        what = f"had changed and cannot be made again; what was there is now {BEST}.changed"
+        warn(FedfewError("E309", str(folder / BEST), what, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedfew.core.errors import FedfewError
 from fedfew.runs import reading
 from fedfew.runs.folder import (
+    BEST,
     CLASSES,
     CONFIG,
     ENVIRONMENT,
+    EVALUATION,
     MODEL,
     PARTITION,
+    PREDICTIONS,
     ROUNDS,
     SUMMARY,
     RunFolder,
@@ -25,7 +28,7 @@ from fedfew.runs.folder import (
     held_locks,
     is_held,
 )
-from fedfew.runs.summary import HEADLINE, accuracies, best_round, newest, scalars
+from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
 from fedfew.runtime.record import RoundRecord
 
 if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is asked for
@@ -34,6 +37,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
 
     from fedfew.config.schema import Config
     from fedfew.core.network import Network
+    from fedfew.runs.measures import Judged
 
 BOUNDS = ("server-only", "all-labels", "pooled")
 TITLES = {"all-labels": "FedAvg with true labels"}
@@ -187,13 +191,26 @@ class Run:
         return int(self.final.get("rounds") or len(self.records))
 
     @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """Confusion matrix, measures by class, calibration and sites after the last round; nothing where not known."""
+        return (reading.read_json(self.folder / EVALUATION, reading.Evaluation) or {}) if self.finished else {}
+
+    @cached_property
+    def judged(self) -> "Judged | None":
+        """The test images' classes and the final model's probabilities of them, if they were kept."""
+        from fedfew.runs.measures import read_predictions
+
+        return read_predictions(self.folder / PREDICTIONS) if self.finished else None
+
+    @cached_property
     def accuracies(self) -> dict[str, float | None]:
         """Last round, mean of the last ten, and at the round where validation was best."""
         return self.final.get("accuracy") or accuracies(self.records)
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
-        """last (the headline), mean_last_10 or best_by_validation."""
-        return self.accuracies[which]
+        """last (the headline), mean_last_10 or best_by_validation; or balanced_accuracy, auroc, ece."""
+        found: float | None = self.evaluation.get(which) if which in BY_EVALUATION else self.accuracies[which]
+        return found
 
     def curve(self) -> list[float]:
         """Test accuracy by round, not a number where there is none."""
@@ -259,7 +276,7 @@ class Run:
         """Model, class names, image shape and normalisation, as stored with the weights."""
         from fedfew.runs.model_file import read_weights
 
-        return read_weights(self._model_path())[1]
+        return read_weights(self.model_path())[1]
 
     def model(self) -> "nn.Module":
         """The global model after the last round, as a module from normalised images to logits."""
@@ -269,13 +286,29 @@ class Run:
         """The same with its normalisation, for uint8 images."""
         from fedfew.runs.model_file import read_model
 
-        return read_model(self._model_path())[0]
+        return read_model(self.model_path())[0]
 
-    def _model_path(self) -> Path:
-        path = self.folder / MODEL
-        if not path.is_file():
-            raise FedfewError("E310", str(self.path), "has no final model yet")
-        return path
+    @cached_property
+    def weights(self) -> str:
+        """The model file that is used: that after the last round, unless another is asked for."""
+        return MODEL
+
+    def using(self, model: str) -> "Run":
+        """The same run with the model after the ``last`` round, or that of the round where validation was ``best``."""
+        if model not in ("last", "best"):
+            raise FedfewError("E103", "model", f"{model!r} is unknown", "Use last or best")
+        return self.with_(weights=BEST if model == "best" else MODEL)
+
+    def model_path(self) -> Path:
+        path = self.folder / self.weights
+        if path.is_file() and self.finished:
+            return path
+        if self.finished and self.weights == BEST:
+            what = "kept no best model: it had no validation images to choose by, or an older version made it"
+            raise FedfewError(
+                "E310", str(self.path), what, "Set dataset.validation, or take the last one: --model last"
+            )
+        raise FedfewError("E310", str(self.path), "has no final model yet")
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas table, one row a round."""

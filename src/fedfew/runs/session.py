@@ -24,9 +24,10 @@ from fedfew.deploy.site_memory import left_at_sites
 from fedfew.runs.checkpoints import Checkpoints, Memory
 from fedfew.runs.environment import environment
 from fedfew.runs.files import as_json, final_files, static_files
-from fedfew.runs.folder import CONFIG, ENVIRONMENT, SUMMARY, RunFolder, new_folder, put_in_place, stage
+from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, SUMMARY, RunFolder, new_folder, put_in_place, stage
 from fedfew.runs.journal import Journal, begin, go_on, sealed
-from fedfew.runs.model_file import first_weights
+from fedfew.runs.model_file import first_weights, model_file
+from fedfew.runs.model_file import sealed as sealed_model
 from fedfew.runs.reading import Facts, fits
 from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
 from fedfew.runtime.record import RoundRecord
@@ -88,6 +89,8 @@ class Session:
         self, store: Checkpoints, journal: Journal, state: ServerState, memory: Memory, record: RoundRecord
     ) -> None:
         start = perf_counter()
+        if record["validation"] is not None and state.validation[-1] > max(state.validation[:-1], default=-1.0):
+            write_atomically(self.folder / BEST, sealed_model(model_file(self.parts, state)))
         files = store.write_state(state, memory)
         record["seconds"]["checkpoint"] = round(perf_counter() - start, 4)
         facts = self.facts | {"rounds": journal.append(record)}

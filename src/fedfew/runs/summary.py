@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 HEADLINE = "last"
 """The accuracy that console, pages, comparisons and claims go by: after the last round, of the model that is kept."""
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
+BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
+"""Further measures that finished runs can be compared by."""
 PLAIN = (
     "accuracy", "loss", "validation", "coverage", "correct", "bytes_up", "bytes_down", "norm_server", "norm_step",
 )  # fmt: skip

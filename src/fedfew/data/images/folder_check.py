@@ -83,7 +83,7 @@ def _layout(contents: Contents) -> Iterator[Finding]:
             place = shown(f"{root}/server/{name}")
             yield Finding(FedfewError("E206", place, "has no readable image", "Add one, or remove the folder"), True)
     if not contents.rows("test"):
-        what = "test/ has no readable image, so accuracy cannot be measured"
+        what = "test/ has no readable image, so accuracy can only come from cross-validation (`fedfew try`)"
         yield Finding(FedfewError("E206", root, what, "Put labeled images into test/<class>/"), False)
     if survey.unused:
         what = f"these folders are not used: {', '.join(map(shown, survey.unused))}"

@@ -1,5 +1,10 @@
-"""Own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site."""
+"""Own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site.
 
+Instead of class folders, server/ and test/ may hold a labels.csv.
+"""
+
+import csv
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +17,9 @@ from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.unreadable import Problem, shown
 
 PARTS = ("server", "clients", "test")
-LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/"
+LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/; or list classes in labels.csv"
+LABELS = "labels.csv"
+COLUMNS = "Give it a header line `image,label`; images are paths below the folder it stands in"
 CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
 """What file managers and archives leave in folders, together with macOS's ``._`` files; nobody means them."""
 
@@ -80,6 +87,11 @@ def look_through(path: str | Path) -> Survey:
     groups = {}
     for part in PARTS:
         folders, files = _entries(root / part) if (root / part).is_dir() else ([], [])
+        if part != "clients" and LABELS in files:
+            listed = read_labels(root, part, strays)
+            groups[part] = tuple(sorted({place.group for place in listed}))
+            places += listed
+            continue
         groups[part] = tuple(folders)
         owner = "site" if part == "clients" else "class"
         strays += [Problem(shown(f"{part}/{name}"), f"is in no {owner} folder") for name in files]
@@ -87,6 +99,39 @@ def look_through(path: str | Path) -> Survey:
             places += [Place(name, part, group) for name in walk(root, f"{part}/{group}", strays)]
     unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]
     return Survey(root, places, groups, strays, unused)
+
+
+def read_labels(root: Path, part: str, strays: list[Problem]) -> list[Place]:
+    """The images of a part with their classes, from its labels.csv: a column ``image`` (a path) and one ``label``."""
+    table = root / part / LABELS
+    try:
+        rows = list(csv.DictReader(io.StringIO(table.read_text("utf-8-sig"))))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise FedfewError("E206", shown(table), f"cannot be read: {error}", COLUMNS) from None
+    found = {}
+    for number, row in enumerate(rows, 2):
+        name, label = (str(row.get(column) or "").strip() for column in ("image", "label"))
+        path = os.path.normpath(Path(part) / name)
+        if not name or not label:
+            raise FedfewError("E206", shown(table), f"line {number} has no image or no label", COLUMNS)
+        if path.startswith("..") or Path(name).is_absolute() or path in found:
+            what = "is listed twice" if path in found else "is not below the folder"
+            raise FedfewError("E206", shown(table), f"line {number}: {shown(name)} {what}", COLUMNS)
+        if (root / path).is_file():
+            found[path] = Place(path, part, label)
+        else:
+            strays.append(Problem(shown(path), f"is in {LABELS}, but there is no such file"))
+    unlisted = [path for path in walk(root, part, strays) if path not in found and Path(path).name != LABELS]
+    strays += [Problem(shown(path), f"is not in {LABELS}") for path in unlisted]
+    return [found[path] for path in sorted(found)]
+
+
+def look_into(root: Path, strays: list[Problem]) -> list[Place]:
+    """The labeled images of a folder by itself: <class>/ folders, or a labels.csv."""
+    folders, files = _entries(root)
+    if LABELS in files:
+        return read_labels(root, "", strays)
+    return [Place(name, "", group) for group in folders for name in walk(root, group, strays)]
 
 
 def existing(path: str | Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from annotated_types import Ge, Le
 
-from fedfew.core.errors import ConfigErrors
+from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Doc
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset, SiteImages
@@ -16,6 +16,7 @@ from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folder_check import findings
 from fedfew.data.images.folders import Contents, read_folder
 from fedfew.data.images.unreadable import shown
+from fedfew.data.shares import ranks
 
 PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
 Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cut to size × size pixels")]
@@ -30,6 +31,9 @@ def folder(
     channels: Channels = 3,
     flips: Flips = True,
     allow_overlap: Annotated[bool, Doc("whether images may be both in server/ and in test/")] = False,
+    fold: Annotated[
+        str, Doc('cross-validation where there is no test/: "2/5" tests on the second fifth of server/')
+    ] = "",
 ) -> Dataset:
     """Own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
     contents = read_folder(path, size, channels)
@@ -40,10 +44,13 @@ def folder(
     rows = contents.rows("clients")  # site by site, as the survey went
     sizes = Counter(contents.places[i].group for i in rows)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
+    train, test = _labeled(contents, "server", classes), _labeled(contents, "test", classes)
+    if fold:
+        train, test = _folded(train, test, fold)
     return Dataset(
         name="folder",
-        train=_labeled(contents, "server", classes),
-        test=_labeled(contents, "test", classes),
+        train=train,
+        test=test,
         classes=tuple(map(shown, classes)),
         flips=flips,
         sites=SiteImages(tuple(map(shown, sites)), contents.images[rows], offsets),
@@ -51,6 +58,24 @@ def folder(
 
 
 folder.brings_sites = True  # type: ignore[attr-defined]  # a config need not be given a partition
+
+
+def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:
+    """The labels without a fold, and the fold; the images of each class go to the folds by turns."""
+    part, _, parts = fold.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
+        raise FedfewError("E103", "dataset.fold", f"{fold!r} is no fold", 'Write it as "1/5", the first of five')
+    if len(test):
+        raise FedfewError("E113", "dataset.fold", "there are test images, so no fold is needed", "Leave it empty")
+    held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)
+    counts = torch.bincount(train.labels)
+    if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
+        what = f"a class has too few labels for {parts} folds"
+        raise FedfewError("E113", "dataset.fold", what, "Label more images, or put some into test/<class>/")
+    return (
+        LabeledSet(train.images[~held], train.labels[~held]),
+        LabeledSet(train.images[held], train.labels[held]),
+    )
 
 
 def _labeled(contents: Contents, part: str, classes: Sequence[str]) -> LabeledSet:

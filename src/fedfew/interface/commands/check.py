@@ -128,7 +128,7 @@ def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
         print_json(result)
     else:
         _show(result)
-    _print_findings(found)
+    print_findings(found)
 
 
 def _result(config: Config, contents: Contents, found: list[Finding], listed: Path | None) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _show(result: dict[str, Any]) -> None:
         )
 
 
-def _print_findings(found: list[Finding]) -> None:
+def print_findings(found: list[Finding]) -> None:
     for finding in found:
         (complain if finding.serious else warn)(finding.fault)
     if any(finding.serious for finding in found):

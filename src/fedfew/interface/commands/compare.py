@@ -15,7 +15,7 @@ from fedfew.interface.paper_figures import comparison
 from fedfew.interface.report.words import size
 from fedfew.runs.folder import named_runs
 from fedfew.runs.run import Run
-from fedfew.runs.summary import HEADLINE, MEASURES
+from fedfew.runs.summary import BY_EVALUATION, HEADLINE, MEASURES
 from fedfew.studies.compare import Comparison
 from fedfew.studies.compare import compare as put_together
 from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
@@ -27,15 +27,24 @@ def compare(
         str, typer.Option(metavar="KEY,KEY", help="Keys to group by, e.g. method,partition.mu (default: what differs).")
     ] = "",
     partial: Annotated[bool, typer.Option("--partial", help="Take unfinished runs as they are.")] = False,
-    measure: Annotated[str, typer.Option(metavar="NAME", help="last, mean_last_10 or best_by_validation.")] = HEADLINE,
+    measure: Annotated[
+        str,
+        typer.Option(
+            "--metric",
+            "--measure",
+            metavar="NAME",
+            help="last, mean_last_10, best_by_validation, balanced_accuracy, auroc or ece.",
+        ),
+    ] = HEADLINE,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV.")] = None,
     latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write it as LaTeX (booktabs).")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: PNG, SVG or PDF.")] = None,
     json: Json = False,
 ) -> None:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
-    if measure not in MEASURES:
-        raise FedfewError("E103", "--measure", f"{measure!r} is unknown", f"Use one of: {', '.join(MEASURES)}")
+    if measure not in (*MEASURES, *BY_EVALUATION):
+        known = ", ".join((*MEASURES, *BY_EVALUATION))
+        raise FedfewError("E103", "--metric", f"{measure!r} is unknown", f"Use one of: {known}")
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
         raise FedfewError("E103", "--figure", f"{figure} is no PNG, SVG or PDF", "Give a name that ends in .png")
     keys = [key.strip() for key in by.split(",") if key.strip()]

