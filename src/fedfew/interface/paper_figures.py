@@ -66,7 +66,7 @@ def _levels(found: Results) -> Figure:
     left.set_ylabel("test accuracy")
     left.legend(fontsize=8, frameon=False, loc="lower right")
     levels = [arm for arm in found.values() if arm.arm.x is not None]
-    _dots(right, levels, COLOURS[0], "FedMix + FedFreq")
+    _dots(right, levels, "FedMix + FedFreq", color=COLOURS[0])
     for label in (SERVER_ONLY, ALL_LABELS, POOLED):
         _bound(right, found.get(("", label)), label)
     right.set_xscale("log")
@@ -85,7 +85,7 @@ def _labels(found: Results) -> Figure:
     left.set_ylabel("test accuracy")
     left.legend(fontsize=8, frameon=False, loc="lower right")
     for name, colour in (("FedMix", COLOURS[0]), ("FedMatch", COLOURS[3]), (SERVER_ONLY, "#6c757d")):
-        _dots(right, [arm for (_, label), arm in found.items() if label.startswith(name)], colour, name)
+        _dots(right, [arm for (_, label), arm in found.items() if label.startswith(name)], name, color=colour)
     right.plot([800], [0.47], "*", color=COLOURS[0], markersize=9, fillstyle="none", label="FedMix in the paper")
     left.set_title("FedMix + FedFreq", fontsize=10)
     right.set_xticks(sorted({arm.arm.x for arm in found.values() if arm.arm.x is not None}))
@@ -125,8 +125,8 @@ def _few(found: Results) -> Figure:
     for axis, names in zip(axes, panels, strict=True):
         for place, label in enumerate(ON_FEATURES):
             arms = [found[name, label] for name in names if (name, label) in found]
-            colour = BOUND_STYLE[label]["color"] if label in BOUND_STYLE else COLOURS[place]
-            _dots(axis, arms, colour, label)
+            style = BOUND_STYLE.get(label, {"color": COLOURS[place]}) | ({"marker": "s"} if label == ALL_LABELS else {})
+            _dots(axis, arms, label, **style)
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(NullLocator())
         _finish(axis, legend=False)
@@ -206,13 +206,14 @@ def _reported(axis: Axes, accuracy: float) -> None:
     )  # fmt: skip
 
 
-def _dots(axis: Axes, arms: Sequence[ArmResult], colour: str, label: str) -> None:
+def _dots(axis: Axes, arms: Sequence[ArmResult], label: str, **style: Any) -> None:
     """Accuracy against the arms' x, mean ± sd."""
     known = [(arm.arm.x or 0.0, value) for arm in arms if (value := arm.accuracy) is not None]
     if known:
         known.sort(key=lambda entry: entry[0])
         x, y, sd = zip(*((x, value.mean, value.sd or 0.0) for x, value in known), strict=True)
-        axis.errorbar(x, y, yerr=sd, color=colour, marker="o", markersize=5, capsize=3, linewidth=1.4, label=label)
+        how = {"marker": "o", "markersize": 5, "capsize": 3, "linewidth": 1.4} | style
+        axis.errorbar(x, y, yerr=sd, label=label, **how)
 
 
 def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
