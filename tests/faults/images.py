@@ -3,6 +3,7 @@
 python -m tests.faults.images [COUNT] [SEED]
 """
 
+import json
 import os
 import re
 import sys
@@ -44,7 +45,14 @@ def main(count: int, seed: int) -> int:
     print(f"slowest {slowest * 1000:.0f} ms, memory grew by {peak_mb() - before:.0f} MB")
     for reason, times in fates.most_common(12):
         print(f"{times:8,}  {reason}")
-    return 1 if failures else 0
+    found = {
+        "images": count,
+        "failures": failures,
+        "slowest_ms": round(slowest * 1000),
+        "grew_mb": round(peak_mb() - before),
+    }
+    print(json.dumps(found))
+    return 1 if failures or found["grew_mb"] >= 512 else 0
 
 
 if __name__ == "__main__":

@@ -41,15 +41,15 @@ def size(folder: Path) -> int:
 
 def rounds(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
     session = start(tiny(rounds=count, **SMALL), folder)
-    early: tuple[float, int] = (0.0, 0)
+    early = late = (0.0, 0)
     began, done = time.monotonic(), 0
     for record in session.advance():
         done = record["round"]
         if done == count // 10:
             early = megabytes(), size(folder)
+        late = megabytes(), size(folder)  # before the summary is made, which reads all rounds again
         if done % 500 == 0:
             sys.stderr.write(f"round {done}: {megabytes():.0f} MB\n")
-    late = megabytes(), size(folder)
     drift = 100 * (late[0] / early[0] - 1)
     found = {
         "rounds": done,

@@ -39,7 +39,7 @@ def below(pid: int) -> list[int]:
 
 
 def commits(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/rounds.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("rounds.jsonl"))
 
 
 def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:

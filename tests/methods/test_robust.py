@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedfew.aggregators import AGGREGATORS
+from fedfew.aggregators import AGGREGATORS, robust
+from fedfew.aggregators.combine import blocks
 from fedfew.aggregators.fednova import fednova
 from fedfew.aggregators.robust import fltrust, krum, krum_misfit, trimmed_mean
 from fedfew.core.network import Network, Pixels
@@ -112,8 +113,28 @@ def test_krum_lowers_f_when_clients_are_missing() -> None:
         assert 1 <= len(result.weights) <= 2
 
 
+def test_multi_krum_by_hand() -> None:
+    parts = parts_of([[0.0], [1.0], [3.0], [9.0], [50.0]])
+    # with m = 5, f = 1 two neighbours count: 1 + 9, 1 + 4, 4 + 9, 36 + 64, 41² + 47²
+    assert krum(parts, ORIGIN, ORIGIN).vector.item() == 1.0
+    assert krum(parts, ORIGIN, ORIGIN).weights == {1: 1.0}
+    best = krum(parts, ORIGIN, ORIGIN, faulty=1, select=2)
+    assert best.vector.item() == 0.5
+    assert best.weights == {0: 0.5, 1: 0.5}
+    assert len(krum(parts, ORIGIN, ORIGIN, faulty=1, select=5).weights) == 4  # never all, if one may be hostile
+
+
+def test_distances_add_up_over_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of([[0.0, 0.0, 0.0], [1.0, 2.0, 2.0]])
+    monkeypatch.setattr(robust, "blocks", lambda parts: blocks(parts, entries=2))  # one coordinate at a time
+    table = robust.squared_distances(parts)
+    assert table.tolist() == [[0.0, 9.0], [9.0, 0.0]]
+    assert table.dtype == torch.float64
+
+
 def test_krum_says_what_it_needs() -> None:
     assert krum_misfit(5, faulty=1, select=1) == ""
+    assert krum_misfit(5, faulty=1, select=4) == ""
     assert "at least 7" in krum_misfit(6, faulty=2, select=1)
     assert "at most 4" in krum_misfit(5, faulty=1, select=5)
 
@@ -134,9 +155,18 @@ def test_fltrust_by_hand() -> None:
     assert result.weights == pytest.approx({0: 1 / whole, 1: cos / whole, 2: 0.0})
 
 
+def test_fltrust_passes_over_a_client_that_did_not_move() -> None:
+    omega, sigma = torch.zeros(2), torch.tensor([3.0, 0.0])
+    result = fltrust(parts_of([[0.0, 0.0], [5.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]), omega, sigma)
+    assert result.vector.tolist() == [3.0, 0.0]
+    assert result.weights == {0: 0.0, 1: 1.0, 2: 0.0, 3: 0.0}
+
+
 def test_fltrust_follows_the_server_where_nobody_is_trusted() -> None:
     omega, sigma = torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])
-    assert torch.equal(fltrust(parts_of([[-1.0, 0.0], [0.0, 0.0]]), omega, sigma).vector, sigma)
+    result = fltrust(parts_of([[-1.0, 0.0], [0.0, 0.0]]), omega, sigma)
+    assert torch.equal(result.vector, sigma)
+    assert result.weights == {0: 0.0, 1: 0.0}
 
 
 # FedNova
@@ -160,7 +190,18 @@ def test_fednova_with_equal_steps_is_fedavg() -> None:
 
 def test_fednova_leaves_omega_where_nobody_took_a_step() -> None:
     omega = torch.tensor([3.0])
-    assert fednova(parts_of([[9.0]], steps=[0.0]), omega, omega).vector.item() == 3.0
+    result = fednova(parts_of([[9.0]], steps=[0.0]), omega, omega)
+    assert result.vector.item() == 3.0
+    assert result.vector is not omega
+    assert result.weights == {}
+
+
+def test_fednova_sums_in_double_and_answers_in_single_precision() -> None:
+    omega = torch.zeros(1)
+    parts = parts_of([[3e8], [1.0], [-3e8]], examples=[1, 1, 1], steps=[1.0, 1.0, 1.0])
+    result = fednova(parts, omega, omega).vector
+    assert result.dtype == torch.float32
+    assert result.item() == pytest.approx(1 / 3)
 
 
 def line() -> Network:
