@@ -212,7 +212,7 @@ def _dots(axis: Axes, arms: Sequence[ArmResult], label: str, **style: Any) -> No
     if known:
         known.sort(key=lambda entry: entry[0])
         x, y, sd = zip(*((x, value.mean, value.sd or 0.0) for x, value in known), strict=True)
-        how = {"marker": "o", "markersize": 5, "capsize": 3, "linewidth": 1.4} | style
+        how: dict[str, Any] = {"marker": "o", "markersize": 5, "capsize": 3, "linewidth": 1.4} | style
         axis.errorbar(x, y, yerr=sd, label=label, **how)
 
 
