@@ -347,3 +347,13 @@ def test_a_run_being_prepared_is_not_a_run_yet(tmp_path: Path) -> None:
 )
 def test_durations_for_people(seconds: float, words: str) -> None:
     assert duration(seconds) == words
+
+
+def test_an_unfinished_bound_is_marked_and_a_pair_gives_a_verdict(runs: Path, tmp_path: Path) -> None:
+    text = page_of(write_report(runs / "mix", tmp_path / "pair.html")).text
+    assert "with your labels alone" in text and "points [" in text
+    run = written_run(tmp_path / "run", [record(1), record(2)], rounds=2)
+    written_run(tmp_path / "lower", [record(1, accuracy=0.1)], rounds=2, method__name="server-only")
+    text = page_of(write_report(run)).text
+    assert "above server-only (not finished, round 1 of 2)" in text
+    assert "so far, not finished" in text and "with your labels alone" not in text

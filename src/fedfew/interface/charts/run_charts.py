@@ -62,7 +62,11 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
     ]
     levels = [Level(b.name, value) for b in bounds if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
-    about += "".join(f" {level.name} reaches {amount(level.y, 'percent')}." for level in levels)
+    open_ = {b.name for b in bounds if b.unfinished}
+    about += "".join(
+        f" {level.name} reaches {amount(level.y, 'percent')}{' so far, not finished' if level.name in open_ else ''}."
+        for level in levels
+    )
     about += "".join(f" {_course(o.name, o.records, 'accuracy')}" for o in others)
     return Lines("accuracy", "Accuracy", "round", "accuracy", series, "percent", levels, about)
 

@@ -25,6 +25,7 @@ from fedfew.runs.folder import CONFIG, find_runs
 from fedfew.runs.run import BOUNDS, Run, read_all
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import bounds_of, scenario
+from fedfew.studies.verdict import verdict
 
 LIMIT = 2_000_000
 MOST_CSV = 80_000
@@ -130,6 +131,7 @@ def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: L
         "run": run,
         "bounds": bounds,
         "between": words.between(run, bounds),
+        "verdict": verdict(run, bounds),
         "alarms": alarms(run.records, run.classes.get("server", ())),
         "lost": sum(len(left_out(r)) for r in run.records),
         "skipped": sum(r["skipped"] for r in run.records),

@@ -126,16 +126,23 @@ def events_of(run: Run) -> list[Event]:
     return events
 
 
+def unfinished(bound: Bound) -> str:
+    """How far a bound's runs have come, where one of them has not finished."""
+    open_ = [run for run in bound.runs if not run.finished]
+    return f" (not finished, round {open_[0].done} of {open_[0].planned})" if open_ else ""
+
+
 def between(run: Run, bounds: Sequence[Bound]) -> str:
     """Where the run stands between the bounds."""
     own = run.accuracy()
     known = {b.name: value for b in bounds if (value := b.accuracy()) is not None}
+    marks = {b.name: unfinished(b) for b in bounds}
     if own is None:
         return ""
     if not known:
         return "bounds not known"
     return ", ".join(
-        f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}"
+        f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}{marks[name]}"
         for name, value in known.items()
     )
 
