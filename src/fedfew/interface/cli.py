@@ -55,7 +55,7 @@ app = LazyGroup(
         "predict": "model:predict",
         "label-next": "model:label_next",
         "export": "model:export",
-        "ls": "show:ls",
+        "ls": "ls:ls",
         "compare": "compare:compare",
         "sweep": "sweep:sweep",
         "reproduce": "reproduce:reproduce",

@@ -1,19 +1,16 @@
-"""fedfew ls, report and watch: runs as a list, as one HTML file, or live in the browser. No torch needed."""
+"""fedfew report and watch: runs as one HTML file, or live in the browser."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.console import err, percent, print_json
+from fedfew.interface.console import err, print_json
 from fedfew.interface.console import out as console
 from fedfew.interface.options import Json
 from fedfew.interface.page.serve import serve
 from fedfew.interface.report import write_report
-from fedfew.runs.folder import find_runs
-from fedfew.runs.run import Run
 
 
 def report(
@@ -53,37 +50,3 @@ def watch(
             typer.launch(address)
 
     serve(runs, host, port, announce)
-
-
-def ls(
-    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"), json: Json = False
-) -> None:
-    """List runs with their state and accuracy."""
-    rows: list[dict[str, Any]] = []
-    for path in find_runs(folder):
-        try:
-            run = Run.open(path)
-            row: dict[str, Any] = {
-                "state": run.state,
-                "method": run.method,
-                "aggregator": run.aggregator,
-                "dataset": run.dataset,
-                "seed": run.seed,
-                "rounds": run.done,
-                "of": run.planned,
-                "accuracy": run.accuracy(),
-            }
-        except FedfewError as fault:  # a damaged run does not hide the others
-            row = {"state": f"unreadable ({fault.code})"}
-        rows.append({"run": str(path)} | row)
-    if json:
-        print_json({"runs": rows})
-        return
-    table = Table("run", "method", "dataset", "seed", "rounds", "accuracy", "state")
-    for row in rows:
-        rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
-        shown = percent(row.get("accuracy"))
-        table.add_row(
-            row["run"], row.get("method"), row.get("dataset"), str(row.get("seed", "")), rounds, shown, row["state"]
-        )
-    console.print(table if rows else f"no runs below {folder}")
