@@ -43,7 +43,8 @@ def clipart(folder: Path, to: Path) -> Path:
                 parts[f"{part}_images"].append(image)
                 parts[f"{part}_labels"].append(label)
     to.parent.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(to, **{name: np.stack(values) for name, values in parts.items()}, classes=np.array(CATEGORIES))
+    arrays: dict[str, Any] = {name: np.stack(values) for name, values in parts.items()}
+    np.savez_compressed(to, **arrays, classes=np.array(CATEGORIES))
     return to
 
 
@@ -64,7 +65,7 @@ def accuracy(changes: dict[str, Any], out: Path) -> float:
     """The accuracy of a run, made if it is not there."""
     if not (out / "summary.json").is_file():
         fedfew.Experiment.load("few-labels", changes).run(out=out)
-    value = fedfew.Run(out).summary["accuracy"]["last"]
+    value = fedfew.Run.open(out).summary["accuracy"]["last"]
     return float(value)
 
 

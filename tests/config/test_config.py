@@ -18,14 +18,8 @@ from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import parse_set, presets
-from fedfew.config.schema import (
-    NAMED,
-    SECTIONS,
-    apply_overrides,
-    check,
-    load,
-    settings_for,
-)
+from fedfew.config.schema import apply_overrides, check, load
+from fedfew.config.sections import NAMED, SECTIONS, settings_for
 from fedfew.core import toml
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting

@@ -286,7 +286,7 @@ def test_a_resumed_run_needs_its_backbone(tmp_path: Path, monkeypatch: pytest.Mo
     from fedfew.models import MODELS
 
     monkeypatch.setitem(MODELS, "efficientnet-lite0", nudged)
-    monkeypatch.setattr("fedfew.config.schema.settings_of", features_of_the_real_one)
+    monkeypatch.setattr("fedfew.config.sections.settings_of", features_of_the_real_one)
     with pytest.raises(FedfewError, match=r"E307.*backbone"):
         reopen(tmp_path / "run", alarm)
 
