@@ -245,7 +245,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             name = "pool"
         known = settings_for(section, name)
         chosen = draw(st.lists(st.sampled_from(sorted(known)), unique=True, max_size=5)) if known else []
-        chosen = [k for k in chosen if k not in ("alpha", "beta", "gamma", "network", "path")]
+        chosen = [k for k in chosen if k not in ("alpha", "beta", "gamma", "augment", "network", "path")]
         values = {k: draw(drawn(known[k])) for k in chosen}
         document |= {section: ({key: name} if key else {}) | values} if section else values
     return document
