@@ -72,14 +72,14 @@ def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> No
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
     if (folder / BEST).exists() and not is_whole(folder / BEST):
         _move_aside(folder, BEST)
-        what = f"had changed and cannot be made again; what was there is now {BEST}.changed"
+        what = f"had changed and cannot be made again; the changed file is now {BEST}.changed"
         warn(FedfewError("E309", str(folder / BEST), what, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue
         what = "was missing and has been restored"
         if (folder / name).exists():
-            what = f"had changed and has been restored; what was there is now {name}.changed"
+            what = f"had changed and has been restored; the changed file is now {name}.changed"
             _move_aside(folder, name)
         write_atomically(folder / name, content)
         warn(FedfewError("E309", str(folder / name), what, ""))

@@ -255,7 +255,7 @@ class Run:
         if self.finished:
             return "finished"
         held = self.held
-        if held is None:  # go by the time since the last round
+        if held is None:  # judge by the time since the last round
             pace = median(sum(r["seconds"].values()) for r in self.records) if self.records else 60.0
             files = [self.folder / ROUNDS, self.folder / PARTITION]
             held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * pace

@@ -62,7 +62,7 @@ def search(
     """Run trials until the folder's study has as many as asked for; those of an earlier start count."""
     optuna = _optuna()
     if not load(source, base)["dataset.validation"]:
-        what = "the search goes by validation accuracy, and there are no validation images"
+        what = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", what)
     study = _study(optuna, folder)
 
