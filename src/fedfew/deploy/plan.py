@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.certificates import authority, server_certificate, site_key
 

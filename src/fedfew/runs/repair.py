@@ -6,10 +6,10 @@ from typing import Any
 
 from fedfew.build.parts import Parts
 from fedfew.core.engine import Engine
+from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically
 from fedfew.runs.checkpoints import Checkpoint
-from fedfew.runs.environment import fingerprint
 from fedfew.runs.files import final_files, static_files
 from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.journal import go_on
