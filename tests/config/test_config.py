@@ -17,10 +17,10 @@ from tests.runtime.tiny_run import TINY
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config import toml
 from fedfew.config.files import parse_set, presets
 from fedfew.config.schema import apply_overrides, check, load
 from fedfew.config.sections import NAMED, SECTIONS, settings_for
-from fedfew.core import toml
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
 from fedfew.methods import METHODS

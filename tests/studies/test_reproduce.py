@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.tiny_run import TINY, tiny
 from tests.studies.runs_by_hand import by_hand, flat
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce import (

@@ -390,16 +390,16 @@ CODES: dict[str, Explanation] = {
         "The server did not answer at its address, or not with the certificate of this network.",
         "Check address, firewall and that `fedfew deploy server` is running; see `fedfew deploy doctor client`.",
     ),
+    "E511": Explanation(
+        "not a network folder",
+        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
+        "Run `fedfew deploy init`, or copy the bundle again.",
+    ),
     "E512": Explanation(
         "every client failed in the same way",
         "In the first round no client gave a usable answer, and all failed for one reason: it lies in what they share, "
         "the config or the code, not in the clients.",
         "Read the reason in the message; `fedfew check CONFIG` looks at a config before it runs.",
-    ),
-    "E511": Explanation(
-        "not a network folder",
-        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
-        "Run `fedfew deploy init`, or copy the bundle again.",
     ),
 }
 

@@ -30,7 +30,7 @@ class Evaluation:
     """What is scored after a round."""
 
     clients: Annotated[
-        bool, Doc("score what the clients made before the server's turn too, as accuracy_clients: another pass")
+        bool, Doc("also score the clients' model before the server's turn, as accuracy_clients; costs another pass")
     ] = True
     ema: Annotated[
         float,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedfew.config.schema import Config
 
 HEADLINE = "last"
-"""The accuracy that console, pages, comparisons and claims go by: after the last round, of the model that is kept."""
+"""The accuracy that console, pages, comparisons and claims use: after the last round, of the model that is kept."""
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
 BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
 """Further measures that finished runs can be compared by."""

@@ -106,7 +106,7 @@ class WarmSite:
             client = int(job["client"])
             try:
                 if not ready.serves(client):
-                    raise RefusedError("client", "client", f"{client} does not live here")
+                    raise RefusedError("client", "client", f"{client} is not a client of this site")
                 update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)

@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import CODES
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.charts.svg import spark
