@@ -10,9 +10,9 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Passes, ServerSite, ServerState
 from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
-from fedfew.runtime.record import NO_UPDATE, RoundRecord, describe
+from fedfew.runtime.record import NO_UPDATE, WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
 
 EVERY_ROUND = Evaluation()
@@ -27,14 +27,22 @@ def run_rounds(
     rounds: int,
     max_skipped: int = 10,
     evaluation: Evaluation = EVERY_ROUND,
+    passes: Passes | None = None,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored."""
+    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored.
+
+    ``passes`` follows the warm-up before the first.
+    """
     clock, skipped, wire = Clock(), 0, Wire(algorithm, clients.transforms)
     wire.check(site)
+    site = replace(site, passes=passes)
 
     def train_server(now: ServerState) -> ServerState:
         with clock("server"):
-            return algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+            made = algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+        if passes:
+            clock.warmed_up(*passes.take())
+        return made
 
     trained = train_server(state) if state.round < rounds else state
     while state.round < rounds:
@@ -54,7 +62,7 @@ def run_rounds(
                 state = replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
         clients_made, ema = state.clients, evaluation.mean(state.ema, state.omega)
         state = replace(state, round=t + 1, clients=None, ema=ema)
-        seconds = clock.take("server", "clients", "aggregate")
+        seconds = clock.take("server", "clients", "aggregate") | clock.warmup()
 
         differs = clients_made is not None and not torch.equal(clients_made, state.evaluated)
         scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
@@ -99,6 +107,16 @@ class Clock:
             yield
         finally:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + perf_counter() - start
+
+    def warmed_up(self, here: float, in_all: float) -> None:
+        """Of the server's seconds so many were a warm-up, which took so many in all, earlier processes included."""
+        if in_all:
+            self._seconds["server"] -= here
+            self._seconds[WARMUP] = self._seconds.get(WARMUP, 0.0) + in_all
+
+    def warmup(self) -> dict[str, float]:
+        """The seconds of a warm-up, if there was one."""
+        return self.take(WARMUP) if WARMUP in self._seconds else {}
 
     def take(self, *phases: str) -> dict[str, float]:
         """The seconds of these phases, which start again at zero."""
