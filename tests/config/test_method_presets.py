@@ -30,6 +30,7 @@ OF_METHODS = [
     "fltrust",
     "rc-ssfl",
     "label-shift",
+    "labels-at-clients",
 ]
 SMALL_ENOUGH = [name for name in OF_METHODS if name in presets() and name != "fedmix"]
 SMALL = {
@@ -59,7 +60,7 @@ def small(name: str) -> Config:
 def test_a_preset_of_that_name_uses_it(name: str) -> None:
     config = load(name)
     named = {config["method.name"], config["objective.name"], config["aggregator.name"]}
-    assert name in named or name in ("rc-ssfl", "label-shift")
+    assert name in named or name in ("rc-ssfl", "label-shift", "labels-at-clients")
     assert presets()[name], "its first line says what it is for"
 
 
