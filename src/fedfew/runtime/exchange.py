@@ -83,7 +83,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     if not algorithm.asks_clients:
         return Answers([], [], [], {}, 0, 0)
     t = state.round
-    cohort = _draw(clients, fleet, t)
+    cohort = draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
@@ -177,7 +177,7 @@ def received_bytes(reply: Mapping[str, object]) -> int:
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
-def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
+def draw(clients: Clients, fleet: object, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
     online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
     size = min(clients.cohort, len(online))
