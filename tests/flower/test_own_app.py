@@ -144,7 +144,7 @@ def test_a_client_keeps_its_memory_in_flowers_context() -> None:
 def test_reasons_and_class_counts_stay_at_the_client() -> None:
     said = []
     over = grid(2)
-    over.spoil = lambda node, reply: said.append(dict(reply.content["head"])["json"]) or reply  # type: ignore[func-returns-value]
+    over.spoil = lambda node, reply: said.append(str(dict(reply.content["head"])["json"])) or reply  # type: ignore[func-returns-value]
     run(strategy(objective__threshold=0.0), over)
     metrics = json.loads(said[0])["answers"][0]["metrics"]
     assert "coverage" in metrics and not any(name.startswith("class/") or name == "right" for name in metrics)

@@ -123,7 +123,7 @@ class TestTraining:
     def test_labels_alone_are_one_step_of_their_gradient(self, method: str) -> None:
         """With no weight on the unlabeled loss, one batch of all images is one step of SGD on the labels."""
         site, omega = labeled_site(), random_theta(3)
-        off = {
+        off: dict[str, dict[str, Any]] = {
             "fedavg": {"objective__name": "pi-model", "objective__weight": 0.0},
             "fedmix": {"method__lambda_ce": 0.0, "method__lambda_consistency": 0.0, "method__lambda_anchor": 0.0},
         }

@@ -91,10 +91,19 @@ class FewLabels(FedAvg):
         self._state: ServerState | None = None
         self._asked: tuple[Clients, ServerState, list[int]] | None = None
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **options: Any) -> Result:
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
         """Flower's own loop over ``num_rounds``; step sizes that fall over the rounds fall over this many."""
         self._build(self.config.with_({"rounds": num_rounds}))
-        return super().start(grid, initial_arrays, num_rounds, **options)
+        return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
