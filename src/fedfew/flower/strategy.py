@@ -114,12 +114,11 @@ class FewLabels(FedAvg):
             self._state = self._method.start(self._network.snapshot())
         seed, state = self.config["seed"], self._state
         trained = self._method.before_clients(state, self._site, stream(seed, "server", state.round))
-        online = self._online(grid) if self._method.asks_clients else []
+        asks = self._method.asks(trained)
+        online = self._online(grid) if asks else []
         clients = self._population(len(online))
         self._asked = (clients, trained, online)
-        if not self._method.asks_clients:
-            return []
-        return self._messages(trained, draw(clients, Replied(online), state.round))
+        return self._messages(trained, draw(clients, Replied(online), state.round)) if asks else []
 
     def _online(self, grid: Grid) -> list[int]:
         """The numbers of the clients that can be reached; a node keeps its number once it has one."""

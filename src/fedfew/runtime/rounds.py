@@ -74,7 +74,7 @@ def close_round(
     ``trained`` is ``state`` after the server's turn before the clients.
     """
     refused = count_refused(trained, answers.missing)
-    if not answers.updates and algorithm.asks_clients:
+    if not answers.updates and algorithm.asks(trained):
         if trained.unheard:
             refuse_common_fault(answers)
         return replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
