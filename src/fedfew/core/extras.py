@@ -17,9 +17,14 @@ def installed(extra: str) -> bool:
     return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
+def how_to_install(extra: str) -> str:
+    """What a user types for an extra: from fedfew's own folder, since it comes as source or as a wheel."""
+    return f"Install it with pip install '.[{extra}]' in fedfew's folder, or 'WHEEL[{extra}]' from its wheel"
+
+
 def require(extra: str, what: str) -> None:
     """E112 unless the packages of an extra are installed."""
     lacking = [package for package in PACKAGES[extra] if find_spec(package) is None]
     if lacking:
-        remedy = f"Install them with pip install 'fedfew[{extra}]'"
-        raise FedfewError("E112", what, f"needs packages that are not installed: {', '.join(lacking)}", remedy)
+        why = f"needs packages that are not installed: {', '.join(lacking)}"
+        raise FedfewError("E112", what, why, how_to_install(extra))

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.core.settings import Doc
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
@@ -85,7 +86,7 @@ def need(module: str, what: str) -> Any:
         return importlib.import_module(module)
     except ImportError:
         package = module.partition(".")[0]
-        remedy = "Install it with pip install 'fedfew[data]'"
+        remedy = how_to_install("data")
         raise FedfewError("E112", what, f"need the package {package}", remedy) from None
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.core.network import Network
 from fedfew.core.storage import write_atomically
 from fedfew.inference import huggingface
@@ -167,7 +168,7 @@ def _onnx(network: Network, about: dict[str, Any], path: Path) -> Predict:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
-        remedy = "Install it with pip install 'fedfew[export]'"
+        remedy = how_to_install("export")
         raise FedfewError("E112", "--format onnx", f"needs the package {error.name}", remedy) from None
     with _quiet():
         program = torch.onnx.export(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scalars
@@ -100,4 +101,4 @@ def _text(value: Any) -> str:
 
 
 def _missing(name: str) -> FedfewError:
-    return FedfewError("E112", "--to", f"{name} is not installed", "Install it with pip install 'fedfew[track]'")
+    return FedfewError("E112", "--to", f"{name} is not installed", how_to_install("track"))

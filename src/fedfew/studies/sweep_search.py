@@ -8,6 +8,7 @@ from typing import Any
 
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
 from fedfew.studies.sweep import Cell, Event, advance, grid_axis, index, slug
@@ -129,5 +130,5 @@ def _optuna() -> Any:
         import optuna
     except ImportError:
         what = "a search needs optuna, which is not installed"
-        raise FedfewError("E112", "--optuna", what, "Install it with pip install 'fedfew[sweep]'") from None
+        raise FedfewError("E112", "--optuna", what, how_to_install("sweep")) from None
     return optuna

