@@ -72,7 +72,7 @@ CODES: dict[str, Explanation] = {
     "E112": Explanation(
         "extra not installed",
         "A feature needs packages that are not part of the plain installation.",
-        "Install the extra named in the message, e.g. pip install 'fedfew[flower]'.",
+        "Install the extra named in the message, e.g. pip install '.[flower]' in fedfew's folder.",
     ),
     "E113": Explanation(
         "setting does not fit the scenario",

@@ -20,6 +20,11 @@ def installed(extra: str) -> bool:
     return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
+def how_to_install(extra: str) -> str:
+    """What a user types for an extra: from fedfew's own folder, since it comes as source or as a wheel."""
+    return f"Install it with pip install '.[{extra}]' in fedfew's folder, or 'WHEEL[{extra}]' from its wheel"
+
+
 def require(extra: str, what: str) -> None:
     """E112 unless the packages of an extra are installed."""
     lacking = [package for package in PACKAGES[extra] if find_spec(package) is None]
@@ -37,5 +42,6 @@ def import_optional(module: str, source: str, what: str) -> Any:
 
 def missing(packages: str, source: str, what: str) -> FedfewError:
     """E112 about packages that are not installed."""
-    remedy = f"Install with pip install '{source}'"
+    extra = source.removeprefix("fedfew[").removesuffix("]")
+    remedy = how_to_install(extra) if extra != source else f"Install it with pip install {source}"
     return FedfewError("E112", what, f"needs packages that are not installed: {packages}", remedy)

@@ -186,8 +186,6 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
     for key, count in counts.items():
         if count < 0:
             raise FedfewError("E103", key if key == "labels" else f"dataset.{key}", f"{count} is below 0")
-    if counts["labels"] < 1:
-        raise FedfewError("E103", "labels", "the server needs at least 1 label")
     if dataset.users is not None and len(dataset.users) != len(dataset.train):
         what = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
         raise FedfewError("E204", f"dataset {dataset.name}", what)

@@ -33,6 +33,7 @@ ABOUT = {
     "aggregator": "How the clients' models are joined. Where none is named it is `\"auto\"`: the method's usual one.",
     "server": "How the server trains on its labels.",
     "client": "How a client trains on its images.",
+    "client_labels": "Labels at clients, a scenario of the simulation: see [Methods](methods.md#labels-at-clients).",
     "vote": "Whose class shares a pseudo-label assumes.",
     "norm": "What happens to normalisation layers.",
     "privacy": "What is done to an update before it leaves its client.",

@@ -85,7 +85,7 @@ class WarmSite:
             ready = self._built(head)
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
-            return reply | {"answers": [{"client": client, "code": _code(fault)} for client in clients]}, {}
+            return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
         reply["answers"], parts_up = self._train_all(ready, head, parts, fingerprint)
         self._last = (fingerprint, reply, parts_up)
         return reply, parts_up
@@ -110,7 +110,7 @@ class WarmSite:
                 update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)
-                answers.append({"client": client, "code": _code(fault)})
+                answers.append({"client": client, "code": fault_code(fault)})
                 continue
             if isinstance(update, ClientUpdate):
                 replies[str(client)] = dict(update.reply)
@@ -151,7 +151,7 @@ class WarmSite:
         return update
 
 
-def _code(fault: FedfewError) -> str:
+def fault_code(fault: FedfewError) -> str:
     """What leaves the site after a fault: a code of the list, and none of its text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
@@ -218,7 +218,7 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                     reply, content = site.answer(head, parts)
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
-                    reply, content = {"code": _code(fault)}, {}
+                    reply, content = {"code": fault_code(fault)}, {}
                 except Exception:  # a malformed message, or a fault of ours: the reason stays here
                     _log.exception("a message could not be answered")
                     reply, content = {"code": "E408"}, {}

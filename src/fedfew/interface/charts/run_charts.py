@@ -18,7 +18,7 @@ Curve = Literal["accuracy", "validation", "loss", "coverage", "correct"]
 
 
 def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
-    """All charts of a run; ``others`` are laid over its accuracy and loss."""
+    """All charts of a run that have something to show; ``others`` are laid over its accuracy and loss."""
     figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
     records = run.records
     if any(r["coverage"] is not None for r in records):
@@ -30,7 +30,17 @@ def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = (
     figures.append(norms(run))
     if any(u.get("cosine") is not None for r in records for u in r["updates"]):
         figures.append(cosines(run))
-    return [*figures, traffic(run), phases(run)]
+    return [figure for figure in (*figures, traffic(run), phases(run)) if not _empty(figure)]
+
+
+def _empty(figure: Figure) -> bool:
+    """Whether a chart would be axes alone: no values, or none but zeros where that is no news."""
+    if isinstance(figure, Lines):
+        known = [y for series in figure.series for y in series.y if y is not None]
+        return not any(known) if figure.unit == "bytes" else not known
+    if isinstance(figure, Bars):
+        return not any(value for _, values in figure.series for value in values)
+    return not figure.points and not figure.marks
 
 
 def _rounds(records: Sequence[RoundRecord]) -> list[float]:

