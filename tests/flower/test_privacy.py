@@ -300,7 +300,7 @@ HOSTILE_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 def test_a_site_checks_the_servers_config_itself(
     tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, Any], hostile: dict[str, Any], code: str
 ) -> None:
-    """A method whose replies noise does not cover has a shape that follows the data; a hostile server may ask for it."""
+    """Noise does not cover every method: the shape of some replies follows the data."""
     parts = tiny(**given)
     head, content = message(parts, parts.network.snapshot())
     reply, up = real(tmp_path / "s", images).answer(head | {"config": head["config"] | hostile}, content)
