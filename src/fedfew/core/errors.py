@@ -106,9 +106,9 @@ CODES: dict[str, Explanation] = {
     ),
     "E119": Explanation(
         "not enough memory on this machine",
-        "The weights of the model, their gradient and the copies that travel do not fit into memory, or something else that "
-        "the config asks for does not.",
-        "Lower model.width or model.depth (or the number that is out of scale), or run it on a machine with more memory.",
+        "The weights of the model, their gradient and the copies that travel do not fit into memory, or something else "
+        "that the config asks for does not.",
+        "Lower model.width or model.depth, or the number that is out of scale, or use a machine with more memory.",
     ),
     "E121": Explanation(
         "backbone not found",
