@@ -105,9 +105,10 @@ CODES: dict[str, Explanation] = {
         "Name another base, or remove the line `base = …` from one of the files.",
     ),
     "E119": Explanation(
-        "model too large for this machine",
-        "The weights of the model, their gradient and the copies that travel do not fit into memory.",
-        "Lower model.width or model.depth, or run it on a machine with more memory.",
+        "not enough memory on this machine",
+        "The weights of the model, their gradient and the copies that travel do not fit into memory, or something else "
+        "that the config asks for does not.",
+        "Lower model.width or model.depth, or the number that is out of scale, or use a machine with more memory.",
     ),
     "E121": Explanation(
         "backbone not found",

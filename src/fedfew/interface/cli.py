@@ -9,6 +9,7 @@ import click
 
 from fedfew import __version__
 from fedfew.core.errors import FedfewError
+from fedfew.core.text import plain
 from fedfew.interface.console import complain
 from fedfew.interface.lazy import LazyGroup
 
@@ -91,6 +92,11 @@ def main() -> NoReturn:
         if debug:
             raise
         complain(fault)
+        sys.exit(2)
+    except MemoryError as error:
+        if debug:
+            raise
+        complain(FedfewError("E119", "memory", plain(error) or "this machine has not enough"))
         sys.exit(2)
     sys.exit(0)
 
