@@ -177,8 +177,10 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
             continue
         label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[place % len(COLOURS)]}
         length = min(run.done for run in arm.runs)
-        table = np.array([run.curve()[:length] for run in arm.runs])
-        rounds, middle = np.arange(1, length + 1), table.mean(0)
+        whole = np.array([run.curve()[:length] for run in arm.runs])
+        scored = np.flatnonzero(~np.isnan(whole).any(0))
+        table = whole[:, scored]
+        rounds, middle = scored + 1, table.mean(0)
         if length < arm.runs[0].planned:
             short[label] = f"to round {length} of {arm.runs[0].planned}"
         bold = 1.2 if label in BOUND_STYLE else 1.6

@@ -71,10 +71,10 @@ def between(
 
 
 def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:
-    """How unsteady a curve is between two shares of the run: the mean change of accuracy from a round to the next."""
+    """How unsteady a curve is between two shares of the run: the mean change of accuracy from one score to the next."""
     curve = run.curve()
-    part = curve[int(first * len(curve)) : int(last * len(curve))]
-    steps = [abs(b - a) for a, b in pairwise(part) if not math.isnan(b - a)]
+    part = [a for a in curve[int(first * len(curve)) : int(last * len(curve))] if not math.isnan(a)]
+    steps = [abs(b - a) for a, b in pairwise(part)]
     return mean(steps) if steps else None
 
 

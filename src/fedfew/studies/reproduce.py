@@ -43,6 +43,11 @@ class Arm:
     def key(self) -> tuple[str, str]:
         return self.panel, self.label
 
+    @property
+    def title(self) -> str:
+        """Its setting and name."""
+        return f"{self.panel} {self.label}".strip()
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -218,14 +223,18 @@ def _concerns(path: str, table: Overrides) -> bool:
     return key == name_key or not known_somewhere or name == "auto" or key in settings_for(section, name)
 
 
-def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str, str], int], Cell]]:
+Planned = dict[str, dict[tuple[tuple[str, str], int], Cell]]
+"""For each figure its cells by (arm, seed)."""
+
+
+def cells(plan: Plan, figures: Sequence[str]) -> Planned:
     """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
     refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
     if refused:
         raise FedfewError(
             "E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead"
         )
-    planned: dict[str, dict[tuple[tuple[str, str], int], Cell]] = {}
+    planned: Planned = {}
     for figure in figures:
         planned[figure] = {}
         for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
@@ -233,6 +242,21 @@ def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str,
                 config = config_of(plan, arm, seed)
                 planned[figure][arm.key, seed] = Cell(cell_name(config), config)
     return planned
+
+
+def chosen(planned: Planned, figures: Sequence[str], begins: Sequence[str]) -> Planned:
+    """The cells of the arms whose title begins with one of these texts, in the order of the texts."""
+    arms = {figure: arms_of(figure) for figure in figures}
+    for text in begins:
+        if not any(arm.title.startswith(text) for own in arms.values() for arm in own):
+            known = ", ".join(dict.fromkeys(arm.title for own in arms.values() for arm in own))
+            raise FedfewError("E105", "--arm", f"no arm's title begins with {text!r}", f"Known: {known}")
+    return {
+        f"{text} {figure}": {place: cell for place, cell in planned[figure].items() if place[0] in keys}
+        for text in begins
+        for figure, own in arms.items()
+        for keys in [{arm.key for arm in own if arm.title.startswith(text)}]
+    }
 
 
 def cell_name(config: Config) -> str:
@@ -251,7 +275,7 @@ def mix_of(config: Config) -> tuple[float, float, float]:
     return config["method.alpha"], config["method.beta"], config["method.gamma"]
 
 
-def in_order(planned: Mapping[str, Mapping[tuple[tuple[str, str], int], Cell]]) -> list[Cell]:
+def in_order(planned: Planned) -> list[Cell]:
     """Every different cell once, the first seed of all figures before the second, so that all figures grow together."""
     found: dict[str, tuple[int, Cell]] = {}
     for own in planned.values():
