@@ -139,3 +139,18 @@ def positive(m: Interval) -> tuple[Agrees, str]:
     if m.mean > 0:
         return "yes", plus_minus(m.se)
     return "no", f"Does not hold here: it is the other way round ({plus_minus(m.se)})"
+
+
+def weigh(
+    claim: str,
+    source: str,
+    m: Interval | None,
+    judge: Callable[[Interval], tuple[Agrees, str]],
+    *,
+    signed: bool = False,
+) -> Verdict:
+    """A claim beside a number, judged by it."""
+    if m is None:
+        return Verdict(claim, source, "–", "no runs yet", "")
+    agrees, words = judge(m)
+    return Verdict(claim, source, shown(m, signed=signed), agrees, words, m.se, m.n, m.partial)

@@ -19,6 +19,7 @@ EQUAL = (0.34, 0.33, 0.33)
 MIXES = ((0.6, 0.3, 0.1), BEST, EQUAL, (0.3, 0.5, 0.2), (0.1, 0.3, 0.6))
 """(α, β, γ) of Figure 5. The paper names the second alone; around it α falls while β stays near 0.3, one is nearly
 equal ("when these three parameters are relatively close"), and one gives the server's model the most."""
+MIX_KEYS = ("method.alpha", "method.beta", "method.gamma")
 LEVELS = (0.1, 1.0, 10.0, 100.0)
 LABELS = (700, 800, 900, 1000)
 SERVER_ONLY, ALL_LABELS, POOLED = "server-only", "FedAvg with true labels", "pooled"
@@ -103,9 +104,8 @@ def mix_label(mix: tuple[float, float, float]) -> str:
 
 
 def _fig5() -> list[Arm]:
-    keys = ("method.alpha", "method.beta", "method.gamma")
     return [
-        Arm(panel, mix_label(mix), {**fedmix(), **where, **dict(zip(keys, mix, strict=True))}, x=mix[0])
+        Arm(panel, mix_label(mix), {**fedmix(), **where, **dict(zip(MIX_KEYS, mix, strict=True))}, x=mix[0])
         for panel, where in PANELS.items()
         for mix in MIXES
     ] + [server_only(panel) for panel in PANELS]
@@ -132,6 +132,23 @@ def _extra() -> list[Arm]:
     biased = {"availability.kind": "zipf", **PANELS[NON_IID]}
     rules = {"fedfreq": "FedFreq", "fedavg": "FedAvg", "uniform": "uniform mean"}
     return [*(Arm("", f"FedMix + {rules[a]}", {**fedmix(a), **biased}) for a in rules), server_only("")]
+
+
+DAMPED: dict[str, tuple[float, float, float]] = {
+    "γ = 0": (0.625, 0.375, 0.0),
+    "γ = 0.2, as published": BEST,
+    "γ = 0.6": (0.25, 0.15, 0.6),
+}
+"""(α, β, γ) with α : β as published, so that γ alone differs."""
+
+
+def _ablation() -> list[Arm]:
+    """Why claims fail: what γ keeps back; what FedFreq's weights and τ do is read from the same runs."""
+    arms = [
+        Arm("", name, {**fedmix(), **PANELS[NON_IID], **dict(zip(MIX_KEYS, mix, strict=True))})
+        for name, mix in DAMPED.items()
+    ]
+    return [*arms, server_only("")]
 
 
 FEW = "few-labels"
@@ -176,7 +193,7 @@ def _few_labels() -> list[Arm]:
 ONCE, WORST = ("FedMix", "FedMatch", ALL_LABELS), "μ = 0.1"
 """What stands with the fewest labels and the most skewed clients only, to keep the figure within an hour."""
 BOUNDS = (SERVER_ONLY, POOLED)
-PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra}
+PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra, "ablation": _ablation}
 FIGURES = PAPER | {FEW: _few_labels}
 """The figures that are made of runs, in the order in which ``all`` runs them. Figure 3 needs no run."""
 TITLES = {
@@ -186,6 +203,7 @@ TITLES = {
     "fig6a": "Figure 6a: non-IID levels μ",
     "fig6b": "Figure 6b: number of labels at the server",
     "extra": "Extra: aggregation when some clients take part far more often",
+    "ablation": "Ablation: why the claims fail here",
     "few-labels": "Few labels: accuracy against labels and against skew, on a frozen backbone",
 }
 
