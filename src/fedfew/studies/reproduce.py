@@ -136,7 +136,7 @@ def _extra() -> list[Arm]:
 
 DAMPED: dict[str, tuple[float, float, float]] = {
     "γ = 0": (0.625, 0.375, 0.0),
-    "γ = 0.2, as published": BEST,
+    "γ = 0.2 (published)": BEST,
     "γ = 0.6": (0.25, 0.15, 0.6),
 }
 """(α, β, γ) with α : β as published, so that γ alone differs."""
