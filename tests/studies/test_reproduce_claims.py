@@ -21,7 +21,7 @@ from fedfew.studies.claims_measures import (
     roughness,
 )
 from fedfew.studies.reproduce import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
-from fedfew.studies.reproduce_results import ArmResult, Results
+from fedfew.studies.reproduce_results import ArmResult, Results, last_scored
 
 Key = tuple[str, str]
 SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 %
@@ -206,6 +206,9 @@ def test_a_curve_with_rounds_that_were_not_scored() -> None:
     run = by_hand([0.1, 0.2, 0.3, 0.5])
     run.records[1]["accuracy"] = run.records[2]["accuracy"] = None
     assert roughness(run, 0.0) == pytest.approx(0.4)
+    cut = by_hand([0.1, 0.2, 0.3], finished=False)
+    cut.records[2]["accuracy"] = None
+    assert (last_scored(run), last_scored(cut)) == (4, 2)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
