@@ -77,6 +77,7 @@ def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         (("fig4", "--set", "method.alhpa=1"), "E104"),
         (("fig4", "--preset", "paper-tund"), "E101"),
         (("fig4", "--jobs", "4096"), "E103"),
+        (("fig4", "--arm", "FedMx"), "E105"),
         (("report",), "E302"),
     ],
 )

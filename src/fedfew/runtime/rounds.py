@@ -8,7 +8,7 @@ from time import perf_counter
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.evaluation import Evaluation
+from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Passes, ServerSite, ServerState
 from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
@@ -56,13 +56,16 @@ def run_rounds(
         seconds = clock.take("server", "clients", "aggregate") | clock.warmup()
 
         differs = clients_made is not None and not torch.equal(clients_made, state.evaluated)
-        scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
+        scoring = None
+        if evaluation.due(state.round, rounds):
+            scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
         # where the server's turn comes first, it trains for the next round while a free worker scores this one
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
-            scores = scoring.result()
-        state = replace(state, validation=(*state.validation, scores.validation or 0.0))
-        if clients_made is not None and not differs:
+            scores = scoring.result() if scoring else NOT_SCORED
+        known = state.validation[-1] if scoring is None and state.validation else 0.0  # stands until the next score
+        state = replace(state, validation=(*state.validation, scores.validation or known))
+        if scoring and clients_made is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
         record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
         del answers  # a large round's replies are let go of before the next one's come
