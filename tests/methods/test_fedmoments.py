@@ -200,6 +200,6 @@ def test_logistic_regression_ends_where_its_gradient_is_zero(penalty: float) -> 
     offset = torch.randn(40, 4, generator=rng).double()
     weight, bias = (found.requires_grad_() for found in logistic(x, labels, offset, penalty))
     size = weight.square().sum() + bias.square().sum()
-    (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()  # type: ignore[no-untyped-call]
+    (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()
     assert weight.grad is not None and bias.grad is not None
     assert float(weight.grad.abs().max()) < 1e-4 and float(bias.grad.abs().max()) < 1e-4

@@ -69,12 +69,10 @@ def mini_cifar() -> Dataset:
     rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
     tiles = sheet.reshape(rows, side, columns, side, channels).transpose(0, 2, 4, 1, 3)
     images = tiles.reshape(rows * columns, channels, side, side)
-    parts, start = [], 0
-    for part in ("train", "test"):
-        labels = arrays[f"{part}_labels"].astype(np.int64)
-        parts.append(_labeled(images[start : start + len(labels)], labels))
-        start += len(labels)
-    return Dataset("mini-cifar", *parts, RECIPES["cifar10"].classes, flips=True)
+    first, then = (arrays[f"{part}_labels"].astype(np.int64) for part in ("train", "test"))
+    train = _labeled(images[: len(first)], first)
+    test = _labeled(images[len(first) : len(first) + len(then)], then)
+    return Dataset("mini-cifar", train, test, RECIPES["cifar10"].classes, flips=True)
 
 
 def asset(name: str) -> Path:

@@ -44,7 +44,7 @@ def decode_dicom(content: bytes, pixel_cap: int, frame_cap: int) -> tuple[NDArra
 
 
 def _picture(file: Any, samples: int) -> NDArray[np.uint8]:
-    from pydicom import pixels
+    pixels: Any = import_optional("pydicom.pixels", "fedfew[data]", "DICOM images")
 
     values: NDArray[Any] = pixels.pixel_array(file, index=0)
     if samples == 3:
