@@ -242,8 +242,8 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
         grown = [before, peak_mb(door.pid)]
         times.append(cpu_seconds(door.pid))
     used = [round(later - earlier, 1) for earlier, later in pairwise(times)]
-    front: dict[str, object] = {"mb": grown, "cpu_seconds": used}
-    return {"sites": count, "calm": calm.said(), "attacked": attacked.said(), "attack": attack, "front": front}
+    taken: dict[str, object] = {"mb": grown, "cpu_seconds": used}
+    return {"sites": count, "calm": calm.said(), "attacked": attacked.said(), "attack": attack, "front": taken}
 
 
 def main(words: list[str]) -> int:
