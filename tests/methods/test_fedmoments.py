@@ -18,7 +18,7 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, logistic, prior_of, responsibilities
+from fedfew.training.moments import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 
@@ -215,3 +215,29 @@ def test_a_client_is_surveyed_once() -> None:
     schema = METHOD.reply_schema(site.network.layout)
     assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
     assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""
+
+
+def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
+    parts, labels, site, test = world(0.1, clients=90)
+    mostly = [int(own.bincount(minlength=CLASSES).argmax()) for own in labels]
+    surveyed = [k for k in range(90) if mostly[k] < 2] + [k for k in range(90) if mostly[k] >= 2][:4]
+    others = [k for k in range(90) if k not in surveyed]
+    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    found = trained(METHOD, parts, site, [surveyed] * 2 + [others] * 4)
+    assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) - 0.05
+
+
+def test_no_direction_is_thinner_than_it_can_be() -> None:
+    sound, odd = torch.diag(torch.tensor([0.3, 1.0])).double(), torch.diag(torch.tensor([-0.05, 1.0])).double()
+    assert spread_of(sound) is sound
+    assert torch.allclose(spread_of(odd), torch.diag(torch.tensor([THINNEST, 1.0])).double())
+
+
+def test_a_class_without_labels_and_an_uneven_server_do_no_harm() -> None:
+    parts, _, site, test = world(0.3)
+    some = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    labeled = LabeledSet(cloud(some, 1), some)
+    for method in (METHOD, replace(METHOD, mix="labels")):
+        found = trained(method, parts, replace(site, labeled=labeled), [range(60)] * 5)
+        assert bool(torch.isfinite(found.omega).all())
+        assert accuracy(site, found.omega, test) > 0.3

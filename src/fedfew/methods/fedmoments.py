@@ -49,6 +49,7 @@ from fedfew.training.moments import (
     linear,
     prior_of,
     responsibilities,
+    spread_of,
     sureness,
     temperature_for,
 )
@@ -254,7 +255,7 @@ class FedMoments(Method):
         second = float(extra["images"]) * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
         before = {"weight": extra["weight"], "bias": extra["bias"]}
-        return self._scores(extra, *linear(means, within), temperature_for(curve, self.confidence), before)
+        return self._scores(extra, *linear(means, spread_of(within)), temperature_for(curve, self.confidence), before)
 
     def _model(
         self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
@@ -270,7 +271,7 @@ class FedMoments(Method):
             both = counts + more
             means = (there + labeled) / both[:, None].clamp_min(1e-3)
             within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
-            return linear(means, within + WIDE_RIDGE * eye / float(extra["images"]))
+            return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
 
         alone = head(torch.zeros_like(known), torch.zeros_like(sums), torch.zeros_like(eye))
         whole = head(known, sums, mine.T @ mine)
