@@ -6,7 +6,8 @@ Datasets via Bucketing (mimic). ICLR 2022.   E. Bagdasaryan et al.: How To Backd
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from statistics import NormalDist
 
 import torch
@@ -41,6 +42,7 @@ class Scene:
     sites: Sites
     client: int
     rng: torch.Generator
+    payload: Payload = field(default_factory=dict)
 
     @property
     def others(self) -> Tensor:
@@ -182,6 +184,18 @@ def turned_sums(scene: Scene) -> Vector:
     return sums
 
 
+def hidden_sums(scene: Scene) -> Vector:
+    """True sums, but all the length that is left goes where the scores do not look, another way for each class."""
+    sums, counts, moments = class_parts(scene)
+    means = moments / counts.clamp_min(1e-9)[:, None]
+    seen = torch.linalg.qr(scene.payload["weight"]).Q
+    way = torch.randn(means.shape, generator=stream(scene.sites.seed, "hidden"))
+    means, way = means @ seen @ seen.T, way - way @ seen @ seen.T
+    left = (LENGTH**2 - means.square().sum(1)).clamp_min(0).sqrt()
+    moments[:] = counts[:, None] * (means + way / way.norm(dim=1, keepdim=True) * left[:, None])
+    return sums
+
+
 def one_class(scene: Scene) -> Vector:
     """All its images claimed for one class."""
     sums, counts, moments = class_parts(scene)
@@ -228,6 +242,7 @@ MODELS: dict[str, Attack] = {
 SUMS: dict[str, Attack] = {
     "long moments": long_moments,
     "turned sums": turned_sums,
+    "hidden sums": hidden_sums,
     "one class": one_class,
     "free rider": empty_sums,
     "mimic": mimic,
@@ -237,6 +252,10 @@ SUMS: dict[str, Attack] = {
 """Against fedmoments, whose clients send sums; all but "survey" begin when the survey is over."""
 
 
+Said = dict[tuple[int, int, bytes], ClientUpdate | Missing]
+"""Honest answers by round, client and question."""
+
+
 @dataclass(frozen=True, eq=False)
 class HostileFleet:
     """Clients in this process, some of them hostile."""
@@ -244,10 +263,12 @@ class HostileFleet:
     sites: Sites
     attack: Attack
     hostile: frozenset[int]
+    said: Said = field(default_factory=dict)
+    """So that runs that agree so far train nobody twice."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         """Honest answers as they are; hostile ones made from what the honest say."""
-        answers = {k: self.sites.train(round, k, payload) for k, payload in payloads.items()}
+        answers = {k: self._answer(round, k, payload) for k, payload in payloads.items()}
         honest = [self._vector(a, payloads[k])[1] for k, a in answers.items()
                   if k not in self.hostile and isinstance(a, ClientUpdate)]  # fmt: skip
         bad = self.hostile & set(payloads)
@@ -257,7 +278,7 @@ class HostileFleet:
                 continue
             sent, own = self._vector(answer, payloads[k])
             rng = stream(self.sites.seed, "hostile", round, k)
-            scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng)
+            scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng, payloads[k])
             if ("survey" in payloads[k]) != (self.attack is poison_survey):
                 yield answer
                 continue
@@ -267,6 +288,13 @@ class HostileFleet:
                 continue
             steps = max(answer.metrics.get("steps", 1.0), 1.0)  # a client with nothing to learn would be left out
             yield replace(answer, reply=self._reply(crafted, payloads[k]), metrics=answer.metrics | {"steps": steps})
+
+    def _answer(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
+        asked = sha256(b"".join(tensor.numpy().tobytes() for _, tensor in sorted(payload.items()))).digest()
+        key = round, client, asked
+        if key not in self.said:
+            self.said[key] = self.sites.train(round, client, payload)
+        return self.said[key]
 
     def _vector(self, update: ClientUpdate, payload: Payload) -> tuple[Vector, Vector]:
         pair = self.sites.algorithm.models(payload, update.reply)

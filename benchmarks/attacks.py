@@ -1,7 +1,7 @@
 """What hostile clients cost: ``python -m benchmarks.attacks run``, then ``python -m benchmarks.attacks page``.
 
 Digits that come with the package, shrunk to 14×14, a small network, 20 clients and five a round, so that a cell takes
-two seconds of one core. Two clean rounds, then six with hostile clients; the accuracy is the mean of the last three.
+about a second of one core. Two clean rounds, then four with hostile clients; the accuracy is the mean of the last two.
 Until the first hostile client is drawn a run is the clean one, which is played once for all attacks. A finished cell is
 a line of the CSV and is not run again, so the bench can be stopped and gone on with at any time.
 """
@@ -19,7 +19,7 @@ from time import monotonic, process_time
 from typing import Any
 
 import torch
-from benchmarks.attack_crafts import MODELS, SUMS, Attack, HostileFleet, absent, backdoor_success
+from benchmarks.attack_crafts import MODELS, SUMS, Attack, HostileFleet, Said, absent, backdoor_success
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -36,7 +36,7 @@ from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import Sites
 
 RESULTS = Path(__file__).with_name("results") / "attacks.csv"
-CLIENTS, CLEAN, ATTACKED, SCORED = 20, 2, 6, 3
+CLIENTS, CLEAN, ATTACKED, SCORED = 20, 2, 4, 2
 """Clients, rounds without and with hostile ones, and the last rounds whose accuracy counts."""
 SHARED: dict[str, Any] = {
     "clients": CLIENTS, "participation": 0.25, "labels": 50, "rounds": CLEAN + ATTACKED, "fleet.kind": "inline",
@@ -46,7 +46,7 @@ _WARM = {"method.warmup": 60, "server.epochs": 5}
 _MIXED = {"server.epochs": 20, "server.batch": 10, "method.views": 3, "client.batch": 16}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmix": ("quick", _MIXED),
-    "fedfew": ("fedfew", _WARM | {"client.epochs": 2}),
+    "fedfew": ("fedfew", _WARM | {"client.epochs": 1}),
     "fedmatch": ("fedmatch", _WARM),
     "semifl": ("semifl", _WARM),
     "fedmoments": ("few-labels", {"participation": 1.0, "method.survey": 1000}),
@@ -126,12 +126,12 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     parts = replace(parts, federation=found, server=site)
     sites = sites_of(parts.config, found, parts.network)
     start = parts.algorithm.start(parts.network.snapshot())
-    return parts, sites, start if moments else play(parts, sites, start, CLEAN)[-1][0]
+    return parts, sites, start if moments else play(parts, sites, start, CLEAN, {})[-1][0]
 
 
 @lru_cache(maxsize=1)
-def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState, Played]:
-    """The same with a defence, and its rounds without any attack."""
+def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState, Played, Said]:
+    """The same with a defence, its rounds without any attack, and what the clients said in them."""
     parts, sites, state = world(method, mu, seed)
     settings = DEFENCES[defence]
     if settings:
@@ -139,7 +139,8 @@ def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Si
         gate = Gate(**config["gate"])
         parts = replace(parts, algorithm=method_of(config.document), clients=replace(parts.clients, gate=gate))
         sites = replace(sites, algorithm=parts.algorithm)
-    return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED)
+    said: Said = {}
+    return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, said), said
 
 
 def play(
@@ -147,12 +148,13 @@ def play(
     sites: Sites,
     state: ServerState,
     rounds: int,
+    said: Said,
     attack: Attack = absent,
-    hostile: Set[int] = frozenset(),
+    hostile: Set[int] = NOBODY,
 ) -> Played:
     """Rounds from a state on."""
     sites.memory.clear()
-    fleet = HostileFleet(sites, attack, frozenset(hostile))
+    fleet = HostileFleet(sites, attack, frozenset(hostile), said)
     with one_thread():
         return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, state, rounds, 100))
 
@@ -166,14 +168,14 @@ def chosen(hostile: int, cohorts: Sequence[Sequence[int]]) -> set[int]:
 def measure(cell: Cell) -> dict[str, Any]:
     """Run a cell."""
     begun = process_time()
-    parts, sites, state, played = unharmed(cell.method, cell.defence, cell.mu, cell.seed)
+    parts, sites, state, played, said = unharmed(cell.method, cell.defence, cell.mu, cell.seed)
     cohorts = [record["cohort"] for _, record in played]
     bad = chosen(cell.hostile, cohorts)
     if cell.hostile:
         same = next((i for i, cohort in enumerate(cohorts) if bad & set(cohort)), len(cohorts))
         state = played[same - 1][0] if same else state
         attack = attacks_on(cell.method)[cell.attack]
-        played = played[:same] + play(parts, sites, state, CLEAN + ATTACKED, attack, bad)
+        played = played[:same] + play(parts, sites, state, CLEAN + ATTACKED, said, attack, bad)
     records = [record for _, record in played]
     asked = [k for record in records for k in record["cohort"]]
     refused = [f["client"] for record in records for f in record["rejected"] if f["code"] != "E410"]

@@ -52,6 +52,8 @@ from fedfew.training.moments import (
     sureness,
     temperature_for,
 )
+from fedfew.training.plausible_sums import odd_classes, odd_survey
+from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
 
@@ -145,9 +147,11 @@ class FedMoments(Method):
         counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
         sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
         between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
-        for update in fresh:
-            own, n = update.reply["sums"].double(), update.examples
-            counts = counts + torch.tensor([n, n**2, 1.0], dtype=torch.float64)
+        for update, weight in zip(fresh, survey_trust(fresh, site), strict=True):
+            own, n = weight * update.reply["sums"].double(), weight * update.examples
+            if not weight:
+                continue
+            counts = counts + torch.tensor([n, n**2, weight], dtype=torch.float64)
             sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
         extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
         enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
@@ -202,13 +206,13 @@ class FedMoments(Method):
         extra, classes = dict(state.extra), site.classes
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
-        parts = [
-            Contribution(u.client, u.reply["sums"] / u.examples, u.examples, state.answered(u.client))
-            for u in updates
-            if fits(u, size)
-        ]
-        if not parts:
+        heard_from = [u for u in updates if fits(u, size)]
+        if not heard_from:
             return state
+        parts = [
+            Contribution(u.client, weight * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
+            for u, weight in zip(heard_from, class_trust(heard_from, extra, classes), strict=True)
+        ]
         nothing = torch.zeros(size)
         mean = self.aggregator(parts, nothing, nothing)
         images = float(sum(part.examples for part in parts))
@@ -275,22 +279,18 @@ class FedMoments(Method):
         return as_model(site, full, head_b - space.centre @ full), strength
 
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Every image is shared out among the classes, once, and is no longer than it can be."""
+        """Sums that break a rule which holds for any images (``training/plausible_sums.py``)."""
         sums = reply["sums"].double()
         if not examples:
             return ""
         if "survey" in payload:
-            return _odd_survey(sums, examples)
+            return odd_survey(sums, examples, LENGTH)
         classes, width = payload["weight"].shape[1], len(payload["weight"])
         if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
             return ""  # not an answer to this question: left out later
-        counts, slack = sums[:classes], 1e-3 * examples + 1e-3
-        if bool((counts < -slack).any()) or abs(float(counts.sum()) - examples) > slack:
-            return f"shares out {float(counts.sum()):.4g} images over the classes and has {examples}"
-        lengths = sums[classes : classes * (width + 1)].view(classes, width).norm(dim=1)
-        if bool((lengths > 1.01 * LENGTH * counts.clamp_min(0) + LENGTH * slack).any()):
-            return "has class sums longer than its images can make them"
-        return ""
+        moments = sums[classes : classes * (width + 1)].view(classes, width)
+        weight, bias = payload["weight"].double(), payload["bias"].double()
+        return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: as long as the survey or the class moments are."""
@@ -313,24 +313,27 @@ def features(images: Tensor) -> Tensor:
     return shortened
 
 
-def _odd_survey(sums: Tensor, examples: int) -> str:
-    """Why no n features have these Σ x and Σ x xᵀ: no square is negative, and ‖Σ x‖² ≤ n Σ ‖x‖² ≤ n² LENGTH²."""
-    width = round(((9 + 8 * len(sums)) ** 0.5 - 3) / 2)
-    if width + width * (width + 1) // 2 != len(sums):
-        return ""  # not an answer to this question: left out later
-    rows, columns = torch.triu_indices(width, width)
-    squares = sums[width:][rows == columns]
-    total, slack = float(squares.sum()), 0.01 * examples * LENGTH**2
-    if float(squares.min()) < -slack or total > examples * LENGTH**2 + slack:
-        return f"has squares that sum up to {total:.4g}, possible are 0 to {examples * LENGTH**2:.4g}"
-    if float(sums[:width].square().sum()) > examples * (total + slack):
-        return "has a sum of features longer than their squares allow"
-    return ""
-
-
 def fits(update: ClientUpdate, size: int) -> bool:
     """Whether a client has images and answered what it was asked."""
     return update.examples > 0 and update.reply["sums"].shape == (size,)
+
+
+def survey_trust(updates: Sequence[ClientUpdate], site: ServerSite) -> list[float]:
+    """How much each survey counts."""
+    x = features(site.labeled.images)
+    means = [u.reply["sums"][: x.shape[1]].double() / u.examples for u in updates]
+    return survey_weights(torch.stack(means), x, site.labeled.labels).tolist() if means else []
+
+
+def class_trust(updates: Sequence[ClientUpdate], extra: Mapping[str, Tensor], classes: int) -> list[float]:
+    """How much the class sums of each count; one client after another, because there may be many."""
+    width, space = len(extra["centre"]), Space(extra["centre"], extra["basis"], extra["values"])
+    counts, sums = [], []
+    for update in updates:
+        own = update.reply["sums"][: classes * (width + 1)].double()
+        counts.append(own[:classes])
+        sums.append(space.sums(own[:classes], own[classes:].view(classes, width)))
+    return class_weights(torch.stack(counts), torch.stack(sums)).tolist()
 
 
 def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
