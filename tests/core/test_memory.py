@@ -1,6 +1,14 @@
-"""What glibc is asked for: both thresholds, an older one's largest, or nothing."""
+"""What glibc is asked for: thresholds and one arena, an older one's largest, or nothing."""
 
-from fedfew.core.memory import KEPT, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, OLDER, keep_freed_memory, set_option
+from fedfew.core.memory import (
+    KEPT,
+    M_ARENA_MAX,
+    M_MMAP_THRESHOLD,
+    M_TRIM_THRESHOLD,
+    OLDER,
+    keep_freed_memory,
+    set_option,
+)
 
 
 class Glibc:
@@ -20,7 +28,7 @@ def test_new_and_old_versions_and_none() -> None:
     for limit, threshold in ((KEPT, KEPT), (OLDER, OLDER)):
         glibc = Glibc(limit)
         set_option(glibc)
-        assert glibc.taken == {M_MMAP_THRESHOLD: threshold, M_TRIM_THRESHOLD: KEPT}
+        assert glibc.taken == {M_MMAP_THRESHOLD: threshold, M_TRIM_THRESHOLD: KEPT, M_ARENA_MAX: 1}
     refusing = Glibc(0)
     set_option(refusing)
     assert refusing.taken == {}

@@ -22,6 +22,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import LabeledSet
 from fedfew.data import Federation
@@ -175,6 +176,7 @@ class _Work:
         blocks = [keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK)]
         count = workers if self._device.type == "cpu" else 1
         threads = torch.get_num_threads()
+        keep_freed_memory()
         torch.set_num_threads(1)
         with ThreadPoolExecutor(max(min(count, len(blocks)), 1)) as pool:
             try:

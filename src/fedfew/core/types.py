@@ -257,6 +257,10 @@ class Method:
     ) -> ServerState:
         raise NotImplementedError
 
+    def asks(self, state: ServerState) -> bool:
+        """Whether clients are asked in this round; a method that has all it wants from them asks no more."""
+        return self.asks_clients
+
     def reply_schema(self, layout: Layout) -> Schema:
         """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
         return {"psi": Expected((layout.size,), near="omega")}

@@ -114,6 +114,10 @@ class FedMoments(Method):
         names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
         return {name: state.extra[name] for name in names}
 
+    def asks(self, state: ServerState) -> bool:
+        """Until the classes have settled."""
+        return not float(state.extra.get("done", torch.zeros(())))
+
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
@@ -133,6 +137,8 @@ class FedMoments(Method):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         """The survey, until enough was seen; then M-steps, until the classes have settled."""
+        if not self.asks(state):
+            return replace(state, metrics={"settled": 1.0})
         if "weight" not in state.extra:
             return self._survey(state, updates, site)
         return self._step(state, updates, site)
@@ -220,8 +226,8 @@ class FedMoments(Method):
         sums = images * mean.vector.double() + extra.get("sums", torch.zeros(size, dtype=torch.float64))
         extra |= {"heard": scalar(heard), "sums": sums}
         state = replace(state, extra=extra, weights=mean.weights)
-        if heard < self.hear * float(extra["images"]) or float(extra["done"]):
-            return replace(state, metrics={"settled": float(extra["done"])})
+        if heard < self.hear * float(extra["images"]):
+            return replace(state, metrics={"settled": 0.0})
         counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
         del extra["heard"], extra["sums"]
         before = float(extra.get("moved", scalar(2.0)))

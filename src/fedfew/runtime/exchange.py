@@ -80,7 +80,7 @@ class Answers:
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
-    if not algorithm.asks_clients:
+    if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0)
     t = state.round
     cohort = _draw(clients, fleet, t)

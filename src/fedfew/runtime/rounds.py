@@ -43,7 +43,7 @@ def run_rounds(
             answers = ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
             refused = count_refused(trained, answers.missing)
-            if answers.updates or not algorithm.asks_clients:
+            if answers.updates or not algorithm.asks(trained):
                 participation = count(trained, answers.updates)
                 counted = replace(trained, participation=participation, refused=refused, weights={}, metrics={})
                 state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
