@@ -153,12 +153,13 @@ class FedMoments(Method):
         counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
         sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
         between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
-        for update, weight in zip(fresh, survey_trust(fresh, site), strict=True):
-            own, n = weight * update.reply["sums"].double(), weight * update.examples
-            if not weight:
-                continue
-            counts = counts + torch.tensor([n, n**2, weight], dtype=torch.float64)
-            sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
+        means = [u.reply["sums"][:width].double() / u.examples for u in fresh]
+        weights = survey_weights(means, features(site.labeled.images), site.labeled.labels)
+        for update, w in zip(fresh, weights, strict=True):
+            if w:
+                own, n = w * update.reply["sums"].double(), w * update.examples
+                counts = counts + torch.tensor([n, n**2, w], dtype=torch.float64)
+                sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
         extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
         enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
         metrics = {"surveyed": float(counts[0])}
@@ -212,12 +213,14 @@ class FedMoments(Method):
         extra, classes = dict(state.extra), site.classes
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
-        heard_from = [u for u in updates if fits(u, size)]
-        if not heard_from:
+        usable = [u for u in updates if fits(u, size)]
+        if not usable:
             return state
+        space = Space(extra["centre"], extra["basis"], extra["values"])
+        weights = class_weights([u.reply["sums"] for u in usable], space, classes)
         parts = [
-            Contribution(u.client, weight * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
-            for u, weight in zip(heard_from, class_trust(heard_from, extra, classes), strict=True)
+            Contribution(u.client, w * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
+            for u, w in zip(usable, weights, strict=True)
         ]
         nothing = torch.zeros(size)
         mean = self.aggregator(parts, nothing, nothing)
@@ -322,24 +325,6 @@ def features(images: Tensor) -> Tensor:
 def fits(update: ClientUpdate, size: int) -> bool:
     """Whether a client has images and answered what it was asked."""
     return update.examples > 0 and update.reply["sums"].shape == (size,)
-
-
-def survey_trust(updates: Sequence[ClientUpdate], site: ServerSite) -> list[float]:
-    """How much each survey counts."""
-    x = features(site.labeled.images)
-    means = [u.reply["sums"][: x.shape[1]].double() / u.examples for u in updates]
-    return survey_weights(torch.stack(means), x, site.labeled.labels).tolist() if means else []
-
-
-def class_trust(updates: Sequence[ClientUpdate], extra: Mapping[str, Tensor], classes: int) -> list[float]:
-    """How much the class sums of each count; one client after another, because there may be many."""
-    width, space = len(extra["centre"]), Space(extra["centre"], extra["basis"], extra["values"])
-    counts, sums = [], []
-    for update in updates:
-        own = update.reply["sums"][: classes * (width + 1)].double()
-        counts.append(own[:classes])
-        sums.append(space.sums(own[:classes], own[classes:].view(classes, width)))
-    return class_weights(torch.stack(counts), torch.stack(sums)).tolist()
 
 
 def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
