@@ -52,6 +52,8 @@ class ServerSite:
     """Public unlabeled images that clients may be asked about (DS-FL)."""
     pool: Pool | None = None
     """Only for a method that ``pools``, and only a simulation can build it."""
+    passes: "Passes | None" = None
+    """Who follows a warm-up, the server's long training before the first round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +70,14 @@ class ClientSite:
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledClientSite(ClientSite):
+    """A client that holds labels of a few of its images: only where the config's [client_labels] gives it some."""
+
+    labeled: LabeledSet = field(kw_only=True)
+    """These images (they are among ``images`` too) with their labels; nothing is known of the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +188,8 @@ class Expected:
     """True for a change by itself, so that the norm bound holds for it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+    group: str = ""
+    """Tensors of any length that share a group have the same length."""
     per_example: float = 0.0
     """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
 
@@ -345,6 +357,19 @@ class Scores:
     """Accuracy on the validation images, if there are any."""
     clients: float | None = None
     """Test accuracy of what the clients made before the server's turn, if that was scored."""
+
+
+class Passes(Protocol):
+    """Follows a warm-up pass by pass: shows how far it is, keeps its tensors, and continues it after a stop."""
+
+    def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """The passes that an earlier process has done; tensors and generator are set to where these ended."""
+
+    def passed(self, done: int, total: int, tensors: Mapping[str, Tensor], rng: torch.Generator) -> None:
+        """One more is done."""
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of the passes since the last call, in this process and in all."""
 
 
 class Scoring(Protocol):
