@@ -19,7 +19,7 @@ from fedfew.runs.session import Session, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import Cell, combined, identity, index
+from fedfew.studies.sweep import Cell, combined, identity, located
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -134,5 +134,4 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
 
 
 def _in_order(cells: Sequence[Cell], folder: Path) -> list[Run]:
-    known = index(folder)
-    return [Run.open(known[cell.identity]) for cell in cells]
+    return [Run.open(path) for path in located(cells, folder) if path is not None]

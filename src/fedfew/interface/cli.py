@@ -58,6 +58,7 @@ app = LazyGroup(
         "ls": "ls:ls",
         "compare": "compare:compare",
         "sweep": "sweep:sweep",
+        "learning-curve": "sweep:learning_curve",
         "reproduce": "reproduce:reproduce",
         "report": "show:report",
         "watch": "show:watch",
