@@ -132,3 +132,14 @@ def test_an_extra_that_is_not_installed_is_said_with_what_it_lacks(monkeypatch: 
     needs = ["numpy>=2", "no-such-package>=1; extra == 'flower'", 'numpy; extra == "flower"', "numpy; extra == 'data'"]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
     assert doctor.extras() == {"flower": "lacks no-such-package", "data": "installed"}
+
+
+def test_memory_that_is_not_there_is_no_traceback(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000,000,000 clients ask NumPy for 14.9 GiB."""
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 14.9 GiB")
+
+    monkeypatch.setattr("fedfew.build.parts.federation_of", full)
+    said = fedfew(capsys, "run", "quick", "--set", "clients=2000000000", "--set", "partition.empty=true")
+    assert said.status == 2 and said.err.startswith("E119 memory: Unable to allocate 14.9 GiB")

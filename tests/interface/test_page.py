@@ -77,8 +77,9 @@ def test_a_run_shows_headline_bounds_charts_and_events(client: httpx.Client, roo
     text = answer.text
     assert "30.0 %" in text and "25.0 points above server-only" in text  # after the last round: 30 against 5
     assert "E404 update not finite: psi holds NaN or infinity" in text
-    for key in ("accuracy", "loss", "participation", "norms", "traffic", "time"):
+    for key in ("accuracy", "loss", "participation", "norms", "time"):
         assert f'<figure id="{key}"' in text
+    assert '<figure id="traffic"' not in text  # nothing travelled in these rounds
     assert "α = 0.5, β = 0.3, γ = 0.2" in text
 
 

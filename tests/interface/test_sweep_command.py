@@ -7,7 +7,7 @@ from tests.data.digit_folders import write_digits
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
 from fedfew.studies.learning_curve import halves

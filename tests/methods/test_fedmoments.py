@@ -18,7 +18,7 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, prior_of, responsibilities
+from fedfew.training.moments import Space, Survey, logistic, prior_of, responsibilities
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 
@@ -121,7 +121,8 @@ def test_skewed_clients_are_worth_more_than_the_labels(mu: float) -> None:
 
 def test_the_sum_over_clients_is_all_that_is_needed() -> None:
     parts, _, site, _ = world(0.3)
-    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
+    assert "weight" in state.extra, "the survey is done"
     updates = asked(METHOD, state, parts, range(60), site)
     everyone = replace(state, participation=count(state, updates))
     single = METHOD.after_clients(everyone, updates, site, torch.Generator())
@@ -156,7 +157,7 @@ def test_one_client_and_one_label_a_class_do_no_harm() -> None:
 
 def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     update = asked(METHOD, state, parts, [0], site)[0]
     schema, payload = METHOD.reply_schema(site.network.layout), METHOD.broadcast(state, 0)
     assert Gate().check(update, payload, schema, 40) is None
@@ -171,7 +172,7 @@ def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
 
 def test_sums_can_be_private() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     client = ClientSite(0, site.network, parts[0], CLASSES)
     wire = Wire(METHOD, [Private(1.0, 0.0)])
     sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
@@ -182,7 +183,7 @@ def test_sums_can_be_private() -> None:
 def test_sums_that_no_images_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
     state = METHOD.start(site.network.snapshot())
-    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
     for now in (state, step):
         payload, (update,) = METHOD.broadcast(now, 0), asked(METHOD, now, parts, [0], site)
         sums, n = update.reply["sums"], update.examples
@@ -191,3 +192,26 @@ def test_sums_that_no_images_give_are_refused() -> None:
         claimed[:2] += 100.0
         for lie in (-sums, 10 * sums, claimed):
             assert METHOD.implausible(payload, {"sums": lie}, n)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 3.0])
+def test_logistic_regression_ends_where_its_gradient_is_zero(penalty: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(40, 12, generator=rng).double(), torch.arange(40) % 4
+    offset = torch.randn(40, 4, generator=rng).double()
+    weight, bias = (found.requires_grad_() for found in logistic(x, labels, offset, penalty))
+    size = weight.square().sum() + bias.square().sum()
+    (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()
+    assert weight.grad is not None and bias.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-4 and float(bias.grad.abs().max()) < 1e-4
+
+
+def test_a_client_is_surveyed_once() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.before_clients(trained(METHOD, parts[:30], site, [range(10)]), site, torch.Generator())
+    assert "weight" not in state.extra, "the survey goes on: it wants more images"
+    again, new = asked(METHOD, state, parts, [0, 20], site)
+    assert again.reply["sums"].shape == (0,) and new.reply["sums"].shape == (WIDTH + WIDTH * (WIDTH + 1) // 2,)
+    schema = METHOD.reply_schema(site.network.layout)
+    assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
+    assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""

@@ -9,6 +9,7 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.names import find, imported, is_own
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Method, Transform
+from fedfew.data.client_labels import ClientLabels
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.training.label_shift import Voting
@@ -44,6 +45,8 @@ def method_of(document: Mapping[str, Any]) -> Method:
     wanted = inspect.signature(factory).parameters
     if "vote" in wanted:
         parts["vote"] = Voting(**document["vote"], rounds=rounds)
+    if "client_labels" in wanted:
+        parts["client_labels"] = ClientLabels(**document["client_labels"])
     if "objective" in wanted:
         objective = dict(document["objective"])
         parts["objective"] = find("objective", objective.pop("name"), OBJECTIVES)(**objective)

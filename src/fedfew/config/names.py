@@ -17,7 +17,7 @@ from fedfew.models.build import SHAPE, required
 
 PARTS = ("server", "client", "aggregator")
 """What every method is given besides its settings."""
-OPTIONAL_PARTS = ("objective", "vote")
+OPTIONAL_PARTS = ("objective", "vote", "client_labels")
 """What a method is given if it has a parameter of that name."""
 MEMBERS = {
     "method": ("before_clients", "broadcast", "train_client", "after_clients"),

@@ -73,6 +73,14 @@ class ClientSite:
 
 
 @dataclass(frozen=True, eq=False)
+class LabeledClientSite(ClientSite):
+    """A client that holds labels of a few of its images: only where the config's [client_labels] gives it some."""
+
+    labeled: LabeledSet = field(kw_only=True)
+    """These images (they are among ``images`` too) with their labels; nothing is known of the others."""
+
+
+@dataclass(frozen=True, eq=False)
 class OracleSite:
     """A client with labels: only for FedAvg with true labels, and only a simulation can build one."""
 
@@ -180,6 +188,8 @@ class Expected:
     """True for a change by itself, so that the norm bound holds for it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+    group: str = ""
+    """Tensors of any length that share a group have the same length."""
     per_example: float = 0.0
     """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
 

@@ -58,7 +58,9 @@ class _Warmup:
         self._bar.update(self._task, completed=done)
         if done == total:
             self._bar.remove_task(self._task)
-            self._bar.reset(self._rounds, completed=self._bar.tasks[0].completed)  # the time left is that of rounds
+            self._bar.reset(
+                self._rounds, completed=int(self._bar.tasks[0].completed)
+            )  # the time left is that of rounds
         if not err.is_terminal and (done == total or monotonic() - self._said > SELDOM):
             err.print(f"warm-up: {done} of {total} passes over the labels", soft_wrap=True)
             self._said = monotonic()

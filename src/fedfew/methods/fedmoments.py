@@ -106,9 +106,9 @@ class FedMoments(Method):
         return replace(state, omega=omega, sigma=omega)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """Nothing but a question in the survey; then the scores' weights, those of the round before, α and m."""
+        """Nothing but a question in the survey, once; then the scores' weights, those of the round before, α and m."""
         if "weight" not in state.extra:
-            return {"survey": scalar(1.0)}
+            return {"survey": scalar(float(client not in state.participation))}
         names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
         return {name: state.extra[name] for name in names}
 
@@ -119,6 +119,8 @@ class FedMoments(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
+        if "survey" in payload and not float(payload["survey"]):
+            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # surveyed already, while others are not
         if "survey" in payload:
             rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
             second = (x.float().T @ x.float())[rows, columns]
@@ -283,7 +285,7 @@ class FedMoments(Method):
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
         """Every image is shared out among the classes, once, and is no longer than it can be."""
         sums = reply["sums"].double()
-        if not examples:
+        if not examples or not len(sums):
             return ""
         if "survey" in payload:
             return _odd_survey(sums, examples)

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.runs import reading
 from fedfew.runs.folder import (
     BEST,
@@ -261,7 +262,7 @@ class Run:
         if self.finished:
             return "finished"
         held = self.held
-        if held is None:  # go by the time since the last round
+        if held is None:  # judge by the time since the last round
             usual = median(map(pace, self.records)) if self.records else 60.0
             files = [self.folder / ROUNDS, self.folder / PARTITION, self.folder.checkpoints / WARMUP]
             held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * usual
@@ -322,13 +323,10 @@ class Run:
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas table, one row a round."""
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            what = "a table of the rounds needs pandas, which is not installed"
-            raise FedfewError("E112", "to_frame", what, "Install it with pip install pandas") from None
+        pandas = import_optional("pandas", "pandas", "to_frame")
         rows = [scalars(record) for record in self.records]
-        return DataFrame(rows, index=[record["round"] for record in self.records]).rename_axis("round")
+        frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])
+        return frame.rename_axis("round")
 
     def _repr_html_(self) -> str:
         """The run as a notebook shows it."""

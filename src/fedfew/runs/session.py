@@ -14,6 +14,7 @@ from fedfew.build import parts as build
 from fedfew.build.features import Report
 from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
 from fedfew.config.schema import Config, check, load
+from fedfew.core.environment import environment
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.extras import require
@@ -22,7 +23,6 @@ from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomica
 from fedfew.core.types import Fleet, ServerState
 from fedfew.deploy.site_memory import left_at_sites
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
-from fedfew.runs.environment import environment
 from fedfew.runs.files import as_json, final_files, static_files
 from fedfew.runs.folder import (
     BEST,

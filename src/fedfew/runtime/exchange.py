@@ -1,6 +1,6 @@
 """One exchange with the clients: draw a cohort, send, collect, and pass on only valid updates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.spill import ReplySpill
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
+from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Finding, Screen
@@ -32,6 +32,12 @@ class Network(Protocol):
     def online(self) -> list[int]: ...
 
     def traffic(self) -> dict[str, int]: ...
+
+
+class Trains(Protocol):
+    """The part of a fleet that an exchange needs: clients that train."""
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
 
 
 UNUSED = ("E413", "E414")
@@ -78,12 +84,12 @@ class Answers:
     """Clients whose change was longer than the cohort's allow, and the factor by which it was scaled down."""
 
 
-def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
+def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
     if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0)
     t = state.round
-    cohort = _draw(clients, fleet, t)
+    cohort = draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
@@ -160,7 +166,8 @@ def refuse_common_fault(answers: Answers) -> None:
     kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
     if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
         first, count = answers.missing[0], len(answers.missing)
-        what = f"all {count} clients failed in the same way: {first.code} {first.reason}"
+        who = f"all {count} clients failed in the same way" if count > 1 else "the only client asked failed"
+        what = f"{who}: {first.code} {first.reason}"
         raise FedfewError("E512", "first round", what[:400])
 
 
@@ -177,7 +184,7 @@ def received_bytes(reply: Mapping[str, object]) -> int:
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
-def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
+def draw(clients: Clients, fleet: Trains, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
     online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
     size = min(clients.cohort, len(online))

@@ -87,7 +87,7 @@ FEATURES = 3
 
 
 def checked(made: Tensor, given: Tensor, name: str) -> Tensor:
-    """What the user's own augmentation gave; E115 if it is no set of images like the one it was given."""
+    """What the user's own augmentation gave; E115 if it is not a set of images like the one it was given."""
     if not isinstance(made, Tensor) or made.shape != given.shape:
         found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
         raise FedfewError("E115", "server.augment", f"{name!r} gave {found} for images of {tuple(given.shape)}")

@@ -84,6 +84,8 @@ class WarmSite:
         run, round = _name(head["run"]), int(head["round"])
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         clients = [int(job["client"]) for job in head["jobs"]]
+        if len(set(clients)) != len(clients):  # two answers with one noise: their difference would be free of it
+            raise FedfewError("E419", "jobs", "name a client twice")
         if round < self._newest.get(run, 0) - 1:
             _log.error("round %d of run %s is long over", round + 1, run)
             return reply | {"answers": [{"client": client, "code": "E408"} for client in clients]}, {}
@@ -92,7 +94,7 @@ class WarmSite:
             ready = self._built(head)
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
-            return reply | {"answers": [{"client": client, "code": _code(fault)} for client in clients]}, {}
+            return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
         reply["answers"], parts_up = self._train_all(ready, head, parts, fingerprint)
         self._last = (fingerprint, reply, parts_up)
         return reply, parts_up
@@ -113,11 +115,11 @@ class WarmSite:
             client = int(job["client"])
             try:
                 if not ready.serves(client):
-                    raise RefusedError("client", "client", f"{client} does not live here")
+                    raise RefusedError("client", "client", f"{client} is not a client of this site")
                 update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)
-                answers.append({"client": client, "code": _code(fault)})
+                answers.append({"client": client, "code": fault_code(fault)})
                 continue
             if isinstance(update, ClientUpdate):
                 replies[str(client)] = dict(update.reply)
@@ -158,7 +160,7 @@ class WarmSite:
         return update
 
 
-def _code(fault: FedfewError) -> str:
+def fault_code(fault: FedfewError) -> str:
     """What leaves the site after a fault: a code of the list, and none of its text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
@@ -225,7 +227,7 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                     reply, content = site.answer(head, parts)
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
-                    reply, content = {"code": _code(fault)}, {}
+                    reply, content = {"code": fault_code(fault)}, {}
                 except Exception:  # a malformed message, or a fault of ours: the reason stays here
                     _log.exception("a message could not be answered")
                     reply, content = {"code": "E408"}, {}

