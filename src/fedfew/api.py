@@ -122,7 +122,7 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
     Run.open(folder)  # only a run folder is ever replaced
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
-    with locked(folder):  # nobody works on it
+    with locked(folder):  # no other process works on it
         folder.rename(old)
     try:
         session = experiment.start(folder)

@@ -117,6 +117,15 @@ def test_full_scale_presets_have_the_published_settings(name: str, labels: int) 
         "model.depth": 28,
         "model.width": 2,
         "method.server_momentum": 0.5,
+        "method.momentum_lasts": True,
+        "method.shift": 4,
+        "method.hole": 0.0,
+        "server.shift": 4,
+        "server.augment": "weak",
+        "server.batch": 250 if labels > 1000 else 10,
+        "client.batch": {"semifl-full": 10, "fl2-full": 32}[name],
+        "norm.policy": "clients",
+        "method.warmup": {"semifl-full": 0, "fl2-full": 50}[name],
     }
     for site in ("server", "client"):
         for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -279,6 +280,28 @@ def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
     assert rejected(records) == {1: ["E410"] * 3, 2: []}
     assert unused(records) == {1: [], 2: ["E413"] * 3}
     assert state.participation == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_message_that_was_lost_on_the_way_is_sent_again(tiny: Tiny, away: bool) -> None:
+    """Flower hands a message out once: where the line breaks just then, nobody has it any more."""
+    parts = tiny(participation=1.0)
+    with loop(parts, timeouts=Timeouts(timeout=4.0, wait=2.0)) as network:
+        grid = network.grid
+
+        def spoil(node: int, reply: Message) -> Message | None:
+            times = [one for one, _, _ in grid.pushed].count(node)
+            if node != 101 or times > 1:
+                return reply
+            if away:  # it is offline when it would be asked again, and answers nevertheless
+                grid.away.add(101)
+                threading.Timer(3, grid.replies.update, [{reply.metadata.reply_to_message_id: reply}]).start()
+            return None
+
+        grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet, 1)
+        assert [node for node, _, _ in grid.pushed] == ([100, 101] if away else [100, 101, 101])
+    assert rejected(records) == {1: []} and torch.equal(state.omega, inline(parts, 1).omega)
 
 
 def test_a_second_answer_is_noted_and_counts_once(tiny: Tiny) -> None:

@@ -59,9 +59,9 @@ def test_a_trial_on_this_machine_gives_the_same_model(tmp_path: Path) -> None:
     trial = here.start(*command, environment=watched(tmp_path))
     below: list[int] = []
     try:
-        assert eventually((run / "rounds.jsonl").exists, 60), trial.errors()
+        assert eventually((run / "rounds.jsonl").exists, 180), trial.errors()
         below = descendants(trial.pid)
-        assert trial.wait(200) == 0, trial.errors()
+        assert trial.wait(400) == 0, trial.errors()
     finally:
         trial.end()
     assert trial.result()["model_sha256"] == expected["model_sha256"]

@@ -43,7 +43,7 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
             settled(network, 2)
             assert [record["round"] for record in network.rounds()] == list(range(1, len(network.rounds()) + 1))
             assert len(network.rounds()) >= before
-        kill(named(b.pid, "flower-supernode"))
+        kill(named(b.pid, "flower.cli supernode"))
         settled(network, 1)
         below = descendants(server.pid)
         kill([server.pid])

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,9 +16,9 @@ import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedfew.deploy.certificates import Pair, as_flower_sends_it, site_key
+from fedfew.deploy.certificates import Pair, as_flower_sends_it, authority, server_certificate, site_key
 from fedfew.deploy.flower import front as module
-from fedfew.deploy.flower.admission import SiteKeys, Slots
+from fedfew.deploy.flower.admission import SiteKeys, Slots, network_of
 from fedfew.deploy.flower.front import Front
 
 HERE = "127.0.0.1"
@@ -70,6 +71,7 @@ async def scene(
     answer: Callable[[httpx.Request], httpx.Response] | None = None,
     slots: Slots | None = None,
     largest_reply: int = 1 << 40,
+    context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Scene]:
     key = site_key("net/a")
     (folder / "a.pub").write_bytes(key.public)
@@ -81,7 +83,7 @@ async def scene(
 
     inner = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://127.0.0.1:1")
     made = Front(inner, SiteKeys.of(folder), {"fedfew": "0.1.0"}, slots, largest_reply)
-    server = await asyncio.start_server(lambda r, w: made.accept(r, w, None), HERE, 0)
+    server = await asyncio.start_server(lambda r, w: made.accept(r, w, context), HERE, 0)
     found.port = server.sockets[0].getsockname()[1]
     try:
         yield found
@@ -214,6 +216,60 @@ def test_strangers_make_room_and_sites_stay(tmp_path: Path) -> None:
             assert len(slots._open) <= 7 and len(ended) >= 24
 
     play(tmp_path, act, slots=slots)
+
+
+def test_strangers_of_one_address_do_not_push_out_those_of_another() -> None:
+    ended: list[str] = []
+    slots = Slots(strangers=8, of_address=6)
+    for address in ["10.0.0.1", "10.0.0.2", *["10.9.9.9"] * 20, "10.0.0.3"]:
+        assert slots.take(address, lambda address=address: ended.append(address))  # type: ignore[misc]
+    assert set(ended) == {"10.9.9.9"} and len(slots._open) == 8
+
+
+def test_an_ipv6_network_counts_as_one_address() -> None:
+    slots = Slots(of_address=2)
+    for number in range(5):
+        assert slots.take(f"2001:db8::{number}", lambda: None)
+    assert len(slots._open) == 2 and network_of("::1") == network_of("::2") != network_of("10.0.0.1")
+    assert network_of("fe80::1%eth0") == network_of("fe80::2")
+
+
+def test_connections_come_only_so_fast_and_those_of_sites_do_not_wait_for_strangers() -> None:
+    now = [100.0]
+    slots = Slots(by_address=(10, 1), by_strangers=(30, 2), clock=lambda: now[0])
+
+    def come(address: str, times: int) -> int:
+        taken = [slots.take(address, lambda: None) for _ in range(times)]
+        return sum(slot is not None for slot in taken)
+
+    home = slots.take("10.0.0.1", lambda: None)
+    assert home is not None and slots.belongs(home, "key")
+    assert come("10.9.9.9", 50) == 10, "the burst of one address"
+    assert sum(come(f"10.8.0.{n}", 10) for n in range(9)) == 19, "and that of all strangers, of which the site was one"
+    assert come("10.7.0.1", 1) == 0 and come("10.0.0.1", 20) == 9
+    now[0] += 3
+    assert come("10.9.9.9", 50) == 3 and come("10.7.0.1", 5) == 3
+
+
+def test_connections_that_are_ended_in_their_handshake_leave_no_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio has no transport left then; thousands of tracebacks filled the log, and took the front's time."""
+    ca = authority("net", 1)
+    server = server_certificate(ca, HERE, 1)
+    (tmp_path / "server.pem").write_bytes(server.public + server.private)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "server.pem")
+    trust = ssl.create_default_context(cadata=ca.public.decode())
+
+    async def act(here: Scene) -> None:
+        strangers = (asyncio.open_connection(HERE, here.port, ssl=trust) for _ in range(100))
+        await asyncio.gather(*strangers, return_exceptions=True)  # each pushes out the one before the last
+        async with httpx.AsyncClient(base_url=f"https://{HERE}:{here.port}", verify=trust) as site:
+            assert (await site.post("/v1/fleet/get-run", headers=signed(here.key))).status_code == 200
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+    play(tmp_path, act, slots=Slots(of_address=2, by_address=(999, 99)), context=context)
 
 
 def test_a_site_uploads_one_reply_and_no_more_until_it_announces_the_next(tmp_path: Path) -> None:

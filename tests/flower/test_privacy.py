@@ -285,3 +285,38 @@ def test_updates_with_different_noise_compose() -> None:
     both = epsilon({4.0: 1, 2.0: 1}, 1e-5)
     assert delta_of(1 / math.sqrt(0.25 + 1.0), both) == pytest.approx(1e-5, rel=1e-3)
     assert epsilon({}, 1e-5) == 0 and epsilon({0.0: 1, 4.0: 1}, 1e-5) == math.inf
+
+
+HOSTILE_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"method__name": "fedmatch"}, {"privacy": {"clip": 1.0, "noise": 0.5, "delta": 1e-5}}, "E417.config"),
+    ({"method__name": "all-labels"}, {"privacy": {"clip": 1.0, "noise": 0.5, "delta": 1e-5}}, "E417.config"),
+    ({}, {"privacy": {"clip": 1.0, "noise": math.nan, "delta": 1e-5}}, "E417.config"),
+    ({}, {"model": {"name": "cnn", "width": 10**6}}, "E417.config"),
+    ({}, {"dataset": {"name": "os:abort"}, "partition": {"kind": "os:abort"}}, ""),
+]
+
+
+@pytest.mark.parametrize(("given", "hostile", "code"), HOSTILE_CONFIGS)
+def test_a_site_checks_the_servers_config_itself(
+    tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, Any], hostile: dict[str, Any], code: str
+) -> None:
+    """Noise does not cover every method: the shape of some replies follows the data."""
+    parts = tiny(**given)
+    head, content = message(parts, parts.network.snapshot())
+    reply, up = real(tmp_path / "s", images).answer(head | {"config": head["config"] | hostile}, content)
+    (answer,) = reply["answers"]
+    assert answer.get("code", "") == code and bool(up) == (not code)
+
+
+def test_a_method_that_needs_labels_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny(method__name="all-labels")
+    reply, _ = real(tmp_path / "s", images).answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": "E417.config"}]
+
+
+def test_a_message_that_asks_a_client_twice_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    """Both answers would be drawn with one noise."""
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    with pytest.raises(FedfewError, match="E419"):
+        real(tmp_path / "s", images).answer(head | {"jobs": head["jobs"] * 2}, content)

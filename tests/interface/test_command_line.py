@@ -83,6 +83,11 @@ def test_version(capsys: Capture) -> None:
         (["run", "quick", "--rounds", "3"], "did you mean --set rounds=3?", "--out"),
         (["run", "quick", "--client.lr=0.1"], "did you mean --set client.lr=0.1?", "Did you mean"),
         (["sweep", "quick", "--min-updates"], "did you mean --set min_updates=VALUE?", "Did you mean"),
+        (["run", "quick", "--round", "3"], "did you mean --set rounds=3?", "--out"),
+        (["run", "quick", "--mu", "0.1"], "did you mean --set partition.mu=0.1?", "--out"),
+        (["run", "quick", "--method=fedmix"], "did you mean --set method.name=fedmix?", "--out"),
+        (["run", "quick", "--sede", "1"], "did you mean --set seed=1?", "--out"),
+        (["run", "quick", "--zzzzzz", "1"], "are given with --set KEY=VALUE.", "mean"),
         (["run", "quick", "--outt", "x"], "Did you mean --out?", "--set"),
         (["explain", "--rounds", "3"], "No such option: --rounds.", "mean"),
         (["rnu", "quick"], "No such command: rnu. Did you mean run?", "run'"),
@@ -127,3 +132,14 @@ def test_an_extra_that_is_not_installed_is_said_with_what_it_lacks(monkeypatch: 
     needs = ["numpy>=2", "no-such-package>=1; extra == 'flower'", 'numpy; extra == "flower"', "numpy; extra == 'data'"]
     monkeypatch.setattr("importlib.metadata.requires", lambda _: needs)
     assert doctor.extras() == {"flower": "lacks no-such-package", "data": "installed"}
+
+
+def test_memory_that_is_not_there_is_no_traceback(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,000,000,000 clients ask NumPy for 14.9 GiB."""
+
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 14.9 GiB")
+
+    monkeypatch.setattr("fedfew.build.parts.federation_of", full)
+    said = fedfew(capsys, "run", "quick", "--set", "clients=2000000000", "--set", "partition.empty=true")
+    assert said.status == 2 and said.err.startswith("E119 memory: Unable to allocate 14.9 GiB")

@@ -6,7 +6,7 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.core import toml
+from fedfew.config import toml
 
 
 @pytest.fixture

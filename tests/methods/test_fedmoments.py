@@ -18,7 +18,7 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, prior_of, responsibilities
+from fedfew.training.moments import Space, Survey, logistic, prior_of, responsibilities
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 
@@ -191,3 +191,15 @@ def test_sums_that_no_images_give_are_refused() -> None:
         claimed[:2] += 100.0
         for lie in (-sums, 10 * sums, claimed):
             assert METHOD.implausible(payload, {"sums": lie}, n)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 3.0])
+def test_logistic_regression_ends_where_its_gradient_is_zero(penalty: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(40, 12, generator=rng).double(), torch.arange(40) % 4
+    offset = torch.randn(40, 4, generator=rng).double()
+    weight, bias = (found.requires_grad_() for found in logistic(x, labels, offset, penalty))
+    size = weight.square().sum() + bias.square().sum()
+    (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()
+    assert weight.grad is not None and bias.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-4 and float(bias.grad.abs().max()) < 1e-4

@@ -4,10 +4,12 @@ import errno
 import random
 import resource
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
@@ -338,3 +340,30 @@ def test_the_journal_seals_what_was_written_not_what_is_found(tmp_path: Path) ->
     assert sealed(folder, first) is None
     with pytest.raises(FedfewError, match="E309"):
         go_on(folder, first)
+
+
+def test_writing_checkpoints_keeps_no_memory_of_them(tmp_path: Path) -> None:
+    """The safetensors writer for torch kept 6 kB for every length of the validation scores: 4 kB a round in all."""
+    store, vector = Checkpoints(tmp_path), torch.zeros(4)
+
+    def write(first: int, last: int) -> None:
+        for round in range(first, last):
+            store.write_state(ServerState(round, vector, vector, validation=(0.5,) * round), {})
+
+    write(1, 5)
+    tracemalloc.start()
+    try:
+        write(5, 10)
+        before = tracemalloc.get_traced_memory()[0]
+        write(10, 40)
+        assert tracemalloc.get_traced_memory()[0] - before < 30 * 500
+    finally:
+        tracemalloc.stop()
+
+
+def test_numbers_that_numpy_does_not_have_are_kept_too(tmp_path: Path) -> None:
+    vector, half = torch.zeros(4), torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
+    store = Checkpoints(tmp_path)
+    files = store.write_state(ServerState(1, vector, vector, extra={"half": half}), {})
+    saved = load_file(tmp_path / files["state"][0])
+    assert torch.equal(saved["extra/half"], half)

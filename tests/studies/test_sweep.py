@@ -245,5 +245,5 @@ def test_a_search_over_nothing_is_refused() -> None:
 
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(FedfewError, match=r"E112.*fedfew\[sweep\]"):
+    with pytest.raises(FedfewError, match=r"E112.*\.\[sweep\]"):
         list(search(TINY, {}, {"seed": [0]}, 1, tmp_path, unwanted))

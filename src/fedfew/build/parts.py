@@ -155,7 +155,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
     if (isinstance(method, Oracle) or method.pools) and not bool((federation.truth >= 0).all()):
-        what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
+        what = f"{config['method.name']} needs the labels of the clients' images, which are not known here"
         raise FedfewError("E113", "method.name", what)
     if config["client_labels.each"] and not bool((federation.truth >= 0).all()):
         what = "clients are to hold labels, but nobody knows the classes of these sites' images"

@@ -107,7 +107,7 @@ def _optimizer(document: Table) -> Iterator[FedfewError]:
     for key in ("method.name", "aggregator.name"):
         section, _, part = key.partition(".")
         if (name := document[section][part]) in STEPS_COUNT:
-            what = f"{name} reckons with steps of SGD, and AdamW's have another length"
+            what = f"{name} assumes steps of SGD; AdamW's have another length"
             yield FedfewError("E113", "client.optimizer", what, f'Use "sgd", or another {section}')
 
 
@@ -187,7 +187,7 @@ def unused_objective(document: Table) -> FedfewError | None:
 def _privacy(document: Table, method: Method) -> Iterator[FedfewError]:
     privacy, name, model = document["privacy"], document["method"]["name"], document["model"]
     if privacy["noise"] and not privacy["clip"]:
-        what = "noise without clipping protects nothing: one client's change can be as large as it likes"
+        what = "noise without clipping protects nothing: one client's change can be arbitrarily large"
         yield FedfewError("E113", "privacy.noise", what, "Set privacy.clip")
     if not privacy["clip"]:
         return
@@ -231,9 +231,7 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "average" or another method')
     aggregator = document["aggregator"]["name"]
     if norm == "batch" and policy == "average" and not stays and aggregator in STRETCH:
-        what = (
-            f"aggregator {aggregator} can go beyond the clients' models, and a running variance below zero is no model"
-        )
+        what = f"aggregator {aggregator} can go beyond the clients' models, and a negative running variance is invalid"
         yield FedfewError(
             "E113", "model.norm", what, 'Use norm.policy = "local" or "server-data", or model.norm = "group"'
         )

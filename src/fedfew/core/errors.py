@@ -105,9 +105,10 @@ CODES: dict[str, Explanation] = {
         "Name another base, or remove the line `base = …` from one of the files.",
     ),
     "E119": Explanation(
-        "model too large for this machine",
-        "The weights of the model, their gradient and the copies that travel do not fit into memory.",
-        "Lower model.width or model.depth, or run it on a machine with more memory.",
+        "not enough memory on this machine",
+        "The weights of the model, their gradient and the copies that travel do not fit into memory, or something else "
+        "that the config asks for does not.",
+        "Lower model.width or model.depth, or the number that is out of scale, or use a machine with more memory.",
     ),
     "E121": Explanation(
         "backbone not found",
@@ -390,16 +391,16 @@ CODES: dict[str, Explanation] = {
         "The server did not answer at its address, or not with the certificate of this network.",
         "Check address, firewall and that `fedfew deploy server` is running; see `fedfew deploy doctor client`.",
     ),
+    "E511": Explanation(
+        "not a network folder",
+        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
+        "Run `fedfew deploy init`, or copy the bundle again.",
+    ),
     "E512": Explanation(
         "every client failed in the same way",
         "In the first round no client gave a usable answer, and all failed for one reason: it lies in what they share, "
         "the config or the code, not in the clients.",
         "Read the reason in the message; `fedfew check CONFIG` looks at a config before it runs.",
-    ),
-    "E511": Explanation(
-        "not a network folder",
-        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
-        "Run `fedfew deploy init`, or copy the bundle again.",
     ),
 }
 

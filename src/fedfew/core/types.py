@@ -55,6 +55,8 @@ class ServerSite:
     """Public unlabeled images that clients may be asked about (DS-FL)."""
     pool: Pool | None = None
     """Only for a method that ``pools``, and only a simulation can build it."""
+    passes: "Passes | None" = None
+    """Who follows a warm-up, the server's long training before the first round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,6 +364,19 @@ class Scores:
     """Accuracy on the validation images, if there are any."""
     clients: float | None = None
     """Test accuracy of what the clients made before the server's turn, if that was scored."""
+
+
+class Passes(Protocol):
+    """Follows a warm-up pass by pass: shows how far it is, keeps its tensors, and continues it after a stop."""
+
+    def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """The passes that an earlier process has done; tensors and generator are set to where these ended."""
+
+    def passed(self, done: int, total: int, tensors: Mapping[str, Tensor], rng: torch.Generator) -> None:
+        """One more is done."""
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of the passes since the last call, in this process and in all."""
 
 
 class Scoring(Protocol):

@@ -43,7 +43,7 @@ class Federation:
     """The unlabeled images of all clients, uint8 N×C×H×W; or features of them, float16 N×V×d, as in the other sets."""
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
-    −1 throughout where nobody knows, as with real sites."""
+    −1 throughout where it is unknown, as with real sites."""
     partition: Partition | VirtualPartition
     classes: tuple[str, ...]
     flips: bool
@@ -197,7 +197,7 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
 
 
 def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
-    """Whose images the clients' are; nobody knows where the official test set was merged in."""
+    """Whose images the clients' are; unknown where the official test set was merged in."""
     return None if dataset.users is None or split == "paper" else np.asarray(dataset.users)[given]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedfew.deploy.certificates import check_certificate, check_site_key
+from fedfew.deploy.flower import cli
 from fedfew.deploy.plan import SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor, flower_environment, free_ports, wait_until
 
@@ -82,8 +83,8 @@ class SiteProcesses:
         """Start Flower's SuperNode; its runtime interface stays on loopback."""
         plan = self.plan
         self.home.mkdir(parents=True, exist_ok=True)
-        command = ["flower-supernode", "--superlink", plan.address, "--host", "127.0.0.1"]
-        command += ["--port", str(free_ports(1)[0])]
+        command = [sys.executable, "-m", cli.__name__, cli.SUPERNODE, "--superlink", plan.address]
+        command += ["--host", "127.0.0.1", "--port", str(free_ports(1)[0])]
         if plan.insecure:
             command += ["--insecure"]
         else:

@@ -19,11 +19,13 @@ import torch
 from torch import Tensor
 
 from fedfew.build.parts import federation_of, prepare, sites_of
+from fedfew.config.checks import SITES
+from fedfew.config.method import method_of
 from fedfew.config.names import OWN_CODE, is_own
-from fedfew.config.schema import Config
+from fedfew.config.schema import Config, check
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
-from fedfew.core.types import LabeledSet
+from fedfew.core.types import LabeledSet, Oracle
 from fedfew.data import Federation, Partition
 from fedfew.deploy.budget import PrivacyBudget
 from fedfew.deploy.flower.frames import LIMIT
@@ -61,9 +63,8 @@ def real_site(
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
-        config, about = Config(dict(head["config"])), head["about"]
+        config, about = checked_config(head["config"], allowed), head["about"]
         noise = _check_privacy(config, min_noise, max_clip)
-        refuse_foreign_code(config, allowed)
         shape = tuple(int(n) for n in about["shape"])
         if shape not in loaded:
             loaded.clear()
@@ -73,6 +74,20 @@ def real_site(
         return Ready(own, lambda client: client == number, noise)
 
     return build
+
+
+def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
+    """The server's config, checked here as it was there: a hostile server does not check what it sends.
+
+    Its dataset and partition are the server's own affair: they are not looked at, so that nothing of them is imported.
+    """
+    refuse_foreign_code(Config(dict(given)), allowed)
+    config = check({**given, "dataset": {}, "partition": {"kind": SITES}})
+    method = method_of(config.document)
+    if isinstance(method, Oracle) or method.pools:
+        what = f"{config['method.name']} needs the labels of this site's images, which nobody has"
+        raise RefusedError("config", "method.name", what, "The server must choose a method that trains without them")
+    return config
 
 
 def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:

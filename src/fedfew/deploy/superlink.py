@@ -14,6 +14,7 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.certificates import as_flower_sends_it, check_certificate
+from fedfew.deploy.flower import cli
 from fedfew.deploy.flower.connection import ServerAppConnection
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
@@ -145,7 +146,7 @@ class SuperLink:
         environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost")
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "fedfew.deploy.flower.cli", json.dumps(commands)],
+                [sys.executable, "-m", cli.__name__, json.dumps(commands)],
                 env=environment, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL,
             )  # fmt: skip
         except subprocess.TimeoutExpired:

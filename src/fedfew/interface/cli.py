@@ -9,6 +9,7 @@ import click
 
 from fedfew import __version__
 from fedfew.core.errors import FedfewError
+from fedfew.core.text import plain
 from fedfew.interface.console import complain
 from fedfew.interface.lazy import LazyGroup
 
@@ -55,13 +56,13 @@ app = LazyGroup(
         "predict": "model:predict",
         "label-next": "model:label_next",
         "export": "model:export",
-        "ls": "ls:ls",
+        "ls": "runs:ls",
         "compare": "compare:compare",
         "sweep": "sweep:sweep",
         "reproduce": "reproduce:reproduce",
         "report": "show:report",
         "watch": "show:watch",
-        "track": "track:track",
+        "track": "runs:track",
         "partition": "data:partition",
         "methods": "catalog:methods",
         "presets": "catalog:presets",
@@ -91,6 +92,11 @@ def main() -> NoReturn:
         if debug:
             raise
         complain(fault)
+        sys.exit(2)
+    except MemoryError as error:
+        if debug:
+            raise
+        complain(FedfewError("E119", "memory", plain(error) or "this machine has not enough"))
         sys.exit(2)
     sys.exit(0)
 

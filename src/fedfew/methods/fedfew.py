@@ -90,9 +90,8 @@ class FedFew(Method):
         """Before the first round the server trains alone, so that the first labels are worth something."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         sigma = state.extra.get("sigma", state.omega)
-        if state.unheard:
-            alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
-            sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
+        if state.unheard and self.warmup:
+            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
         extra = state.extra | {"prior": counts / counts.sum()}
         if self.teacher == "start":
             extra = {"teacher": sigma} | extra

@@ -260,7 +260,7 @@ class FedMatch(Method):
         return sent, trained
 
     def own_step(self, state: ServerState) -> float:
-        """σ and ω are a part and the whole here: their distance is no step."""
+        """σ and ω are a part and the whole here: their distance is not a step."""
         return 0.0
 
     def reply_schema(self, layout: Layout) -> Schema:

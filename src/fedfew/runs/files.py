@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from fedfew.build.parts import Parts
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState

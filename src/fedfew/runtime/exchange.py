@@ -166,7 +166,8 @@ def refuse_common_fault(answers: Answers) -> None:
     kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
     if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
         first, count = answers.missing[0], len(answers.missing)
-        what = f"all {count} clients failed in the same way: {first.code} {first.reason}"
+        who = f"all {count} clients failed in the same way" if count > 1 else "the only client asked failed"
+        what = f"{who}: {first.code} {first.reason}"
         raise FedfewError("E512", "first round", what[:400])
 
 

@@ -128,7 +128,7 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
 
 @dataclass(frozen=True, eq=False)
 class Later:
-    """Scores worked out when they are asked for: an inline fleet has nobody to do it meanwhile."""
+    """Scores worked out when they are asked for: an inline fleet has no other process to do it meanwhile."""
 
     sites: Sites
     omega: Vector

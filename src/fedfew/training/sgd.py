@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import Augment, LabeledSet, ServerSite, ServerState
+from fedfew.core.types import Augment, LabeledSet, Passes, ServerSite, ServerState
 from fedfew.training.adamw import AdamW
 from fedfew.training.augment import own_view, strong, weak
 
@@ -150,12 +150,13 @@ def descend(
     penalty: Callable[[Network], None] | None = None,
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
+    passes: Passes | None = None,
 ) -> int:
     """Train ``network`` in place and return the number of steps taken.
 
     ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
     sees the network after each step: a moving average follows it. ``velocity`` is the momentum to go on with, changed
-    in place; without one it starts at zero.
+    in place; without one it starts at zero. ``passes`` follows a long training, and may continue one that was stopped.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
@@ -163,8 +164,14 @@ def descend(
     if velocity is None and sgd.momentum and adam is None:
         velocity = torch.zeros_like(weights)
     network.set_training(True)
-    steps = 0
-    for _ in range(sgd.epochs):
+    counted = torch.zeros((), dtype=torch.int64)
+    kept = {"vector": network.vector, "steps": counted} | ({} if velocity is None else {"velocity": velocity})
+    kept |= {} if adam is None else {"mean": adam.mean, "square": adam.square}
+    done = passes.begin(kept, rng) if passes else 0
+    steps = int(counted)
+    if adam is not None:
+        adam.steps = steps
+    for epoch in range(done, sgd.epochs):
         for indices in batches(examples, sgd.batch, rng):
             gradient.zero_()
             loss = loss_of(indices)
@@ -184,6 +191,8 @@ def descend(
                 if after_step is not None:
                     after_step(network)
             steps += 1
+        if passes:
+            passes.passed(epoch + 1, sgd.epochs, kept | {"steps": torch.tensor(steps)}, rng)
     return steps
 
 
@@ -216,6 +225,7 @@ def train_supervised(
     progress: float = 1.0,
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
+    passes: Passes | None = None,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -231,7 +241,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity, passes)
     return network.snapshot(), steps
 
 
@@ -249,7 +259,7 @@ def train_server(
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
     ``epochs`` > 0 stands in for the usual number: a warm-up before the first round, on all labels whatever annealing
-    says, because a model that knows nothing yet has nothing to hold back.
+    says, because a model that knows nothing yet has nothing to hold back. The site's ``passes`` follow it.
     """
     if epochs:
         how = replace(how, sgd=replace(how.sgd, epochs=epochs))
@@ -265,5 +275,6 @@ def train_server(
         progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
         after_step=after_step,
         velocity=velocity,
+        passes=site.passes if epochs else None,
     )
     return sigma

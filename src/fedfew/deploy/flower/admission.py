@@ -6,11 +6,14 @@ knows the site before it reads the body. The SuperLink checks them again, togeth
 
 import base64
 import binascii
+import ipaddress
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from time import monotonic
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,6 +23,18 @@ from fedfew.deploy.certificates import as_flower_sends_it
 
 _TOLERANCE = 360.0
 """Seconds that a signature may be old; the SuperLink is stricter."""
+_ADDRESSES = 65_536
+"""Addresses whose connections are counted at a time."""
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: in IPv6 a single machine has the 2^64 of its network."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address
 
 
 @dataclass(frozen=True)
@@ -62,10 +77,33 @@ class Slot:
     """The site's key, once a request was signed with it."""
 
 
+@dataclass
+class Allowance:
+    """How many new connections may come: ``burst`` at once, then ``rate`` a second."""
+
+    burst: float
+    rate: float
+    left: float = 0.0
+    at: float = 0.0
+
+    def take(self, now: float) -> bool:
+        """Whether one more may come."""
+        self.left = min(self.burst, self.left + (now - self.at) * self.rate) if self.at else self.burst
+        self.at = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
 @dataclass(eq=False)
 class Slots:
-    """Who is connected. A connection without a key may be ended for a newer one, the oldest first: an honest one shows
-    its key within milliseconds, so those that wait are the ones that hold places."""
+    """Who is connected, and how fast new ones may come.
+
+    A connection without a key may be ended for a newer one, the oldest of the address that has the most: an honest one
+    shows its key within milliseconds, so those that wait are the ones that hold places. A TLS handshake costs the front
+    milliseconds, so there are only so many a second, by address and for all addresses from which no site has come yet.
+    """
 
     most: int = 4096
     strangers: int = 512
@@ -73,11 +111,22 @@ class Slots:
     of_address: int = 128
     """Connections without a key from one address."""
     of_key: int = 16
+    by_address: tuple[float, float] = (64, 16)
+    by_strangers: tuple[float, float] = (256, 32)
+    """Burst and connections a second, for one address and for all that no site has come from."""
+    clock: Callable[[], float] = monotonic
     _open: dict[int, Slot] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
+    _allowed: dict[str, Allowance] = field(default_factory=dict)
+    _unknown: Allowance | None = None
+    _sites: dict[str, str] = field(default_factory=dict)
+    """The address from which each key came last."""
 
     def take(self, address: str, abort: Callable[[], None]) -> Slot | None:
-        """A place for a new connection; None if all are taken by sites with a key."""
+        """A place for a new connection; None if they come too fast, or all are taken by sites with a key."""
+        address = network_of(address)
+        if not self._may_come(address):
+            return None
         unknown = [slot for slot in self._open.values() if not slot.key]
         same = [slot for slot in unknown if slot.address == address]
         if len(same) >= self.of_address:
@@ -85,10 +134,23 @@ class Slots:
         elif len(unknown) >= min(self.strangers, self.most) or len(self._open) >= self.most:
             if not unknown:
                 return None
-            self._end(unknown[0])
+            crowd = Counter(slot.address for slot in unknown).most_common(1)[0][0]
+            self._end(next(slot for slot in unknown if slot.address == crowd))
         slot = Slot(address, next(self._numbers), abort)
         self._open[slot.number] = slot
         return slot
+
+    def _may_come(self, address: str) -> bool:
+        now = self.clock()
+        if len(self._allowed) >= _ADDRESSES:  # forget those that have not come for a while
+            self._allowed = {a: one for a, one in self._allowed.items() if now - one.at < one.burst / one.rate}
+        own = self._allowed.setdefault(address, Allowance(*self.by_address))
+        if not own.take(now):
+            return False
+        if address in self._sites.values():
+            return True
+        self._unknown = self._unknown or Allowance(*self.by_strangers)
+        return self._unknown.take(now)
 
     def _end(self, slot: Slot) -> None:
         self.free(slot)
@@ -101,6 +163,7 @@ class Slots:
         if slot.key != key and sum(other.key == key for other in self._open.values()) >= self.of_key:
             return False
         slot.key = key
+        self._sites[key] = slot.address
         return True
 
     def free(self, slot: Slot) -> None:

@@ -1,6 +1,8 @@
-"""Several commands of Flower's command line in one process, because importing Flower costs more than any of them.
+"""Flower's programs, started by us: its command line and its SuperNode.
 
-Run as ``python -m fedfew.deploy.flower.cli '[["supernode", "register", …], …]'``; prints one JSON line a command.
+``python -m fedfew.deploy.flower.cli '[["supernode", "register", …], …]'`` runs several commands in one process, because
+importing Flower costs more than any of them, and prints one JSON line a command. ``… cli supernode OPTIONS`` is the
+SuperNode.
 """
 
 import contextlib
@@ -8,8 +10,34 @@ import json
 import os
 import sys
 import tempfile
+from typing import Any
 
-from flwr.cli.app import app
+SUPERNODE = "supernode"
+
+
+def supernode(options: list[str]) -> None:
+    """Flower's SuperNode, which goes on after a TLS connection broke; Flower takes that for a wrong certificate."""
+    import httpx
+    from flwr.supernode import fleet_http_connection
+    from flwr.supernode.cli import flower_supernode
+
+    connection: Any = fleet_http_connection  # the name it imports is not one that it exports
+    make = connection.make_simple_http_retry_invoker
+
+    def patient() -> object:
+        invoker = make()
+        gives_up = invoker.should_giveup
+
+        def should_giveup(error: Exception) -> bool:
+            broken = isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(error).upper()
+            return not broken and gives_up is not None and gives_up(error)
+
+        invoker.should_giveup = should_giveup
+        return invoker
+
+    connection.make_simple_http_retry_invoker = patient
+    sys.argv = ["flower-supernode", *options]
+    flower_supernode()
 
 
 def main(commands: list[list[str]]) -> None:
@@ -26,6 +54,8 @@ def main(commands: list[list[str]]) -> None:
 
 
 def _run(command: list[str]) -> str:
+    from flwr.cli.app import app
+
     try:
         app(command, standalone_mode=False)
     except SystemExit:
@@ -46,4 +76,7 @@ def _result(text: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    if sys.argv[1] == SUPERNODE:
+        supernode(sys.argv[2:])
+    else:
+        main(json.loads(sys.argv[1]))

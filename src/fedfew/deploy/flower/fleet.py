@@ -72,6 +72,8 @@ class SiteMessage:
     parts: dict[str, memoryview]
     posted: bool = False
     tries: int = 0
+    since: float = 0.0
+    """When it was posted last."""
 
 
 class FlowerFleet:
@@ -176,6 +178,9 @@ class FlowerFleet:
                 continue
             for reply in replies:
                 yield from self._take(round, reply, parts, open_, ids)
+            for message in open_.values():
+                if message.tries == 1 and monotonic() > message.since + limit / 2:
+                    message.posted = False  # Flower hands a message out once; on a bad line it may not have arrived
             if open_ and not replies:
                 sleep(_POLL)
         for message in open_.values():
@@ -198,6 +203,9 @@ class FlowerFleet:
         self._look()
         gone = [message for message in waiting if message.site not in self._nodes]
         for message in gone:
+            if message in ids.values():  # was asked before, and may still answer
+                message.posted, message.since = True, monotonic()
+                continue
             del open_[message.site]
             yield from (
                 Missing(k, "E416", f"site {self._members.sites[message.site]} is offline") for k in message.clients
@@ -216,7 +224,7 @@ class FlowerFleet:
             return
         answer = self._connection.request({"do": "push", "messages": addressed}, parts)[0]["ids"]
         for message, id_ in zip(there, answer, strict=True):
-            message.posted, message.tries = True, message.tries + 1
+            message.posted, message.tries, message.since = True, message.tries + 1, monotonic()
             if id_:
                 ids[id_] = message
             else:

@@ -10,6 +10,7 @@ import asyncio
 import asyncio.sslproto
 import contextlib
 import json
+import logging
 import resource
 import ssl
 import tempfile
@@ -83,21 +84,22 @@ class Front:
     ) -> None:
         """Serve one connection, from its TLS handshake to its end."""
         address = str((writer.get_extra_info("peername") or ("",))[0])
-        slot = self._slots.take(address, writer.transport.abort)
+        line = writer.transport
+        slot = self._slots.take(address, line.abort)
         if slot is None:
-            writer.transport.abort()
+            line.abort()
             return
         try:
             async with asyncio.timeout(HEAD_SECONDS):
                 if context is not None:
-                    await writer.start_tls(context, ssl_handshake_timeout=HEAD_SECONDS)
+                    await _secure(writer, context)
             slot.abort = writer.transport.abort
             await _Exchange(self, reader, writer, slot).serve()
         except (OSError, TimeoutError, ssl.SSLError, _EndError, h11.RemoteProtocolError, h11.LocalProtocolError):
             pass  # the other side has hung up
         finally:
             self._slots.free(slot)
-            writer.transport.abort()
+            line.abort()
 
     def refusal(self, request: h11.Request, slot: Slot) -> tuple[int, bytes] | None:
         """Status and body for a request that does not pass; None for one that does. Its body is not read yet."""
@@ -145,6 +147,16 @@ class Front:
         if request.target == _PUSH_MESSAGES and answer.status_code == 200:
             self._uploaded[key] = 0
         return answer
+
+
+async def _secure(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
+    """The TLS handshake; what ends during it raises."""
+    line = writer.transport
+    try:
+        await writer.start_tls(context, ssl_handshake_timeout=HEAD_SECONDS)
+    except AttributeError:  # asyncio is left with no transport where the connection was ended just then
+        writer._transport = line  # type: ignore[attr-defined]
+        raise _EndError from None
 
 
 class _Exchange:
@@ -261,6 +273,7 @@ async def serve(given: argparse.Namespace) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(given.certificate, given.key)
     asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every peer that hangs up in a handshake
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))

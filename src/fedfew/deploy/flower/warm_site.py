@@ -77,6 +77,8 @@ class WarmSite:
         run, round = _name(head["run"]), int(head["round"])
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         clients = [int(job["client"]) for job in head["jobs"]]
+        if len(set(clients)) != len(clients):  # two answers with one noise: their difference would be free of it
+            raise FedfewError("E419", "jobs", "name a client twice")
         if round < self._newest.get(run, 0) - 1:
             _log.error("round %d of run %s is long over", round + 1, run)
             return reply | {"answers": [{"client": client, "code": "E408"} for client in clients]}, {}
@@ -106,7 +108,7 @@ class WarmSite:
             client = int(job["client"])
             try:
                 if not ready.serves(client):
-                    raise RefusedError("client", "client", f"{client} does not live here")
+                    raise RefusedError("client", "client", f"{client} is not a client of this site")
                 update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)

@@ -10,6 +10,7 @@ from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Poin
 from fedfew.interface.charts.figure import Unit
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
+from fedfew.runs.summary import scored
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.studies.bounds import Bound
 
@@ -63,12 +64,14 @@ def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = 
 
 def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> Lines:
     """On the test set and on the validation images; the bounds as levels."""
-    records = run.records
+    records = scored(run.records)
     series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
     if not others and any(r["validation"] is not None for r in records):
         series.append(Series("validation", _rounds(records), [r["validation"] for r in records], 1, "dashed"))
     series += [
-        Series(o.name, _rounds(o.records), [r["accuracy"] for r in o.records], i + 1) for i, o in enumerate(others)
+        Series(o.name, _rounds(known), [r["accuracy"] for r in known], i + 1)
+        for i, o in enumerate(others)
+        for known in [scored(o.records)]
     ]
     levels = [Level(b.name, value) for b in bounds if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
@@ -85,8 +88,9 @@ def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
     """Cross-entropy on the test set."""
     runs = [run, *others]
     series = [
-        Series("loss" if not others else r.name, _rounds(r.records), [x["loss"] for x in r.records], i)
+        Series("loss" if not others else r.name, _rounds(known), [x["loss"] for x in known], i)
         for i, r in enumerate(runs)
+        for known in [scored(r.records)]
     ]
     about = " ".join(_course(r.name if others else "Test loss", r.records, "loss", "number") for r in runs)
     return Lines("loss", "Loss on the test set", "round", "cross-entropy", series, about=about)

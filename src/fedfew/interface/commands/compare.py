@@ -48,7 +48,9 @@ def compare(
         known = ", ".join((*MEASURES, *BY_EVALUATION))
         raise FedfewError("E103", "--metric", f"{measure!r} is unknown", f"Use one of: {known}")
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
-        raise FedfewError("E103", "--figure", f"{figure} is no PNG, SVG or PDF", "Give a name that ends in .png")
+        raise FedfewError(
+            "E103", "--figure", f"{figure} is not a PNG, SVG or PDF file", "Give a name that ends in .png"
+        )
     keys = [key.strip() for key in by.split(",") if key.strip()]
     found = put_together([Run.open(path) for path in named_runs(runs)], keys, partial=partial, which=measure)
     for path, content in ((csv, to_csv(found)), (latex, to_latex(found).encode())):

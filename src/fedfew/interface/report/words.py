@@ -7,13 +7,14 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import CODES
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
+from fedfew.runs.summary import scored
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import Bound
 
@@ -154,7 +155,7 @@ def between(run: Run, bounds: Sequence[Bound]) -> str:
 
 def course(run: Run) -> Markup:
     """The accuracy's curve, the size of a word."""
-    values = [r["accuracy"] for r in run.records]
+    values = [r["accuracy"] for r in scored(run.records)]
     known = [v for v in values if v is not None]
     about = f"accuracy from {percent(known[0])} to {percent(known[-1])}" if known else "no accuracy yet"
     return Markup(spark(values, about))
