@@ -162,3 +162,20 @@ def test_updates_are_tried_on_a_share_of_every_class() -> None:
     chosen = spread_over_classes(LabeledSet(torch.arange(100)[:, None], labels), 10)
     assert torch.bincount(chosen.labels).tolist() == [4, 2, 4]
     assert torch.equal(labels[chosen.images[:, 0]], chosen.labels)
+
+
+@pytest.mark.parametrize("claimed", [1e9, 1e5])
+def test_steps_that_a_clients_images_do_not_allow_count_as_those_they_do(claimed: float) -> None:
+    """FedNova multiplies every change by the mean of the steps: one client that claimed a billion ruined the model."""
+    settings = {"method__name": "fedavg", "objective__threshold": 0.0, "aggregator__name": "fednova", **FIVE}
+
+    def claim(_: int, answers: list[Answer]) -> list[Answer]:
+        first = answers[0]
+        assert isinstance(first, ClientUpdate)
+        return [replace(first, metrics={**first.metrics, "steps": claimed}), *answers[1:]]
+
+    parts, fleet = tiny_parts(**settings)
+    ((hostile, _),) = play(parts, AlteredFleet(fleet, claim), 1)
+    parts, fleet = tiny_parts(**settings)
+    ((honest, _),) = play(parts, fleet, 1)
+    assert torch.equal(hostile.omega, honest.omega)
