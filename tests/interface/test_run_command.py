@@ -21,6 +21,7 @@ from fedfew.interface import progress
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
+from fedfew.runs import checkpoints
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
@@ -274,6 +275,33 @@ def test_presets(capsys: Capture) -> None:
     assert found["quick"].startswith("FedMix on the embedded digits")
     whole = fedfew(capsys, "presets", "median")
     assert tomllib.loads(whole.out) == load("median").document == fedfew(capsys, "presets", "median", "--json").json
+
+
+def test_ctrl_c_in_the_warmup_says_what_is_kept_and_continues_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(checkpoints, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "SELDOM", -1.0)
+    run, real = tmp_path / "run", progress._Warmup.report
+
+    def interrupted(bar: Any, done: int, total: int) -> None:
+        real(bar, done, total)
+        if done == 4:
+            raise KeyboardInterrupt
+
+    words = ("--set", "method.name=fedfew", "--set", "method.warmup=6", "--set", "fleet.kind=inline")
+    with monkeypatch.context() as patch:
+        patch.setattr(progress._Warmup, "report", interrupted)
+        said = fedfew(capsys, "run", write_config(tmp_path), *words, "--set", "rounds=1", "--out", run)
+    assert said.status == 130
+    words_ = " ".join(said.err.split())
+    assert "warm-up: 3 of 6 passes over the labels" in words_
+    assert "stopped in the warm-up, after pass 3 of 6; everything up to there is saved" in words_
+    assert fedfew(capsys, "ls", tmp_path, "--json").json["runs"][0]["state"] == "stopped"
+    said = fedfew(capsys, "resume", run, "--json")
+    lines = said.err.strip().splitlines()
+    assert [line.split(" passes")[0] for line in lines[:-1]] == [f"warm-up: {n} of 6" for n in (3, 4, 5, 6)]
+    assert lines[-1].startswith("round 1/1")
 
 
 @pytest.mark.parametrize(("sign", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
