@@ -18,7 +18,7 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, logistic, prior_of, responsibilities
+from fedfew.training.moments import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
 from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
@@ -122,7 +122,8 @@ def test_skewed_clients_are_worth_more_than_the_labels(mu: float) -> None:
 
 def test_the_sum_over_clients_is_all_that_is_needed() -> None:
     parts, _, site, _ = world(0.3)
-    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
+    assert "weight" in state.extra, "the survey is done"
     updates = asked(METHOD, state, parts, range(60), site)
     everyone = replace(state, participation=count(state, updates))
     single = METHOD.after_clients(everyone, updates, site, torch.Generator())
@@ -157,7 +158,7 @@ def test_one_client_and_one_label_a_class_do_no_harm() -> None:
 
 def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     update = asked(METHOD, state, parts, [0], site)[0]
     schema, payload = METHOD.reply_schema(site.network.layout), METHOD.broadcast(state, 0)
     assert Gate().check(update, payload, schema, 40) is None
@@ -172,7 +173,7 @@ def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
 
 def test_sums_can_be_private() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     client = ClientSite(0, site.network, parts[0], CLASSES)
     wire = Wire(METHOD, [Private(1.0, 0.0)])
     sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
@@ -183,7 +184,7 @@ def test_sums_can_be_private() -> None:
 def test_sums_that_no_images_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
     state = METHOD.start(site.network.snapshot())
-    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
     for now in (state, step):
         payload, (update,) = METHOD.broadcast(now, 0), asked(METHOD, now, parts, [0], site)
         sums, n = update.reply["sums"], update.examples
@@ -204,6 +205,43 @@ def test_logistic_regression_ends_where_its_gradient_is_zero(penalty: float) -> 
     (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()
     assert weight.grad is not None and bias.grad is not None
     assert float(weight.grad.abs().max()) < 1e-4 and float(bias.grad.abs().max()) < 1e-4
+
+
+def test_a_client_is_surveyed_once() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.before_clients(trained(METHOD, parts[:30], site, [range(10)]), site, torch.Generator())
+    assert "weight" not in state.extra, "the survey goes on: it wants more images"
+    again, new = asked(METHOD, state, parts, [0, 20], site)
+    assert again.reply["sums"].shape == (0,) and new.reply["sums"].shape == (WIDTH + WIDTH * (WIDTH + 1) // 2,)
+    schema = METHOD.reply_schema(site.network.layout)
+    assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
+    assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""
+
+
+def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
+    parts, labels, site, test = world(0.1, clients=90)
+    mostly = [int(own.bincount(minlength=CLASSES).argmax()) for own in labels]
+    surveyed = [k for k in range(90) if mostly[k] < 2] + [k for k in range(90) if mostly[k] >= 2][:4]
+    others = [k for k in range(90) if k not in surveyed]
+    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    found = trained(METHOD, parts, site, [surveyed] * 2 + [others] * 4)
+    assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) - 0.05
+
+
+def test_no_direction_is_thinner_than_it_can_be() -> None:
+    sound, odd = torch.diag(torch.tensor([0.3, 1.0])).double(), torch.diag(torch.tensor([-0.05, 1.0])).double()
+    assert spread_of(sound) is sound
+    assert torch.allclose(spread_of(odd), torch.diag(torch.tensor([THINNEST, 1.0])).double())
+
+
+def test_a_class_without_labels_and_an_uneven_server_do_no_harm() -> None:
+    parts, _, site, test = world(0.3)
+    some = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    labeled = LabeledSet(cloud(some, 1), some)
+    for method in (METHOD, replace(METHOD, mix="labels")):
+        found = trained(method, parts, replace(site, labeled=labeled), [range(60)] * 5)
+        assert bool(torch.isfinite(found.omega).all())
+        assert accuracy(site, found.omega, test) > 0.3
 
 
 def class_parts(sums: Tensor, width: int) -> tuple[Tensor, Tensor]:

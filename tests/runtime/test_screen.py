@@ -194,3 +194,20 @@ def test_sums_shrink_with_the_images_that_are_not_believed() -> None:
     assert counted[1].reply["sums"].tolist() == [60.0] * 4 and counted[1].metrics == {"kept": 60.0, "steps": 1.0}
     assert not replace(screen, gate=Gate(max_times=0.0)).overstated(updates)
     assert not screen.overstated({k: updates[k] for k in (0, 1, 3)}), "two claims cannot be compared"
+
+
+@pytest.mark.parametrize("claimed", [1e9, 1e5])
+def test_steps_that_a_clients_images_do_not_allow_count_as_those_they_do(claimed: float) -> None:
+    """FedNova multiplies every change by the mean of the steps: one client that claimed a billion ruined the model."""
+    settings = {"method__name": "fedavg", "objective__threshold": 0.0, "aggregator__name": "fednova", **FIVE}
+
+    def claim(_: int, answers: list[Answer]) -> list[Answer]:
+        first = answers[0]
+        assert isinstance(first, ClientUpdate)
+        return [replace(first, metrics={**first.metrics, "steps": claimed}), *answers[1:]]
+
+    parts, fleet = tiny_parts(**settings)
+    ((hostile, _),) = play(parts, AlteredFleet(fleet, claim), 1)
+    parts, fleet = tiny_parts(**settings)
+    ((honest, _),) = play(parts, fleet, 1)
+    assert torch.equal(hostile.omega, honest.omega)

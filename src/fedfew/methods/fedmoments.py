@@ -49,6 +49,7 @@ from fedfew.training.moments import (
     linear,
     prior_of,
     responsibilities,
+    spread_of,
     sureness,
     temperature_for,
 )
@@ -108,9 +109,9 @@ class FedMoments(Method):
         return replace(state, omega=omega, sigma=omega)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """Nothing but a question in the survey; then the scores' weights, those of the round before, α and m."""
+        """Nothing but a question in the survey, once; then the scores' weights, those of the round before, α and m."""
         if "weight" not in state.extra:
-            return {"survey": scalar(1.0)}
+            return {"survey": scalar(float(client not in state.participation))}
         names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
         return {name: state.extra[name] for name in names}
 
@@ -121,6 +122,8 @@ class FedMoments(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
+        if "survey" in payload and not float(payload["survey"]):
+            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # surveyed already, while others are not
         if "survey" in payload:
             rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
             second = (x.float().T @ x.float())[rows, columns]
@@ -259,7 +262,7 @@ class FedMoments(Method):
         second = float(extra["images"]) * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
         before = {"weight": extra["weight"], "bias": extra["bias"]}
-        return self._scores(extra, *linear(means, within), temperature_for(curve, self.confidence), before)
+        return self._scores(extra, *linear(means, spread_of(within)), temperature_for(curve, self.confidence), before)
 
     def _model(
         self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
@@ -275,7 +278,7 @@ class FedMoments(Method):
             both = counts + more
             means = (there + labeled) / both[:, None].clamp_min(1e-3)
             within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
-            return linear(means, within + WIDE_RIDGE * eye / float(extra["images"]))
+            return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
 
         alone = head(torch.zeros_like(known), torch.zeros_like(sums), torch.zeros_like(eye))
         whole = head(known, sums, mine.T @ mine)
@@ -290,7 +293,7 @@ class FedMoments(Method):
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
         """Sums that break a rule which holds for any images (``training/plausible_sums.py``)."""
         sums = reply["sums"].double()
-        if not examples:
+        if not examples or not len(sums):
             return ""
         if "survey" in payload:
             return odd_survey(sums, examples, LENGTH)
