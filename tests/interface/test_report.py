@@ -14,6 +14,7 @@ from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Grid
+from fedfew.interface.charts.evaluation_charts import confusion, evaluation_figures
 from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
@@ -357,3 +358,30 @@ def test_an_unfinished_bound_is_marked_and_a_pair_gives_a_verdict(runs: Path, tm
     text = page_of(write_report(run)).text
     assert "above server-only (not finished, round 1 of 2)" in text
     assert "so far, not finished" in text and "with your labels alone" not in text
+
+
+def test_confusions_calibration_and_measures_are_shown(runs: Path, tmp_path: Path) -> None:
+    page = page_of(write_report(runs / "mix", tmp_path / "mix.html"))
+    found = json.loads((runs / "mix" / "evaluation.json").read_text())
+    assert {"confusion", "by-class", "calibration"} <= set(page.all("id"))
+    assert f"{found['auroc']:.3f}" in page.text and shown(found["balanced_accuracy"]) in page.text
+    assert f"Expected calibration error {shown(found['ece'])}" in page.text
+    summary = json.loads((runs / "mix" / "summary.json").read_text())
+    assert [summary[key] for key in ("balanced_accuracy", "auroc", "ece")] == [
+        found[key] for key in ("balanced_accuracy", "auroc", "ece")
+    ]
+    grid = confusion(Run.open(runs / "mix"))
+    counts = found["confusion"]
+    assert {(p.row, p.column): p.value for p in grid.points} == {
+        (t, s): pytest.approx(n / sum(row)) for t, row in enumerate(counts) for s, n in enumerate(row) if n
+    }
+
+
+def test_the_sites_estimated_class_mix_is_drawn_with_their_names(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run", [record(1)], rounds=1)
+    sites = [{"site": "north", "images": 30, "mix": [0.75, 0.25]}, {"site": "empty", "images": 0}]
+    rows = [{"class": name, "images": 2, "precision": 0.5, "recall": None} for name in ("cat", "dog")]
+    evaluation = {"sites": sites, "classes": rows, "confusion": [[1, 0], [1, 0]], "calibration": [], "ece": None}
+    shown_sites = evaluation_figures(Run.open(run).with_(evaluation=evaluation))[-1]
+    assert shown_sites.key == "site-mix" and "north cat" in shown_sites.about
+    assert "dog taken for cat, 1 images" in evaluation_figures(Run.open(run).with_(evaluation=evaluation))[0].about

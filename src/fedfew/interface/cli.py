@@ -59,6 +59,7 @@ app = LazyGroup(
         "ls": "runs:ls",
         "compare": "compare:compare",
         "sweep": "sweep:sweep",
+        "learning-curve": "sweep:learning_curve",
         "reproduce": "reproduce:reproduce",
         "report": "show:report",
         "watch": "show:watch",

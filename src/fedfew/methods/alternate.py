@@ -87,7 +87,7 @@ class Alternate(Method):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         """Aggregate with server momentum, then train on the server's labels."""
-        parts = active(contributions(state, updates, work=self.client.work))
+        parts = active(contributions(state, updates, work=self.client.work, most=self.client.most_steps))
         omega, extra, weights = state.sigma, state.extra, {}
         if parts:
             psi = self.aggregator(parts, state.sigma, state.sigma)

@@ -19,6 +19,7 @@ names ``fedfew`` and none of its settings gets ``fedmoments``, which is far bett
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -143,7 +144,8 @@ class FedFew(Method):
     ) -> ServerState:
         """Aggregate those that learned something, then train on the server's labels."""
         lr = self.client.rate(state.round, state.validation)
-        learned = active(contributions(state, updates, work=lambda steps: self.client.work(steps, lr)))
+        work = partial(self.client.work, lr=lr)
+        learned = active(contributions(state, updates, work=work, most=self.client.most_steps))
         psi, weights = state.sigma, {}
         if learned:
             aggregate = self.aggregator(learned, state.sigma, state.sigma)

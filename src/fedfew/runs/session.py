@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -46,6 +46,13 @@ from fedfew.runtime.rounds import run_rounds
 
 if TYPE_CHECKING:
     from fedfew.deploy.plan import ServerPlan
+
+
+@runtime_checkable
+class Informing(Protocol):
+    """A fleet whose sites are informed when the last round is done."""
+
+    def end(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -94,6 +101,8 @@ class Session:
                     ):  # fmt: skip
                         self._commit(store, journal, state, fleet.memory(), record)
                         yield record
+                    if isinstance(fleet, Informing):
+                        fleet.end()
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
                     write_atomically(self.folder / name, content)

@@ -58,8 +58,10 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def summarise(records: Sequence[RoundRecord], config: "Config", model_sha256: str) -> dict[str, Any]:
-    """What summary.json holds."""
+def summarise(
+    records: Sequence[RoundRecord], config: "Config", model_sha256: str, evaluation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What summary.json holds; ``evaluation`` is empty where there are no test images."""
     return {
         "method": config["method.name"],
         "aggregator": config["aggregator.name"],
@@ -67,6 +69,7 @@ def summarise(records: Sequence[RoundRecord], config: "Config", model_sha256: st
         "seed": config["seed"],
         "rounds": len(records),
         "accuracy": accuracies(records),
+        **{name: evaluation.get(name) for name in BY_EVALUATION},
         "coverage": newest(records, "coverage"),
         "correct": newest(records, "correct"),
         "bytes_up": sum(r["bytes_up"] for r in records),

@@ -53,6 +53,10 @@ class LocalSGD:
             return self.lr / self.cut ** _plateaus(validation[: max(round - 1, 0)], self.patience)
         return self.lr
 
+    def most_steps(self, images: int) -> int:
+        """Steps that a site with so many images can take in a round."""
+        return self.epochs * -(-images // self.batch)
+
     def work(self, steps: float, lr: float = 0.0, prox: float = 0.0) -> float:
         """a_k of FedNova: how far ``steps`` steps go along a constant gradient, in units of η times that gradient.
 

@@ -27,6 +27,8 @@ from fedfew.runtime.site import Sites
 
 KEPT_ROUNDS = 3
 """Rounds of which a client's memory is kept, so that a server that fell back a round finds what it had."""
+ENDED = "ended"
+"""File in the site's folder with the name of the run that was the last to end."""
 _PATIENCE = 120.0
 _log = logging.getLogger(__name__)
 
@@ -70,6 +72,11 @@ class WarmSite:
     def answer(self, head: Mapping[str, Any], parts: Parts) -> tuple[dict[str, Any], Parts]:
         """The reply to one message."""
         if head.get("kind") == "hello":
+            return {"site": self.number}, {}
+        if head.get("kind") == "over":
+            run = _name(head["run"])
+            (self.state / ENDED).write_text(run, "utf-8")
+            _log.info("run %s is over", run)
             return {"site": self.number}, {}
         fingerprint = _fingerprint(head, parts)
         if self._last is not None and self._last[0] == fingerprint:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedfew.core.errors import CODES
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.evaluation_charts import evaluation_figures
 from fedfew.interface.charts.figure import Unit
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
@@ -31,7 +32,8 @@ def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = (
     figures.append(norms(run))
     if any(u.get("cosine") is not None for r in records for u in r["updates"]):
         figures.append(cosines(run))
-    return [figure for figure in (*figures, traffic(run), phases(run)) if not _empty(figure)]
+    figures += [traffic(run), phases(run), *evaluation_figures(run)]
+    return [figure for figure in figures if not _empty(figure)]
 
 
 def _empty(figure: Figure) -> bool:
