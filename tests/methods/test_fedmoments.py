@@ -18,7 +18,8 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, logistic, prior_of, responsibilities
+from fedfew.training.moments import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
+from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 
@@ -215,3 +216,80 @@ def test_a_client_is_surveyed_once() -> None:
     schema = METHOD.reply_schema(site.network.layout)
     assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
     assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""
+
+
+def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
+    parts, labels, site, test = world(0.1, clients=90)
+    mostly = [int(own.bincount(minlength=CLASSES).argmax()) for own in labels]
+    surveyed = [k for k in range(90) if mostly[k] < 2] + [k for k in range(90) if mostly[k] >= 2][:4]
+    others = [k for k in range(90) if k not in surveyed]
+    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    found = trained(METHOD, parts, site, [surveyed] * 2 + [others] * 4)
+    assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) - 0.05
+
+
+def test_no_direction_is_thinner_than_it_can_be() -> None:
+    sound, odd = torch.diag(torch.tensor([0.3, 1.0])).double(), torch.diag(torch.tensor([-0.05, 1.0])).double()
+    assert spread_of(sound) is sound
+    assert torch.allclose(spread_of(odd), torch.diag(torch.tensor([THINNEST, 1.0])).double())
+
+
+def test_a_class_without_labels_and_an_uneven_server_do_no_harm() -> None:
+    parts, _, site, test = world(0.3)
+    some = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    labeled = LabeledSet(cloud(some, 1), some)
+    for method in (METHOD, replace(METHOD, mix="labels")):
+        found = trained(method, parts, replace(site, labeled=labeled), [range(60)] * 5)
+        assert bool(torch.isfinite(found.omega).all())
+        assert accuracy(site, found.omega, test) > 0.3
+
+
+def class_parts(sums: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    return sums[:CLASSES], sums[CLASSES : CLASSES * (width + 1)].view(CLASSES, width)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_sums_for_the_wrong_classes_are_refused_and_skewed_clients_are_not(mu: float) -> None:
+    """What is claimed for a class scores at least as high in it as what is claimed for another."""
+    parts, _, site, _ = world(mu)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    payload, updates = METHOD.broadcast(state, 0), asked(METHOD, state, parts, range(60), site)
+    refused = []
+    for update in updates:
+        sums = update.reply["sums"]
+        assert METHOD.implausible(payload, {"sums": sums}, update.examples) == ""
+        lie = sums.clone()
+        for part in class_parts(lie, WIDTH):
+            part[:] = part.roll(1, 0)
+        refused.append("another class" in METHOD.implausible(payload, {"sums": lie}, update.examples))
+    assert sum(refused) > 50
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_what_scores_do_not_see_is_held_back_and_honest_sums_keep_their_bits(mu: float) -> None:
+    parts, _, site, _ = world(mu)
+    for rounds in (2, 4):
+        state = trained(METHOD, parts, site, [range(60)] * rounds)
+        space = Space(state.extra["centre"], state.extra["basis"], state.extra["values"])
+        replies = [u.reply["sums"].clone() for u in asked(METHOD, state, parts, range(60), site)]
+        assert class_weights(replies, space, CLASSES) == [1.0] * 60
+    seen = torch.linalg.qr(state.extra["weight"]).Q
+    for lie in replies[:10]:
+        counts, moments = class_parts(lie, WIDTH)
+        blind = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+        blind = blind - blind @ seen @ seen.T
+        moments += LENGTH * counts[:, None] * blind / blind.norm(dim=1, keepdim=True)
+    weights = class_weights(replies, space, CLASSES)
+    assert max(weights[:10]) < 0.5 and weights[10:] == [1.0] * 50
+    assert class_weights(replies[:2], space, CLASSES) == [1.0] * 2, "two cannot be compared"
+
+
+def test_a_survey_further_off_than_any_class_counts_less() -> None:
+    parts, _, site, _ = world(0.05)
+    labeled, labels = features_of(site.labeled.images), site.labeled.labels
+    means = [features_of(part).mean(0) for part in parts]
+    assert survey_weights(means, labeled, labels) == [1.0] * 60
+    assert survey_weights([-means[0], *means[1:]], labeled, labels) == [0.0] + [1.0] * 59
+    shifted = [mean + 100 for mean in means]
+    assert survey_weights(shifted, labeled, labels) == [1.0] * 60, "all from another camera"
+    assert survey_weights([], labeled, labels) == []

@@ -12,7 +12,7 @@ from torch import nn
 from fedfew.build import worker
 from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
-from fedfew.config.method import method_of, transforms_of
+from fedfew.config.method import method_of, own_view_of, transforms_of
 from fedfew.config.names import find, is_own
 from fedfew.config.schema import Config
 from fedfew.config.sections import DatasetSettings
@@ -210,6 +210,7 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
         seed=config["seed"],
         test=resident(federation.test, network),
         validation=resident(federation.validation, network),
+        own_view=own_view_of(config.document),
         known=ClientLabels(**config["client_labels"]).known(federation.partition.clients, config["dataset.seed"]),
     )
 

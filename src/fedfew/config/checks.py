@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedfew.aggregators.robust import krum_misfit
-from fedfew.config.names import OWN_CODE, find, is_own
+from fedfew.config.names import OWN_CODE, find, imported, is_own, method_class
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.types import Method, Oracle
@@ -86,6 +86,18 @@ def _augment(document: Table) -> Iterator[FedfewError]:
     if name not in AUGMENTS and not is_own(name):
         remedy = f"Use one of {', '.join(AUGMENTS)}, or package.module:function of your own"
         yield FedfewError("E105", "server.augment", f"there is no augmentation {name!r}", remedy)
+    name, method = document["client"]["augment"], document["method"]["name"]
+    if name == "standard":
+        return
+    if not is_own(name):
+        remedy = "Use standard, or package.module:function of your own"
+        yield FedfewError("E105", "client.augment", f"there is no strong view {name!r}", remedy)
+        return
+    imported(name, "client.augment")
+    objective = find("objective", document["objective"]["name"], OBJECTIVES) if _takes(method, "objective") else None
+    if not getattr(objective or method_class(find("method", method, METHODS)), "strong_views", False):
+        what = f"the clients of method {method} look at no strong view of their images"
+        yield FedfewError("E113", "client.augment", what, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
 
 
 def _optimizer(document: Table) -> Iterator[FedfewError]:

@@ -34,6 +34,7 @@ POSITIONAL = {
 
 OWN_CODE = (
     ("method", "name"), ("objective", "name"), ("aggregator", "name"), ("model", "name"), ("server", "augment"),
+    ("client", "augment"),
 )  # fmt: skip
 """Where a config can name the user's own, and every process that trains imports it."""
 

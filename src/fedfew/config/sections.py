@@ -18,6 +18,7 @@ from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
+from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.compression import Compression
@@ -93,7 +94,7 @@ NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
 }
 PLAIN: dict[str, list[Callable[..., Any]]] = {
     "server": [LocalSGD, Supervised],
-    "client": [LocalSGD],
+    "client": [LocalSGD, ClientViews],
     "client_labels": [ClientLabels],
     "vote": [Voting],
     "norm": [NormPolicy],

@@ -1,6 +1,6 @@
 """The types of a run and the interfaces between layers: sites, updates, server state, Method, Transform, Fleet."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,6 +17,9 @@ Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
 Reply = dict[str, Tensor]
 """Client → server, e.g. {"psi"}."""
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""From uint8 images N×C×H×W (with a frozen backbone: features N×1×d) and the site's generator to as many of that shape;
+images may come back as floats in 0..255."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,8 @@ class ClientSite:
     flips: bool = True
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
+    own_view: Augment | None = None
+    """What makes a strong view of an image here, where the user brings it."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -238,6 +243,8 @@ class Method:
     Four steps are a method's own; the rest has a default that suits methods whose clients reply with a model.
     """
 
+    strong_views: ClassVar[bool] = False
+    """Whether its clients look at strong views of their images, so that ``client.augment`` has a meaning."""
     unfit: ClassVar[Mapping[str, str]] = {}
     """Aggregators that make no sense with this method, each with the reason."""
     asks_clients: ClassVar[bool] = True

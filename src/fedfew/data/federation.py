@@ -214,7 +214,10 @@ def _fault(part: LabeledSet, classes: int) -> str:
 def _site_fault(sites: SiteImages, classes: int) -> str:
     if len(sites.offsets) != len(sites.names) + 1:
         return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
-    return "" if sites.truth is None else _fault(LabeledSet(sites.images, sites.truth), classes)
+    if sites.truth is None:
+        return ""
+    known = sites.truth.where(sites.truth != -1, 0)  # −1: of no class, or nobody knows
+    return _fault(LabeledSet(sites.images, known), classes)
 
 
 def _afford(images: int, **counts: int) -> None:

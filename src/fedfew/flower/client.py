@@ -13,7 +13,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor, nn
 
-from fedfew.config.method import method_of, transforms_of
+from fedfew.config.method import method_of, own_view_of, transforms_of
 from fedfew.config.schema import Config
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
@@ -100,6 +100,7 @@ def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Modu
         classes=int(about["classes"]),
         flips=bool(about["flips"]),
         seed=secrets.randbits(63) if noise else config["seed"],  # nobody else may know the noise
+        own_view=own_view_of(config.document),
         test=nothing,
         validation=nothing,
     )

@@ -135,6 +135,7 @@ def _ablation(found: Results) -> Figure:
     for axis in (steps, weights, labels):
         axis.set_xlabel("round")
         axis.set_ylim(bottom=0.0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         _finish(axis)
     return figure
 
@@ -145,7 +146,8 @@ def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) 
     for record in (record for run in arm.runs for record in run.records):
         if (value := of(record)) is not None:
             by_round.setdefault(record["round"], []).append(value)
-    rounds = sorted(by_round)
+    if not (rounds := sorted(by_round)):
+        return
     axis.plot(rounds, [float(np.mean(by_round[n])) for n in rounds], label=label, linewidth=1.4, color=colour)
 
 

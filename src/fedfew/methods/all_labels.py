@@ -66,7 +66,7 @@ class AllLabels(Method):
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        parts = contributions(state, updates, work=self.client.work)
+        parts = contributions(state, updates, work=self.client.work, most=self.client.most_steps)
         psi = self.aggregator(parts, state.sigma, state.sigma)
         omega = psi.vector
         if self.order == "after":

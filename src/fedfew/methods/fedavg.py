@@ -94,7 +94,8 @@ class FedAvg(Method):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         lr = self.client.rate(state.round, state.validation)
-        parts = contributions(state, updates, work=partial(self.client.work, lr=lr, prox=self.prox))
+        work = partial(self.client.work, lr=lr, prox=self.prox)
+        parts = contributions(state, updates, work=work, most=self.client.most_steps)
         psi = self.aggregator(parts, state.sigma, state.sigma)
         made, kept = self.move(state, psi.vector, site)
         omega = made

@@ -19,6 +19,7 @@ names ``fedfew`` and none of its settings gets ``fedmoments``, which is far bett
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -38,7 +39,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import active, contributions, scalar
@@ -71,6 +72,7 @@ class FedFew(Method):
     ] = "current"
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     usual_aggregator: ClassVar[str] = "fedfreq"
     on_features: ClassVar[str] = "fedmoments"
@@ -120,7 +122,7 @@ class FedFew(Method):
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
-            views = strong(site.images[chosen], rng, flips=site.flips)
+            views = strong_view(site, site.images[chosen], rng)
             return cross_entropy(network(views) + shift, targets[chosen])
 
         steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
@@ -142,7 +144,8 @@ class FedFew(Method):
     ) -> ServerState:
         """Aggregate those that learned something, then train on the server's labels."""
         lr = self.client.rate(state.round, state.validation)
-        learned = active(contributions(state, updates, work=lambda steps: self.client.work(steps, lr)))
+        work = partial(self.client.work, lr=lr)
+        learned = active(contributions(state, updates, work=work, most=self.client.most_steps))
         psi, weights = state.sigma, {}
         if learned:
             aggregate = self.aggregator(learned, state.sigma, state.sigma)

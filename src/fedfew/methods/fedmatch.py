@@ -33,6 +33,7 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import (
     Aggregator,
+    Augment,
     ClientSite,
     ClientUpdate,
     Contribution,
@@ -58,8 +59,10 @@ from fedfew.training.vote import Ballot
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
 
 
-def strong(images: Tensor, rng: torch.Generator) -> Tensor:
+def strong(images: Tensor, rng: torch.Generator, own: Augment | None = None) -> Tensor:
     """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
+    if own is not None:
+        return augment.own_view(own, images, rng, "client.augment")
     if images.ndim == 3:
         return augment.strong(images, rng)
     return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
@@ -86,6 +89,7 @@ class FedMatch(Method):
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {
         "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
         "each other",
@@ -144,7 +148,7 @@ class FedMatch(Method):
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
-            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust)
+            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust, site.own_view)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -195,6 +199,7 @@ class FedMatch(Method):
         helped: Tensor | None,
         rng: torch.Generator,
         adjust: Adjust = unadjusted,
+        view: Augment | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
         with torch.no_grad():
@@ -208,7 +213,7 @@ class FedMatch(Method):
         if not keep.any():
             return None, labels, keep
         chosen = keep.cpu()
-        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng)), labels[keep])
+        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng, view)), labels[keep])
         if helped is not None and self.lambda_i:
             log_p = network(images[chosen]).log_softmax(1)
             targets = helped[:, chosen].to(log_p.device)

@@ -133,7 +133,8 @@ class FedMix(Method):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
         """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
-        psi = self.aggregator(contributions(state, updates, work=self._work(state)), state.omega, state.sigma)
+        parts = contributions(state, updates, work=self._work(state), most=self.client.most_steps)
+        psi = self.aggregator(parts, state.omega, state.sigma)
         omega = mix(psi.vector, state.sigma, state.omega, self.alpha, self.beta, self.gamma)
         return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)
 

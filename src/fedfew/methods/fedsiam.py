@@ -116,7 +116,7 @@ class FedSiam(Method):
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        online = contributions(state, updates, work=self.client.work)
+        online = contributions(state, updates, work=self.client.work, most=self.client.most_steps)
         psi = self.aggregator(online, state.sigma, state.sigma)
         target = None
         if self.uploads == "both":

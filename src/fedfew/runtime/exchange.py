@@ -82,6 +82,8 @@ class Answers:
     """How many there are: the counts by class of every record have this length."""
     scaled: dict[int, float] = field(default_factory=dict)
     """Clients whose change was longer than the cohort's allow, and the factor by which it was scaled down."""
+    counted: dict[int, int] = field(default_factory=dict)
+    """Clients that claim many times the images of the others, and how many were counted."""
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
@@ -126,6 +128,8 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
         updates[k] = replace(updates[k], reply=spill.put(screen.shrunk(updates[k].reply, payloads[k], factors)))
     missing |= verdict.refused
     updates = {k: update for k, update in updates.items() if k not in missing}
+    counted = screen.overstated(updates) if clients.sizes is None else {}
+    updates |= counted
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
@@ -134,7 +138,8 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
     traffic = fleet.traffic() if isinstance(fleet, Network) else {}
     scaled = {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates}
-    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled)
+    most = {k: update.examples for k, update in counted.items() if k in updates}
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled, most)
 
 
 def checker(

@@ -22,6 +22,10 @@ class Gate:
     max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
         1_000_000
     )
+    max_times: Annotated[
+        NonNegative,
+        Doc("where sizes are not known, images beyond this many times the cohort's median are not counted; 0: all are"),
+    ] = 5.0
     clip: Annotated[
         NonNegative,
         Doc("changes longer than this times the cohort's median, and than the server's own, are shortened; 0: none"),

@@ -39,6 +39,8 @@ class Direction(TypedDict):
     cosine: NotRequired[float | None]
     scaled: NotRequired[float | None]
     """The factor by which its change was shortened to what the cohort's lengths allow (gate.clip), if it was."""
+    counted: NotRequired[Natural]
+    """How many images were counted where it claims more than others make believable (gate.max_times)."""
 
 
 class RoundRecord(TypedDict):
@@ -174,6 +176,8 @@ def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Ten
     found: Direction = {"client": client}
     if client in answers.scaled:
         found["scaled"] = _short(answers.scaled[client])
+    if client in answers.counted:
+        found["counted"] = answers.counted[client]
     if psi is None or sent is None:
         return found
     change = psi - sent

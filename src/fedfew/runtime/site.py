@@ -16,6 +16,7 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.streams import stream
 from fedfew.core.types import (
+    Augment,
     ClientSite,
     ClientUpdate,
     LabeledClientSite,
@@ -59,6 +60,7 @@ class Sites:
     transforms: Sequence[Transform] = ()
     known: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
     """From a client and the classes of its images to the positions of those whose label it holds."""
+    own_view: Augment | None = None
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     @cached_property
@@ -96,10 +98,11 @@ class Sites:
         """What the client's training gets to see."""
         truth = self.truth[index]
         held = torch.from_numpy(self.known(client, truth.numpy())) if self.known else torch.empty(0, dtype=torch.int64)
+        site = ClientSite(client, self.network, images, self.classes, self.flips, memory, self.own_view)
         if not len(held):
-            return ClientSite(client, self.network, images, self.classes, self.flips, memory)
+            return site
         labeled = LabeledSet(images[held.to(images.device)], truth[held])
-        return LabeledClientSite(client, self.network, images, self.classes, self.flips, memory, labeled=labeled)
+        return LabeledClientSite(**vars(site), labeled=labeled)
 
     @cached_property
     def _oracle(self) -> Oracle | None:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import LabeledSet, Passes, ServerSite, ServerState
+from fedfew.core.types import Augment, LabeledSet, Passes, ServerSite, ServerState
 from fedfew.training.adamw import AdamW
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import own_view, strong, weak
 
 MOST_STEPS = 100_000  # what a client may claim to have done in one round
 
@@ -54,6 +53,10 @@ class LocalSGD:
             return self.lr / self.cut ** _plateaus(validation[: max(round - 1, 0)], self.patience)
         return self.lr
 
+    def most_steps(self, images: int) -> int:
+        """Steps that a site with so many images can take in a round."""
+        return self.epochs * -(-images // self.batch)
+
     def work(self, steps: float, lr: float = 0.0, prox: float = 0.0) -> float:
         """a_k of FedNova: how far ``steps`` steps go along a constant gradient, in units of η times that gradient.
 
@@ -80,20 +83,6 @@ def _plateaus(validation: tuple[float, ...], patience: int) -> int:
     return cuts
 
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""From uint8 images N×C×H×W and the site's generator to as many of the same shape, uint8 or float in 0..255."""
-FEATURES = 3
-"""Dimensions of a set of features; images have four."""
-
-
-def checked(made: Tensor, given: Tensor, name: str) -> Tensor:
-    """What the user's own augmentation gave; E115 if it is not a set of images like the one it was given."""
-    if not isinstance(made, Tensor) or made.shape != given.shape:
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise FedfewError("E115", "server.augment", f"{name!r} gave {found} for images of {tuple(given.shape)}")
-    return made
-
-
 @dataclass(frozen=True)
 class Supervised:
     """How the server trains on its labels."""
@@ -116,9 +105,9 @@ class Supervised:
             return images
         if self.augment == "strong":
             return strong(images, rng, flips=flips, pixels=self.shift)
-        if self.own is None or images.ndim == FEATURES:
+        if self.own is None:
             return weak(images, rng, flips, self.shift)
-        return checked(self.own(images, rng), images, self.augment)
+        return own_view(self.own, images, rng, "server.augment")
 
     def signal_bound(self, progress: float, classes: int) -> float:
         """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.

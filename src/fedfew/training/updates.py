@@ -1,5 +1,6 @@
 """What methods that exchange whole models have in common on the wire."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
@@ -28,15 +29,20 @@ def contributions(
     updates: Sequence[ClientUpdate],
     name: str = "psi",
     work: Callable[[float], float] = float,
+    most: Callable[[int], float] = lambda images: math.inf,
 ) -> list[Contribution]:
-    """The updates as an aggregator sees them; ``work`` turns the steps a client reports into a_k."""
+    """The updates as an aggregator sees them; ``work`` turns the steps a client reports into a_k.
+
+    ``most``: the steps that so many images allow. FedNova multiplies all changes by the mean of the steps, so a client
+    that claims a billion would otherwise blow up the model.
+    """
     return [
         Contribution(
             u.client,
             u.place(name),
             u.examples,
             state.answered(u.client),
-            work(max(u.metrics.get("steps", 1.0), 0.0)),
+            work(min(max(u.metrics.get("steps", 1.0), 0.0), most(u.examples))),
             min(max(u.metrics.get("status", 0.0), 0.0), 1.0),
         )
         for u in updates
