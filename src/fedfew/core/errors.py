@@ -271,7 +271,8 @@ CODES: dict[str, Explanation] = {
     ),
     "E406": Explanation(
         "update outside the norm bound",
-        "The reply is further from the global model than gate.max_norm or gate.max_growth allow.",
+        "The reply is further from the global model than gate.max_norm or gate.max_growth allow, or it holds sums that "
+        "no images and no mix of classes can give.",
         "The update was left out. Raise the bound if honest clients are hit.",
     ),
     "E407": Explanation(
