@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs import reading
+from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
     BEST,
     CLASSES,
@@ -260,6 +261,11 @@ class Run:
             files = [self.folder / ROUNDS, self.folder / PARTITION]
             held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * pace
         return "stopped" if not held else "running" if self.records else "starting"
+
+    @cached_property
+    def alarms(self) -> list[Alarm]:
+        """What a person should look at."""
+        return alarms(self.records, self.classes.get("server", ()))
 
     @cached_property
     def fault(self) -> FedfewError | None:
