@@ -6,7 +6,8 @@ Datasets via Bucketing (mimic). ICLR 2022.   E. Bagdasaryan et al.: How To Backd
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from statistics import NormalDist
 
 import torch
@@ -19,7 +20,6 @@ from fedfew.core.types import ClientUpdate, LabeledSet, Missing, Payload
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.site import Later, Sites
-from fedfew.training.moments import TEMPERATURES
 from fedfew.training.sgd import LocalSGD, descend
 
 TARGET = 0
@@ -42,6 +42,7 @@ class Scene:
     sites: Sites
     client: int
     rng: torch.Generator
+    payload: Payload = field(default_factory=dict)
 
     @property
     def others(self) -> Tensor:
@@ -71,11 +72,8 @@ def minus_200(scene: Scene) -> Vector:
 
 
 def class_bias(scene: Scene) -> Vector:
-    """+ 100 on the last layer's bias of one class; of sums, all images claimed for it."""
+    """+ 100 on the last layer's bias of one class."""
     vector, layout = scene.own.clone(), scene.sites.network.layout
-    if layout.size != len(vector):
-        vector[TARGET] = vector[:1].abs() + len(scene.labeled())
-        return vector
     layout.views(vector)[next(n for n in reversed(layout.names) if n.endswith("bias"))][TARGET] += 100
     return vector
 
@@ -155,21 +153,77 @@ def free_rider(scene: Scene) -> Vector:
     return scene.sent + float(1e-3 * scene.sent.norm() / noise.norm()) * noise
 
 
-def poison_moments(scene: Scene) -> Vector:
-    """Class sums as long as the images could make them, each class with the features of the one before."""
-    width = scene.sites.images.shape[-1]
-    classes, n = scene.sites.classes, len(scene.labeled())
+def absent(scene: Scene) -> None:
+    """No answer: what the others lose by its images alone, and no attack."""
+
+
+def class_parts(scene: Scene) -> tuple[Vector, Tensor, Tensor]:
+    """A copy of the class sums of fedmoments, with views of its counts (C) and moments (C×D)."""
+    classes, width = scene.sites.classes, scene.sites.images.shape[-1]
     sums = scene.own.clone()
-    if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
-        return sums  # the survey is answered honestly
-    counts = torch.full((classes,), n / classes)
-    moments = sums[classes : classes * (width + 1)].view(classes, width).roll(1, 0)
-    moments = moments * (LENGTH * counts / moments.norm(dim=1).clamp_min(1e-9))[:, None]
-    sums[:classes], sums[classes : classes * (width + 1)] = counts, moments.flatten()
+    return sums, sums[:classes], sums[classes : classes * (width + 1)].view(classes, width)
+
+
+def long_moments(scene: Scene) -> Vector:
+    """Even counts, and class sums as long as these allow, each the way of the class before."""
+    sums, counts, moments = class_parts(scene)
+    counts[:] = len(scene.labeled()) / len(counts)
+    way = moments.roll(1, 0)
+    moments[:] = way * (LENGTH * counts / way.norm(dim=1).clamp_min(1e-9))[:, None]
     return sums
 
 
-ATTACKS: dict[str, Callable[[Scene], Vector]] = {
+def turned_sums(scene: Scene) -> Vector:
+    """True sums under true labels, each handed in for the class after."""
+    sums, counts, moments = class_parts(scene)
+    labeled = scene.labeled()
+    classes = (labeled.labels + 1) % len(counts)
+    x = labeled.images.float().mean(1)
+    counts[:] = torch.bincount(classes, minlength=len(counts)).float()
+    moments[:] = torch.zeros_like(moments).index_add_(0, classes, x)
+    return sums
+
+
+def hidden_sums(scene: Scene) -> Vector:
+    """True sums, but all the length that is left goes where the scores do not look, another way for each class."""
+    sums, counts, moments = class_parts(scene)
+    means = moments / counts.clamp_min(1e-9)[:, None]
+    seen = torch.linalg.qr(scene.payload["weight"]).Q
+    way = torch.randn(means.shape, generator=stream(scene.sites.seed, "hidden"))
+    means, way = means @ seen @ seen.T, way - way @ seen @ seen.T
+    left = (LENGTH**2 - means.square().sum(1)).clamp_min(0).sqrt()
+    moments[:] = counts[:, None] * (means + way / way.norm(dim=1, keepdim=True) * left[:, None])
+    return sums
+
+
+def one_class(scene: Scene) -> Vector:
+    """All its images claimed for one class."""
+    sums, counts, moments = class_parts(scene)
+    n, total = counts.sum(), moments.sum(0)
+    counts.zero_(), moments.zero_()
+    counts[TARGET], moments[TARGET] = n, total
+    return sums
+
+
+def empty_sums(scene: Scene) -> Vector:
+    """A free rider: even counts and no features."""
+    sums, counts, moments = class_parts(scene)
+    counts[:] = len(scene.labeled()) / len(counts)
+    moments.zero_()
+    return sums
+
+
+def poison_survey(scene: Scene) -> Vector:
+    """Its images told as copies of one, as long as can be: a spread that looks like that of classes."""
+    width, n = scene.sites.images.shape[-1], len(scene.labeled())
+    way = torch.randn(width, generator=scene.rng)
+    x = LENGTH * way / way.norm()
+    rows, columns = torch.triu_indices(width, width)
+    return torch.cat([n * x, n * torch.outer(x, x)[rows, columns]])
+
+
+Attack = Callable[[Scene], Vector | None]
+MODELS: dict[str, Attack] = {
     "sign flip": sign_flip,
     "scaled": scaled,
     "flip × 10": flip_scaled,
@@ -182,8 +236,24 @@ ATTACKS: dict[str, Callable[[Scene], Vector]] = {
     "min-max": min_max,
     "mimic": mimic,
     "free rider": free_rider,
-    "moments": poison_moments,
+    "absent": absent,
 }
+"""Against methods whose clients send models."""
+SUMS: dict[str, Attack] = {
+    "long moments": long_moments,
+    "turned sums": turned_sums,
+    "hidden sums": hidden_sums,
+    "one class": one_class,
+    "free rider": empty_sums,
+    "mimic": mimic,
+    "survey": poison_survey,
+    "absent": absent,
+}
+"""Against fedmoments, whose clients send sums; all but "survey" begin when the survey is over."""
+
+
+Said = dict[tuple[int, int, bytes], ClientUpdate | Missing]
+"""Honest answers by round, client and question."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +261,14 @@ class HostileFleet:
     """Clients in this process, some of them hostile."""
 
     sites: Sites
-    attack: Callable[[Scene], Vector]
+    attack: Attack
     hostile: frozenset[int]
+    said: Said = field(default_factory=dict)
+    """So that runs that agree so far train nobody twice."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         """Honest answers as they are; hostile ones made from what the honest say."""
-        answers = {k: self.sites.train(round, k, payload) for k, payload in payloads.items()}
+        answers = {k: self._answer(round, k, payload) for k, payload in payloads.items()}
         honest = [self._vector(a, payloads[k])[1] for k, a in answers.items()
                   if k not in self.hostile and isinstance(a, ClientUpdate)]  # fmt: skip
         bad = self.hostile & set(payloads)
@@ -206,10 +278,23 @@ class HostileFleet:
                 continue
             sent, own = self._vector(answer, payloads[k])
             rng = stream(self.sites.seed, "hostile", round, k)
-            scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng)
+            scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng, payloads[k])
+            if ("survey" in payloads[k]) != (self.attack is poison_survey):
+                yield answer
+                continue
+            crafted = self.attack(scene)
+            if crafted is None:
+                yield Missing(k, "E410", "gave no answer")
+                continue
             steps = max(answer.metrics.get("steps", 1.0), 1.0)  # a client with nothing to learn would be left out
-            reply = self._reply(self.attack(scene), payloads[k])
-            yield replace(answer, reply=reply, metrics=answer.metrics | {"steps": steps})
+            yield replace(answer, reply=self._reply(crafted, payloads[k]), metrics=answer.metrics | {"steps": steps})
+
+    def _answer(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
+        asked = sha256(b"".join(tensor.numpy().tobytes() for _, tensor in sorted(payload.items()))).digest()
+        key = round, client, asked
+        if key not in self.said:
+            self.said[key] = self.sites.train(round, client, payload)
+        return self.said[key]
 
     def _vector(self, update: ClientUpdate, payload: Payload) -> tuple[Vector, Vector]:
         pair = self.sites.algorithm.models(payload, update.reply)

@@ -4,16 +4,24 @@ from collections import defaultdict
 from collections.abc import Sequence
 from math import isnan
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 
-from benchmarks.attack_crafts import ATTACKS
+from benchmarks.attack_crafts import MODELS, SUMS
 from matplotlib.figure import Figure
 
 from fedfew.interface.charts.printed import save
 
 Row = dict[str, str]
+Key = tuple[str, str, str, int]
+"""Method, defence, attack and the number of hostile clients."""
 BEGIN, END = "<!-- attacks: begin -->", "<!-- attacks: end -->"
 ORDER = ("fedmix", "fedfew", "fedmatch", "semifl", "fedmoments")
+NAMES = [name for name in MODELS | SUMS if name != "absent"] + ["absent"]
+PANELS = {
+    ("none", 4): "no screen, 4 hostile",
+    ("default", 4): "default, 4 hostile",
+    ("default", 1): "default, 1 hostile",
+}
 FIGURE = "attacks"
 
 
@@ -22,8 +30,10 @@ def write(rows: Sequence[Row], page: Path) -> None:
     usual = [row for row in rows if row["mu"] == "0.5"]
     parts = [
         _ran(rows),
-        f"![Points of accuracy lost to four hostile clients of twenty](images/{FIGURE}.png)",
-        "### Default settings: points lost, by the number of hostile clients of 20",
+        "### The goals, with default settings",
+        _goals(usual),
+        f"![Points of accuracy lost to hostile clients](images/{FIGURE}.png)",
+        "### Default settings: points lost (± standard error over the seeds), by the number of hostile clients of 20",
         _by_attack(usual, "default"),
         "### Four hostile clients of 20, by defence: points lost in the mean, and at worst",
         _by_defence(usual),
@@ -47,15 +57,20 @@ def _place(row: Row) -> tuple[str, str, str, str]:
     return row["method"], row["defence"], row["mu"], row["seed"]
 
 
-def lost(rows: Sequence[Row]) -> dict[tuple[str, str, str, int], float]:
-    """Points below the clean run with default settings, mean over seeds, by method, defence, attack and hostile."""
+def losses(rows: Sequence[Row]) -> dict[Key, list[float]]:
+    """Points below the clean run with default settings, one for each seed."""
     whole, found = clean(rows), defaultdict(list)
     for row in rows:
         base = whole.get((row["method"], "default", row["mu"], row["seed"]))
         if row["attack"] != "none" and base is not None:
             key = (row["method"], row["defence"], row["attack"], int(row["hostile"]))
             found[key].append(base - float(row["accuracy"]))
-    return {key: mean(values) for key, values in found.items()}
+    return dict(found)
+
+
+def lost(rows: Sequence[Row]) -> dict[Key, float]:
+    """The same, the mean over seeds."""
+    return {key: mean(values) for key, values in losses(rows).items()}
 
 
 def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
@@ -63,8 +78,15 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _points(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f}".replace("-", "−")
+def _points(value: float) -> str:
+    return f"{value:.1f}".replace("-", "−")
+
+
+def _with_error(values: Sequence[float] | None) -> str:
+    if not values:
+        return "–"
+    error = f" ± {stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
+    return _points(mean(values)) + error
 
 
 def _methods(rows: Sequence[Row]) -> list[str]:
@@ -74,18 +96,42 @@ def _methods(rows: Sequence[Row]) -> list[str]:
 
 def _ran(rows: Sequence[Row]) -> str:
     seeds = sorted({row["seed"] for row in rows}, key=int)
-    seconds = sum(float(row["seconds"]) for row in rows)
-    return f"{len(rows)} cells, seeds {', '.join(seeds)}, {seconds / 60:.0f} minutes of one process on a busy machine."
+    minutes = sum(float(row["seconds"]) for row in rows) / 60
+    return f"{len(rows)} cells, seeds {', '.join(seeds)}, {minutes:.0f} minutes of one core."
+
+
+def _goals(rows: Sequence[Row]) -> str:
+    """The worst of each method, and no answer at all beside it."""
+    found, body = losses(rows), []
+    for hostile, goal in ((4, 3.0), (1, 1.0)):
+        line = [f"{'one client costs' if hostile == 1 else f'{hostile} of 20 cost'} at most {goal:g}"]
+        for method in _methods(rows):
+            cells = {k[2]: v for k, v in found.items() if (k[0], k[1], k[3]) == (method, "default", hostile)}
+            silent = cells.pop("absent", None)
+            if not cells:
+                line.append("–")
+                continue
+            worst = max(cells, key=lambda name: mean(cells[name]))
+            line.append(f"{worst} {_with_error(cells[worst])}" + (f"; absent {_with_error(silent)}" if silent else ""))
+        body.append(line)
+    accused, doors = ["honest clients refused: below 1 %"], ["backdoor below 10 %"]
+    for method in _methods(rows):
+        there = [row for row in rows if (row["method"], row["defence"]) == (method, "default")]
+        accused.append(f"{sum(int(r['honest_refused']) for r in there)} of {sum(int(r['honest']) for r in there):,}")
+        opened = defaultdict(list)
+        for row in there:
+            if "backdoor" in row["attack"]:
+                opened[row["attack"], row["hostile"]].append(float(row["backdoor"]))
+        doors.append(f"{max(map(mean, opened.values())):.1f}" if opened else "–")
+    return _table(["goal, and the worst found", *_methods(rows)], [*body, accused, doors])
 
 
 def _by_attack(rows: Sequence[Row], defence: str) -> str:
-    found = lost(rows)
-    counts = sorted({h for _, d, _, h in found if d == defence})
-    columns = [(m, h) for m in _methods(rows) for h in counts if any(k[0] == m and k[3] == h for k in found)]
-    whole = clean(rows)
+    found, whole = losses(rows), clean(rows)
+    columns = [(m, h) for m in _methods(rows) for h in sorted({k[3] for k in found if k[:2] == (m, defence)})]
     body = [
-        [name, *(_points(found.get((m, defence, name, h))) for m, h in columns)]
-        for name in ATTACKS
+        [name, *(_with_error(found.get((m, defence, name, h))) for m, h in columns)]
+        for name in NAMES
         if any((m, defence, name, h) in found for m, h in columns)
     ]
     bases = [mean(a for (method, d, _, _), a in whole.items() if (method, d) == (m, defence)) for m, _ in columns]
@@ -94,19 +140,17 @@ def _by_attack(rows: Sequence[Row], defence: str) -> str:
 
 
 def _by_defence(rows: Sequence[Row]) -> str:
-    found = lost(rows)
-    names = list(dict.fromkeys(d for _, d, _, h in found if h == 4))
-    whole, body = clean(rows), []
-    for name in names:
+    found, whole, body = lost(rows), clean(rows), []
+    for name in dict.fromkeys(d for _, d, _, h in found if h == 4):
         line = [name]
         for method in _methods(rows):
-            values = {a: v for (m, d, a, h), v in found.items() if (m, d, h) == (method, name, 4)}
+            values = {k[2]: v for k, v in found.items() if (k[0], k[1], k[3]) == (method, name, 4) and k[2] != "absent"}
             if not values:
                 line.append("–")
                 continue
             worst = max(values, key=values.__getitem__)
             cost = [
-                whole[(method, "default", mu, s)] - v for (m, d, mu, s), v in whole.items() if (m, d) == (method, name)
+                whole[method, "default", mu, s] - v for (m, d, mu, s), v in whole.items() if (m, d) == (method, name)
             ]
             text = f"{_points(mean(values.values()))}, {_points(values[worst])} ({worst})"
             line.append(text + (f"; without attack {_points(mean(cost))}" if name != "default" and cost else ""))
@@ -141,7 +185,7 @@ def _backdoor(rows: Sequence[Row]) -> str:
     for row in rows:
         if row["attack"] in ("none", "backdoor", "quiet backdoor"):
             cells[row["method"], row["defence"], row["attack"], int(row["hostile"])].append(float(row["backdoor"]))
-    lines = sorted({key[1:] for key in cells}, key=lambda line: (line[0] != "default", line[0], line[2], line[1]))
+    lines = sorted({key[1:] for key in cells if key[0] in methods}, key=lambda at: (at[0] != "default", *at))
     body = [[f"{d}, {f'{a}, {h} hostile' if h else 'no attack'}",
              *(f"{mean(cells[m, d, a, h]):.1f}" if (m, d, a, h) in cells else "–" for m in methods)]
             for d, a, h in lines]  # fmt: skip
@@ -149,21 +193,22 @@ def _backdoor(rows: Sequence[Row]) -> str:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """A square for each method and attack: without a defence and with the default."""
+    """A square for each method and attack, one panel for each defence and number of hostile clients."""
     found, methods = lost(rows), _methods(rows)
-    names = [a for a in ATTACKS if any(k[2] == a and k[3] == 4 for k in found)]
-    sheet = Figure(figsize=(11, 0.42 * len(names) + 1.4), layout="constrained")
-    for place, defence in enumerate(("none", "default")):
-        axis = sheet.add_subplot(1, 2, place + 1)
-        table = [[found.get((m, defence, a, 4), float("nan")) for m in methods] for a in names]
+    panels = [panel for panel in PANELS if any((k[1], k[3]) == panel for k in found)]
+    names = [name for name in NAMES if any(k[2] == name and (k[1], k[3]) in panels for k in found)]
+    sheet = Figure(figsize=(3.9 * len(panels) + 2, 0.4 * len(names) + 1.4), layout="constrained")
+    for place, panel in enumerate(panels):
+        axis = sheet.add_subplot(1, len(panels), place + 1)
+        table = [[found.get((m, panel[0], name, panel[1]), float("nan")) for m in methods] for name in names]
         shown = axis.imshow(table, cmap="RdYlGn_r", vmin=-5, vmax=40, aspect="auto")
-        axis.set_xticks(range(len(methods)), methods)
+        axis.set_xticks(range(len(methods)), methods, fontsize=8)
         axis.set_yticks(range(len(names)), names if not place else [""] * len(names))
-        axis.set_title("the method's aggregator, no screen" if defence == "none" else "default settings", fontsize=10)
+        axis.set_title(PANELS[panel], fontsize=10)
         for y, line in enumerate(table):
             for x, value in enumerate(line):
                 if not isnan(value):
-                    axis.text(x, y, f"{value:.1f}".replace("-", "−"), ha="center", va="center", fontsize=8.5)
+                    axis.text(x, y, _points(value), ha="center", va="center", fontsize=8.5)
     sheet.colorbar(shown, ax=sheet.axes, label="points of accuracy lost", shrink=0.8)
-    sheet.suptitle("Four hostile clients of twenty, five a round", fontsize=11)
+    sheet.suptitle("Hostile clients among twenty: points of accuracy lost", fontsize=11)
     return sheet

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fedfew.runs.environment import environment
+from fedfew.core.environment import environment
 from fedfew.runs.experiment import Experiment
 from fedfew.runtime.record import left_out
 

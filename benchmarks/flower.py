@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fedfew.core.environment import environment
 from fedfew.core.types import ClientUpdate, Payload, Scores
 from fedfew.deploy.client import SiteProcesses
 from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
@@ -35,7 +36,6 @@ from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 from fedfew.deploy.site_images import read_npz
 from fedfew.deploy.superlink import SuperLink
-from fedfew.runs.environment import environment
 
 HERE = Path(__file__).resolve().parent
 APPS = {

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fedfew.build.parts import cores
-from fedfew.runs.environment import processor
+from fedfew.core.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 BUSY = 0.1

@@ -133,7 +133,8 @@ def searched(task: Task) -> str:
     others = sorted({count for arm, count in trials.items() if arm != SERVER_ONLY})
     more = (
         f" The clients' step size, momentum and batch: {'–'.join(map(str, others))} different trials for each of "
-        f"{len(trials) - 1} arms; the others have the table's." if others else ""
+        f"{len(trials) - 1} arms; the others have the table's." if others
+        else " Nothing was searched for the clients: every arm has the table's step size, momentum and batch."
     )  # fmt: skip
     return (
         f"The server's recipe ({recipe}) is the best of {trials.get(SERVER_ONLY, 0)} different trials of server-only "
@@ -166,7 +167,7 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
 
 def accuracy(run: Run, upto: int) -> float:
     """The mean of the last five rounds up to ``upto``: a single round is a draw of five clients."""
-    tail = [r["accuracy"] or 0.0 for r in run.records[max(upto - 5, 0) : upto]]
+    tail = [a for r in run.records[max(upto - 5, 0) : upto] if (a := r["accuracy"]) is not None]
     return float(mean(tail))
 
 

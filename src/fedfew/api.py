@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from fedfew.config.checks import SITES
+from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
 from fedfew.interface import notebook
@@ -15,11 +17,11 @@ from fedfew.interface.progress import follow
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import CONFIG, named_runs
 from fedfew.runs.run import Run
-from fedfew.runs.session import Session, reopen
+from fedfew.runs.session import Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import Cell, combined, identity, index
+from fedfew.studies.sweep import Cell, combined, identity, located
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -51,7 +53,7 @@ def run(
     if if_exists == "renew":
         return _to_the_end(_renewed(experiment, folder), progress)
     found = Run.open(folder)
-    if identity(found.config) != identity(experiment.config):
+    if identity(found.config) != identity(_settled(experiment.config)):
         what = "holds a run with other settings"
         raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
     return found if found.finished else resume(folder, progress=progress)
@@ -101,6 +103,11 @@ def _opened(one: Run | str | Path) -> list[Run]:
     return [one] if isinstance(one, Run) else [Run.open(path) for path in named_runs([one])]
 
 
+def _settled(config: Config) -> Config:
+    """The config as a run writes it: own images say how many sites and labels there are."""
+    return assemble(config).config if config["partition.kind"] == SITES else config
+
+
 def _to_the_end(session: Session, progress: bool) -> Run:
     if not progress:
         with contextlib.closing(session.advance()) as records:
@@ -122,7 +129,7 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
     Run.open(folder)  # only a run folder is ever replaced
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
-    with locked(folder):  # nobody works on it
+    with locked(folder):  # no other process works on it
         folder.rename(old)
     try:
         session = experiment.start(folder)
@@ -134,5 +141,4 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
 
 
 def _in_order(cells: Sequence[Cell], folder: Path) -> list[Run]:
-    known = index(folder)
-    return [Run.open(known[cell.identity]) for cell in cells]
+    return [Run.open(path) for path in located(cells, folder) if path is not None]

@@ -10,13 +10,15 @@ from matplotlib.figure import Figure
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Figure as Chart
-from fedfew.interface.charts import run_charts
+from fedfew.interface.charts import evaluation_charts, run_charts
 from fedfew.interface.charts.printed import draw
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
 
 __all__ = [
     "accuracy",
+    "calibration",
+    "confusion",
     "cosines",
     "loss",
     "norms",
@@ -37,6 +39,23 @@ def accuracy(run: Source, *others: Source) -> Figure:
     bounds = [bound for bound in bounds_of(first, rest) if bound.runs]
     shown = {id(part) for bound in bounds for part in bound.runs}
     return draw(run_charts.accuracy(first, bounds, [other for other in rest if id(other) not in shown]))
+
+
+def confusion(run: Source) -> Figure:
+    """True class × predicted class on the test images, after the last round."""
+    return draw(evaluation_charts.confusion(_judged(run)))
+
+
+def calibration(run: Source) -> Figure:
+    """How often the final model is right where it is so sure."""
+    return draw(evaluation_charts.calibration(_judged(run)))
+
+
+def _judged(run: Source) -> Run:
+    found = _opened(run)
+    if not found.evaluation:
+        raise FedfewError("E310", str(found.path), "has no evaluation: it has not finished, or has no test images")
+    return found
 
 
 def loss(run: Source, *others: Source) -> Figure:

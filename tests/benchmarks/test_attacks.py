@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from benchmarks.attack_crafts import SUMS as SUMS_OF
 from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, quiet_backdoor, sign_flip
 
 from benchmarks import attacks, attacks_page
@@ -47,6 +49,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"CLEAN": 1, "ATTACKED": 2, "SCORED": 1}.items():
         monkeypatch.setattr(attacks, name, value)
     attacks.world.cache_clear()
+    attacks.unharmed.cache_clear()
 
 
 def test_a_finished_cell_is_not_run_again(
@@ -63,6 +66,49 @@ def test_a_finished_cell_is_not_run_again(
     attacks.main(asked)
 
 
+SUMS = torch.tensor([2.0, 2, 4, 0, 0, 4, 9])  # two classes, two features, and what comes after them
+
+
+class TwoImages:
+    """Sites with two images of two features, one of each class, and true labels."""
+
+    classes, seed = 2, 0
+    images, truth = torch.tensor([[[4.0, 0]], [[0, 4.0]]]), torch.tensor([0, 1])
+    shares = type("All", (), {"of": lambda self, _: np.array([0, 1])})()
+
+
+@pytest.mark.parametrize(
+    ("name", "counts", "moments"),
+    [
+        ("long moments", [1, 1], [[0, 4], [4, 0]]),
+        ("turned sums", [1, 1], [[0, 4], [4, 0]]),
+        ("one class", [4, 0], [[4, 4], [0, 0]]),
+        ("free rider", [1, 1], [[0, 0], [0, 0]]),
+        ("hidden sums", [2, 2], [[0, 0], [0, 0]]),
+    ],
+)
+def test_sums_that_lie(name: str, counts: list[float], moments: list[list[float]]) -> None:
+    payload = {"weight": torch.eye(2)}
+    rng = torch.Generator().manual_seed(0)
+    crafted = SUMS_OF[name](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng, payload))  # type: ignore[arg-type]
+    assert crafted is not None and crafted[-1] == 9 and SUMS[2] == 4, "nothing else is touched"
+    assert crafted[:2].tolist() == counts
+    if name != "hidden sums":  # scores that see every direction leave nowhere to hide
+        assert crafted[2:6].view(2, 2).tolist() == moments
+
+
+def test_a_poisoned_survey_is_that_of_copies_of_one_image() -> None:
+    rng = torch.Generator().manual_seed(0)
+    made = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng))  # type: ignore[arg-type]
+    assert made is not None and len(made) == 2 + 3
+    assert torch.allclose(made[2:], torch.stack([made[0] ** 2, made[0] * made[1], made[1] ** 2]) / 2)
+
+
+def test_one_hostile_client_is_the_one_asked_most() -> None:
+    assert attacks.chosen(1, [[3, 5], [5, 7]]) == {5}
+    assert attacks.chosen(4, [[3, 5]]) == {0, 1, 2, 3} and attacks.chosen(0, [[3]]) == set()
+
+
 def test_the_page_says_what_was_lost(tmp_path: Path) -> None:
     row = dict.fromkeys(("backdoor", "honest_refused", "honest_scaled", "attackers_refused", "attackers_scaled"), "0")
     row |= {"method": "fedfew", "mu": "0.5", "seed": "0", "seconds": "1", "honest": "30", "attackers": "0"}
@@ -75,4 +121,7 @@ def test_the_page_says_what_was_lost(tmp_path: Path) -> None:
     text = page.read_text("utf-8")
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old" not in text
     assert "| scaled | 1.0 |" in text and "30.0, 30.0 (scaled)" in text
+    assert (
+        "| 4 of 20 cost at most 3 | scaled 1.0 |" in text and "| honest clients refused: below 1 % | 0 of 60 |" in text
+    )
     assert (tmp_path / "images" / "attacks.png").stat().st_size > 1000

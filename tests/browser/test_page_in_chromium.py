@@ -129,13 +129,48 @@ def test_other_runs_are_laid_over_the_curves(tab: Tab, runs: Path, server: str, 
     tab.screenshot(pictures / "overlay.png")
 
 
+def test_the_first_screen_is_the_answer(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
+    """Sentence and bars stand above the fold, the bars as wide as their accuracies, charts come after."""
+    bottom = "document.querySelector('{}').getBoundingClientRect().bottom"
+    for width, height in ((1400, 900), (PHONE, 844)):
+        tab.open(server + place(runs, "mix-again"), width, height)
+        tab.wait(DRAWN)
+        assert "What the clients' images bring is not known" in tab.run("document.querySelector('.verdict').innerText")
+        assert tab.run(bottom.format(".standing")) < height
+        assert tab.run(bottom.format(".standing")) < tab.run(
+            "document.querySelector('figure').getBoundingClientRect().top"
+        )
+        shares = tab.run(
+            "[...document.querySelectorAll('.standing li')].map(bar => [bar.querySelector('.fill').offsetWidth / "
+            "bar.querySelector('.track').offsetWidth, parseFloat(bar.querySelector('.value').textContent) / 100])"
+        )
+        assert len(shares) == 2 and all(abs(drawn - said) < 0.02 for drawn, said in shares)
+        assert tab.run("document.documentElement.scrollWidth") <= width
+        assert tab.run("[...document.querySelectorAll('.plot')].filter(p => !p.data?.length).length") == 0
+        assert_clean(tab, server)
+        tab.screenshot(pictures / f"first-screen-{width}.png")
+
+
+def test_a_comparison_fits_a_desk(tab: Tab, runs: Path, server: str) -> None:
+    """At 1,400 pixels nothing is cut or scrolled, and notes stay folded."""
+    tab.open(server + "/compare", 1400, 900)
+    tab.wait(DRAWN)
+    cut = (
+        "[...document.querySelectorAll('.scroll, .compared td')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+    )
+    assert tab.run(cut) == 0
+    heads = tab.run("[...document.querySelectorAll('.compared thead th')].map(th => th.textContent)")
+    assert heads[:3] == ["method", "accuracy in %", "against server-only, paired"]
+    assert tab.run("[...document.querySelectorAll('details.note')].every(d => !d.open)")
+
+
 def test_chosen_runs_are_compared(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
     tab.open(server)
     tab.wait(LIVE)
     tab.run("document.querySelectorAll('input[name=run]').forEach(i => i.click())")
     tab.run("document.querySelector('form button').click()")
     tab.wait("location.pathname === '/compare' && document.readyState === 'complete' && " + DRAWN)
-    tables = "[...document.querySelectorAll('table')].map(t => t.querySelectorAll('tbody tr').length)"
+    tables = "[...document.querySelectorAll('table')].map(t => t.querySelectorAll('tbody tr:not(.line)').length)"
     assert tab.run(tables) == [3, 3]  # runs and their comparison: the two seeds differ in dropout too
     assert_clean(tab, server)
     tab.screenshot(pictures / "compare.png")

@@ -17,10 +17,10 @@ from tests.runtime.tiny_run import TINY
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config import toml
 from fedfew.config.files import parse_set, presets
 from fedfew.config.schema import apply_overrides, check, load
 from fedfew.config.sections import NAMED, SECTIONS, settings_for
-from fedfew.core import toml
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
 from fedfew.methods import METHODS
@@ -245,7 +245,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
             name = "pool"
         known = settings_for(section, name)
         chosen = draw(st.lists(st.sampled_from(sorted(known)), unique=True, max_size=5)) if known else []
-        chosen = [k for k in chosen if k not in ("alpha", "beta", "gamma", "network", "path")]
+        chosen = [k for k in chosen if k not in ("alpha", "beta", "gamma", "augment", "network", "path")]
         values = {k: draw(drawn(known[k])) for k in chosen}
         document |= {section: ({key: name} if key else {}) | values} if section else values
     return document

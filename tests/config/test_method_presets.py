@@ -30,6 +30,7 @@ OF_METHODS = [
     "fltrust",
     "rc-ssfl",
     "label-shift",
+    "labels-at-clients",
 ]
 SMALL_ENOUGH = [name for name in OF_METHODS if name in presets() and name != "fedmix"]
 SMALL = {
@@ -59,7 +60,7 @@ def small(name: str) -> Config:
 def test_a_preset_of_that_name_uses_it(name: str) -> None:
     config = load(name)
     named = {config["method.name"], config["objective.name"], config["aggregator.name"]}
-    assert name in named or name in ("rc-ssfl", "label-shift")
+    assert name in named or name in ("rc-ssfl", "label-shift", "labels-at-clients")
     assert presets()[name], "its first line says what it is for"
 
 
@@ -116,6 +117,15 @@ def test_full_scale_presets_have_the_published_settings(name: str, labels: int) 
         "model.depth": 28,
         "model.width": 2,
         "method.server_momentum": 0.5,
+        "method.momentum_lasts": True,
+        "method.shift": 4,
+        "method.hole": 0.0,
+        "server.shift": 4,
+        "server.augment": "weak",
+        "server.batch": 250 if labels > 1000 else 10,
+        "client.batch": {"semifl-full": 10, "fl2-full": 32}[name],
+        "norm.policy": "clients",
+        "method.warmup": {"semifl-full": 0, "fl2-full": 50}[name],
     }
     for site in ("server", "client"):
         for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):
@@ -136,32 +146,31 @@ def test_laptop_presets_differ_in_the_method_alone() -> None:
 
 
 VARIANTS = ("fedprox", "fedbn", "fedadam", "fedyogi", "scaffold", "fedmatch-lite", "fedsiam-pi")
-"""Their rows refer to another one."""
+"""Their entries refer to another one."""
 
 
-def rows() -> dict[str, list[str]]:
-    """The tables of docs/methods.md: cells by the name in the first one."""
+def entries() -> dict[str, str]:
+    """The entries of docs/methods.md by their name; fedavg has two, a method's and an aggregator's."""
     text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
-    found: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 7 and cells[0].startswith("`"):
-            found.setdefault(cells[0].strip("`"), []).extend(cells)
+    found: dict[str, str] = {}
+    for entry in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        name, _, rest = entry.partition("\n")
+        found[name.strip("`")] = found.get(name.strip("`"), "") + rest
     return found
 
 
 @pytest.mark.parametrize("name", [*METHODS, *OBJECTIVES, *AGGREGATORS])
-def test_every_name_has_a_row_in_the_docs_with_every_cell_filled(name: str) -> None:
-    cells = rows()[name]
-    assert all(cells), f"an empty cell in the row of {name}"
+def test_every_name_has_an_entry_in_the_docs_with_its_equation(name: str) -> None:
+    entry = entries()[name]
+    assert "```eq" in entry and "**settings:**" in entry and "**use it when:**" in entry
 
 
 @pytest.mark.parametrize(
     ("name", "made"),
     [*METHODS.items(), *OBJECTIVES.items(), *((n, a) for n, a in AGGREGATORS.items() if n != "fedavg")],
 )
-def test_a_row_names_every_setting(name: str, made: Callable[..., Any]) -> None:
-    told = " ".join(rows()[name])
+def test_an_entry_names_every_setting(name: str, made: Callable[..., Any]) -> None:
+    told = entries()[name]
     if name in VARIANTS:
         return
     assert all(f"`{setting}`" in told for setting in settings_of(made)), sorted(settings_of(made))

@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.config.own_parts import INSTANCE
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew import extend
 from fedfew.build.parts import assemble, federation_of
 from fedfew.config.schema import Config, load
+from fedfew.config.sections import settings_for
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
+from fedfew.training.augment import own_view
 
 OWN = "tests.config.own_parts"
 SMALL = TINY | {"model": {"name": "cnn", "width": 4}}
@@ -222,6 +225,35 @@ def test_an_augmentation_of_ones_own_is_used_and_checked() -> None:
     assert not np.array_equal(first.numpy(), second.numpy())
     assert "E105" in told({"server.augment": "strange"}) and "strong" in told({"server.augment": "strange"})
     assert "E111" in told({"server.augment": f"{OWN}:nothing"})
+
+
+@pytest.mark.parametrize(
+    "method", [{"method.name": name} for name in ("fedfew", "semifl", "fl2", "fedmatch", "grouping")]
+    + [{"method.name": "fedavg", "objective.name": name} for name in ("fixmatch", "uda", "freematch")],
+)  # fmt: skip
+def test_a_clients_strong_view_can_be_ones_own(method: dict[str, str]) -> None:
+    sure = {"objective.threshold": 0.05} if method.get("objective.name") in ("fixmatch", "uda") else {}
+    known = settings_for("method", method["method.name"])
+    sure |= {"method.threshold": 0.05} if "threshold" in known else {}
+    sure |= {"method.lambda_a": 5.0, "method.delta": 0.0} if "lambda_a" in known else {}
+    plain, mine = (load(SMALL, method | sure | {"client.augment": n}) for n in ("standard", f"{OWN}:mirrored"))
+    first, second = (tiny_rounds(chosen)[-1][0].omega for chosen in (plain, mine))
+    assert not np.array_equal(first.numpy(), second.numpy())
+
+
+def test_a_strong_view_that_nobody_looks_at_or_of_another_shape_is_refused() -> None:
+    assert "no strong view" in told({"method.name": "fedmix", "client.augment": f"{OWN}:mirrored"})
+    assert "E105" in told({"client.augment": "strange"})
+    assert "E111" in told({"method.name": "fedfew", "client.augment": f"{OWN}:nothing"})
+    images, rng = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.Generator()
+    with pytest.raises(FedfewError, match=r"E115 client\.augment.*\(2, 1, 8, 8\)"):
+        own_view(lambda given, rng: given[:2], images, rng, "client.augment")
+
+
+def test_ones_own_augmentation_gets_features_where_the_backbone_is_frozen() -> None:
+    features = torch.rand(4, 3, 16)
+    made = own_view(lambda given, rng: given + 5, features, torch.Generator(), "server.augment")
+    assert made.shape == (4, 1, 16) and bool((made >= 5).all())
 
 
 def test_adamw_trains_and_is_refused_where_steps_are_counted() -> None:

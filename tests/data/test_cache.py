@@ -144,6 +144,7 @@ def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(lines) == [name for name, load in DATASETS.items() if "path" not in settings_of(load)]  # not one's own
     assert {name: entry.fetched for name, entry in lines.items()} == {
         "mini-mnist": True,
+        "mini-cifar": True,
         "cifar10": False,
         "mnist": True,
         "fashion-mnist": False,
@@ -156,17 +157,33 @@ def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mini.npz").write_bytes(datasets.MINI_MNIST.read_bytes()[:-1])
-    monkeypatch.setattr(datasets, "MINI_MNIST", tmp_path / "mini.npz")
-    with pytest.raises(FedfewError, match="E202"):
-        datasets.mini_mnist()
+    for name in datasets.SHIPPED:
+        (tmp_path / f"{name}.npz").write_bytes(datasets.asset(name).read_bytes()[:-1])
+    monkeypatch.setattr(datasets, "ASSETS", tmp_path)
+    for name in datasets.SHIPPED:
+        with pytest.raises(FedfewError, match="E202"):
+            DATASETS[name]()
 
 
-def test_the_embedded_file_is_small_and_says_where_it_is_from() -> None:
-    assert datasets.MINI_MNIST.stat().st_size < 2 * 10**6
-    note = (datasets.MINI_MNIST.parent / "README.md").read_text()
+def test_the_embedded_files_are_small_and_say_where_they_are_from() -> None:
+    assert sum(datasets.asset(name).stat().st_size for name in datasets.SHIPPED) < 3 * 10**6
+    note = (datasets.ASSETS / "README.md").read_text()
     assert "LeCun" in note
     assert "ShareAlike 3.0" in note
+    assert "Krizhevsky" in note
+
+
+def test_the_embedded_photographs_are_those_of_cifar() -> None:
+    photos = DATASETS["mini-cifar"]()
+    assert photos.train.images.shape == (2_200, 3, 32, 32)
+    assert photos.test.images.shape == (600, 3, 32, 32)
+    assert photos.train.labels.bincount().tolist() == [220] * 10
+    assert float(photos.train.images.float().std()) > 50, "tiles, not a grey sheet"
+
+
+def test_own_files_are_not_fetched() -> None:
+    with pytest.raises(FedfewError, match=r"E105.*npz reads files of your own"):
+        fetch("npz")
 
 
 def test_cifar_is_what_everyone_calls_cifar(monkeypatch: pytest.MonkeyPatch) -> None:

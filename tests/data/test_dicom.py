@@ -87,5 +87,5 @@ def test_a_folder_of_scans_needs_the_extra(tmp_path: Path, monkeypatch: pytest.M
     assert len(read_folder(root, 16, 1).rows("clients")) == 21
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "other"))
     monkeypatch.setitem(sys.modules, "pydicom", None)
-    with pytest.raises(FedfewError, match=r"E112.*fedfew\[data\]"):
+    with pytest.raises(FedfewError, match=r"E112.*\.\[data\]"):
         read_folder(root, 16, 1)

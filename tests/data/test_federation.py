@@ -164,7 +164,7 @@ def test_more_labels_than_images_is_refused(given: dict[str, Any], place: str, w
 @pytest.mark.parametrize(
     ("given", "place"),
     [
-        ({"labels": 0}, "labels"),
+        ({"labels": -1}, "labels"),
         ({"labels": 1, "validation": -1}, "dataset.validation"),
         ({"labels": 1, "split": "papers"}, "dataset.split"),
         ({"labels": 1, "normalize": "imagenet"}, "dataset.normalize"),

@@ -13,7 +13,7 @@ from tests.docs.small import shrink
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 RUNNABLE = ("bash", "python")
-SHOWN = ("", "text", "json", "toml", "bibtex", "ini", "nginx")
+SHOWN = ("", "text", "json", "toml", "bibtex", "ini", "nginx", "eq")
 NOT_RUN = 12
 """At most this many blocks of all pages may be excused; more would be pages that nobody has tried."""
 

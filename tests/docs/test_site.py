@@ -63,6 +63,15 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
             assert (ROOT / "docs" / target).exists() or target in LATER, f"docs/{page}: {target}"
 
 
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_modules_named_on_a_page_exist(page: str) -> None:
+    """Above all the walk through a run in design.md and the way of a message in message-path.md."""
+    text = (ROOT / "docs" / page).read_text("utf-8")
+    named = set(re.findall(r"(?<![\w/.])((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", text))
+    missing = [name for name in named if not any((ROOT / base / name).is_file() for base in ("", "src/fedfew"))]
+    assert not missing, f"docs/{page}: {missing}"
+
+
 class Requests(HTMLParser):
     """Collects what a browser would ask for by itself when it shows a page."""
 

@@ -1,4 +1,4 @@
-"""R3: flip single bits all over run folders, stopped and finished; each must be told, mended, and change nothing.
+"""R3: flip single bits all over run folders, stopped and finished; each must be reported, repaired, and change nothing.
 
     python -m tests.faults.bitflips [FLIPS]
 

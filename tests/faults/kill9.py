@@ -68,7 +68,7 @@ def strike(process: subprocess.Popen[str], run: Path, rng: random.Random, aimed:
     if aimed:
         wait_for_a_write(process, run)
         time.sleep(rng.choice([0.0, 0.0005, 0.002]))
-    elif rng.random() < 0.5:  # any moment of a process's life: imports, reading, mending, starting workers
+    elif rng.random() < 0.5:  # any moment of a process's life: imports, reading, repair, starting workers
         time.sleep(rng.uniform(0.0, 6.0))
     else:  # a moment among the rounds
         before = committed(run)

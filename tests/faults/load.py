@@ -241,8 +241,9 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
             attack = json.loads(await asyncio.to_thread(mob.stdout.readline))  # type: ignore[union-attr]
         grown = [before, peak_mb(door.pid)]
         times.append(cpu_seconds(door.pid))
-    front = {"mb": grown, "cpu_seconds": [round(later - earlier, 1) for earlier, later in pairwise(times)]}
-    return {"sites": count, "calm": calm.said(), "attacked": attacked.said(), "attack": attack, "front": front}
+    used = [round(later - earlier, 1) for earlier, later in pairwise(times)]
+    taken: dict[str, object] = {"mb": grown, "cpu_seconds": used}
+    return {"sites": count, "calm": calm.said(), "attacked": attacked.said(), "attack": attack, "front": taken}
 
 
 def main(words: list[str]) -> int:

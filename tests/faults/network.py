@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.flower.cluster import Cluster, cluster
 
-from fedfew.core.toml import dumps
+from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import free_ports
 from fedfew.runtime.record import left_out

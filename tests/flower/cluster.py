@@ -16,7 +16,7 @@ import numpy as np
 
 from fedfew.build.parts import federation_of
 from fedfew.config.schema import load
-from fedfew.core.toml import dumps
+from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan, make_network
 from fedfew.deploy.processes import free_ports
 

@@ -22,8 +22,9 @@ from fedfew.deploy.flower.answers import read_answers
 from fedfew.deploy.flower.fleet import Timeouts
 from fedfew.deploy.flower.heads import ContentError, parse_head
 from fedfew.deploy.flower.records import from_content, to_content
-from fedfew.deploy.flower.warm_site import Memory, WarmSite
+from fedfew.deploy.flower.warm_site import ENDED, Memory, WarmSite
 from fedfew.runs.alarms import alarms
+from fedfew.runs.session import Informing
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
@@ -85,6 +86,17 @@ def test_without_keys_a_site_is_asked_for_its_number(tiny: Tiny) -> None:
     with loop(parts, keys=False) as network:
         state, _ = rounds_of(parts, network.fleet)
     assert torch.equal(state.omega, inline(parts).omega)
+
+
+def test_sites_are_informed_that_the_run_is_over(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        rounds_of(parts, network.fleet, 1)
+        assert not any((site.state / ENDED).exists() for site in network.sites)
+        network.grid.away.add(min(network.grid.sockets))  # offline: it learns nothing, and nobody waits for it
+        network.fleet.end()
+        assert [(site.state / ENDED).exists() for site in network.sites] == [False] + [True] * (len(network.sites) - 1)
+        assert isinstance(network.fleet, Informing)
 
 
 def test_a_node_whose_key_is_not_of_the_network_is_never_asked(tiny: Tiny) -> None:

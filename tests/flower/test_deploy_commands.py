@@ -42,7 +42,7 @@ def test_a_missing_extra_is_named_and_ends_with_status_2(tmp_path: Path) -> None
     command = [*FEDFEW, "deploy", "init", str(tmp_path / "x"), "--sites", "a"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "300"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert done.returncode == 2 and "E112" in done.stderr and "fedfew[flower]" in done.stderr
+    assert done.returncode == 2 and "E112" in done.stderr and ".[flower]" in done.stderr
     assert "Traceback" not in done.stderr and not (tmp_path / "x").exists()
 
 

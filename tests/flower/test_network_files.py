@@ -12,18 +12,24 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import numpy as np
 import pytest
 from cryptography import x509
 from PIL import Image
+from tests.runtime.tiny_run import TINY
 
+from fedfew.config import toml
 from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network
 from fedfew.deploy import certificates, processes
+from fedfew.deploy.doctor import examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
 from fedfew.deploy.site_images import count_images, load_images, read_npz
 from fedfew.interface.deploy.site_status import NodeLog
+from fedfew.training import sgd
 
 
 def code_of(action: Callable[[], object]) -> str:
@@ -282,3 +288,21 @@ def test_flower_is_told_to_stay_at_home(tmp_path: Path) -> None:
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and environment["FLWR_HOME"] == str(
         tmp_path
     )
+
+
+def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = {"name": "mini-mnist", "validation": 50, "test": 100}
+    chosen = {"dataset": images, "method": {"name": "fedfew", "warmup": 300}, "fleet": {"kind": "flower"}}
+    plan = make_network(tmp_path / "n", ["a", "b"], config=toml.dumps(TINY | {"clients": 2} | chosen))
+    passes: list[int] = []
+    real = sgd.descend
+
+    def counted(network: Network, how: sgd.LocalSGD, *rest: Any) -> int:
+        passes.append(how.epochs)
+        return real(network, how, *rest)
+
+    monkeypatch.setattr(sgd, "descend", counted)
+    findings = {found.name: found for found in examine_server(plan.folder)}
+    step = findings["data and a training step"]
+    assert step.passed and "σ is finite" in step.detail, step
+    assert passes == [1]

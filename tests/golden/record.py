@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.runtime.tiny_run import model_hash, records, tiny_run
 
-from fedfew.runs.environment import fingerprint
+from fedfew.core.environment import fingerprint
 
 GOLDEN = Path(__file__).with_name("rounds.json")
 EASY: dict[str, dict[str, Any]] = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.golden.record import GOLDEN, METHODS, observe
 
-from fedfew.runs.environment import fingerprint
+from fedfew.core.environment import fingerprint
 
 TOLERANCE = 1e-4
 COARSE = {"accuracy", "validation", "coverage", "correct", "pseudo_classes"}

@@ -10,7 +10,7 @@ from typing import Any
 from tests.runtime.processes import children, eventually
 from tests.runtime.tiny_run import TINY
 
-from fedfew.core import toml
+from fedfew.config import toml
 
 LASTING: dict[str, Any] = TINY | {
     "rounds": 40,

@@ -1,28 +1,35 @@
 """The demo's table, its comparison and its report give one answer: accuracy after the last round, paired."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.interface.fedfew_command import fedfew
 
 from fedfew.interface.commands import demo
+from fedfew.interface.commands.demo import COMPARISONS, Data
 
 SHORT = {"rounds": 2, "server.epochs": 1, "client.epochs": 1, "fleet.kind": "inline", "dataset.validation": 0}
+FEW_PHOTOS = {"dataset.unlabeled": 40, "dataset.test": 20, "labels": 20, "clients": 4, "model.size": 32}
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo's methods with two rounds."""
-    chosen = {name: own | SHORT | {"participation": 0.1} for name, own in demo.METHODS.items()}
-    for own in chosen.values():
-        own.update({"method.warmup": 1} if "method.warmup" in own else {})
-    monkeypatch.setattr(demo, "METHODS", chosen)
+    """The demo's methods with two rounds and few images."""
+    for data, few in ((Data.digits, {"participation": 0.1}), (Data.photos, FEW_PHOTOS)):
+        shown = COMPARISONS[data]
+        chosen = {name: {**own, **SHORT, **few} for name, own in shown.methods.items()}
+        for own in chosen.values():
+            own.update({"method.warmup": 1} if "method.warmup" in own else {})
+        monkeypatch.setitem(COMPARISONS, data, replace(shown, methods=chosen))
 
 
+@pytest.mark.parametrize("data", list(Data))
 def test_console_comparison_and_report_agree_and_every_arm_has_its_pair(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Data, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = fedfew(capsys, "demo", "--out", str(tmp_path / "demo"), "--json")
+    said = fedfew(capsys, "demo", "--data", data, "--out", str(tmp_path / "demo"), "--json")
+    assert said.json["data"] == data
     compared = fedfew(capsys, "compare", str(tmp_path / "demo"), "--by", "method", "--json").json
     rows = {row["key"]["method.name"]: row for row in compared["rows"]}
     report = Path(said.json["report"]).read_text("utf-8")
@@ -33,3 +40,12 @@ def test_console_comparison_and_report_agree_and_every_arm_has_its_pair(
         if name != "server-only":
             assert rows[name]["difference"]["mean"] == pytest.approx(rows[name]["accuracy"]["mean"] - base)
             assert result["difference"].startswith(f"{100 * rows[name]['difference']['mean']:+.1f}")
+
+
+def test_without_the_extra_it_shows_digits_and_says_what_would_show_photographs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "installed", lambda extra: False)
+    said = fedfew(capsys, "demo", "--out", str(tmp_path / "demo"))
+    assert "unlabeled digits" in said.out
+    assert ".[pretrained]" in said.out

@@ -9,6 +9,7 @@ from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import picture, saved
 from tests.interface.fedfew_command import fedfew
 
+from fedfew.config import first_config
 from fedfew.config.schema import load
 
 
@@ -52,6 +53,12 @@ def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.C
     assert (config["model.name"], config["method.name"]) == ("efficientnet-lite0", "fedmoments")
     assert config["participation"] == 1.0
     assert config["dataset.validation"] == 0
+    assert config["model.size"] == 224, "so few images can be seen at the size the backbone was trained on"
+
+
+@pytest.mark.parametrize(("images", "size"), [(0, 224), (20_000, 224), (40_000, 160), (100_000, 96), (10**7, 96)])
+def test_the_backbone_sees_as_much_as_ten_minutes_of_a_core_allow(images: int, size: int) -> None:
+    assert first_config._seen(images)[0] == size
 
 
 def test_without_the_backbone_color_is_learned_from_scratch(

@@ -43,7 +43,8 @@ def test_from_a_folder_of_pngs_to_an_exported_model(
     assert [len(record["cohort"]) for record in records] == [4, 4]
     assert all(record["correct"] is None for record in records)  # nobody knows the labels of the sites' images
     assert all(0 <= (record["accuracy"] or 0.0) <= 1 for record in records)
-    pool = fedfew(capsys, "run", config, *SHORT, "--set", 'fleet.kind="pool"', "--out", tmp_path / "pool", "--json")
+    one = ["--set", 'fleet.kind="pool"', "--set", "fleet.workers=1"]
+    pool = fedfew(capsys, "run", config, *SHORT, *one, "--out", tmp_path / "pool", "--json")
     assert pool.json["model_sha256"] == said.json["model_sha256"]
 
     predictions = fedfew(capsys, "predict", tmp_path / "run", folder / "clients", "--confident", "0.9", "--json").json

@@ -22,7 +22,7 @@ from tests.interface.fedfew_command import fedfew
 from tests.interface.page_server import serving
 from tests.interface.small_runs import record, written_run
 
-from fedfew.core.storage import append_durably, locked
+from fedfew.core.storage import append_durably, locked, write_atomically
 from fedfew.interface.page.access import AccessMiddleware, is_loopback, own_names
 from fedfew.interface.page.app import make_app
 from fedfew.interface.page.library import Library, key_of
@@ -77,8 +77,9 @@ def test_a_run_shows_headline_bounds_charts_and_events(client: httpx.Client, roo
     text = answer.text
     assert "30.0 %" in text and "25.0 points above server-only" in text  # after the last round: 30 against 5
     assert "E404 update not finite: psi holds NaN or infinity" in text
-    for key in ("accuracy", "loss", "participation", "norms", "traffic", "time"):
+    for key in ("accuracy", "loss", "participation", "norms", "time"):
         assert f'<figure id="{key}"' in text
+    assert '<figure id="traffic"' not in text  # nothing travelled in these rounds
     assert "α = 0.5, β = 0.3, γ = 0.2" in text
 
 
@@ -365,6 +366,31 @@ def test_a_new_round_is_told_within_a_second(served: str, root: Path) -> None:
                 assert time.monotonic() - start < 1.0
                 assert (found, name, data["round"], data["accuracy"]) == (str(number), "round", number, number / 10)
         assert next(news)[1:] == ("state", {"state": "stopped"})
+
+
+def kept_warmup(run: Path, done: int, total: int = 300) -> None:
+    """As a run keeps it: tensors, with how far it is in the header."""
+    about = {"done": done, "total": total, "seconds": float(done), "stream": "1"}
+    (run / "checkpoints").mkdir(exist_ok=True)
+    header = json.dumps({"__metadata__": {"fedfew": json.dumps(about)}}).encode()
+    write_atomically(run / "checkpoints" / "warmup.safetensors", len(header).to_bytes(8, "little") + header)
+
+
+def test_a_warmup_is_shown_with_a_bar_of_its_own_and_moves(served: str, root: Path, client: httpx.Client) -> None:
+    run = written_run(root / "warm", [], rounds=5)
+    with locked(run):
+        kept_warmup(run, 120)
+        text = client.get(address(root, "warm")).text
+        assert 'class="state warm-up">warm-up<' in text
+        assert re.search(r'120/300.*<progress max="300" value="120".*about 3 min left', text)
+        assert "-1" not in re.sub(r"<(style|script|pre).*?</\1>", "", text, flags=re.S).split("<h2>")[0]
+        with client.stream("GET", address(root, "warm") + "/live") as answer:
+            news = (found[1:] for found in events(answer.iter_lines()))
+            assert next(news)[0] == "reset" and next(news) == ("state", {"state": "warm-up"})
+            kept_warmup(run, 240)
+            assert next(news) == ("state", {"state": "warm-up"}), "the page is asked for again"
+            kept_warmup(run, 300)
+            assert next(news) == ("state", {"state": "running"})
 
 
 def test_a_lost_connection_misses_no_round(served: str, root: Path) -> None:

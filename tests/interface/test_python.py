@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data.digit_folders import write_digits
 
 import fedfew
+from fedfew.core.errors import FedfewError
 from fedfew.interface import console, notebook
 from fedfew.interface.reference_api import api_page
 
@@ -15,6 +17,19 @@ SMALL: dict[str, Any] = {
     "rounds": 2, "clients": 4, "participation": 0.5, "labels": 20, "dataset.unlabeled": 80, "dataset.validation": 20,
     "dataset.test": 50, "server.epochs": 1, "model.width": 4, "fleet.kind": "inline",
 }  # fmt: skip
+
+
+def test_a_cell_about_own_images_can_be_run_again(tmp_path: Path) -> None:
+    folder = write_digits(tmp_path / "own", server=20, clients=10, test=20, sites=2)
+    table = {"dataset": {"name": "folder", "path": str(folder), "size": 28, "channels": 1}, "model": {"name": "cnn"}}
+    few = {"rounds": 1, "method.name": "server-only", "fleet.kind": "inline"}
+    first = fedfew.run(table, few, out=tmp_path / "run", progress=False)
+    again = fedfew.run(table, few, out=tmp_path / "run", if_exists="continue", progress=False)
+    assert again.summary == first.summary
+    with pytest.raises(FedfewError, match="E307"):
+        fedfew.run(table, few | {"labels": 10}, out=tmp_path / "run", if_exists="continue")
+    made = fedfew.sweep(table, {"labels": [10, 20]}, few, out=tmp_path / "sweep")
+    assert [run.document["labels"] for run in made] == [10, 20]
 
 
 def test_a_script_shows_its_progress(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Grid
+from fedfew.interface.charts.evaluation_charts import confusion, evaluation_figures
 from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
@@ -120,8 +121,8 @@ def test_a_report_is_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) 
 def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "mix", tmp_path / "alone")
     text = page_of(write_report(tmp_path / "alone")).text
-    assert "No server-only run of this scenario is in the same folder" in text
-    assert "No all-labels run of this scenario is in the same folder" in text
+    assert "What the clients' images bring is not known: there is no server-only run beside this one." in text
+    assert "No run of server-only or all-labels or pooled with this scenario is in the same folder" in text
 
 
 def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> None:
@@ -164,8 +165,8 @@ def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: pytest
     )
     for shown_row, row in zip(table.rows, said["rows"], strict=True):
         half = row["accuracy"]["high"] - row["accuracy"]["mean"]
-        assert shown_row[1:3] == ["3", f"{100 * row['accuracy']['mean']:.1f} ± {100 * half:.1f}"]
-    assert table.rows[0][3].startswith(f"{100 * (0.1 + 0.11 + 0.12) / 3:+.1f} [")
+        assert shown_row[1] == f"{100 * row['accuracy']['mean']:.1f} ± {100 * half:.1f}" and shown_row[3] == "3"
+    assert table.rows[0][2].startswith(f"{100 * (0.1 + 0.11 + 0.12) / 3:+.1f} [")
     text = page_of(write_report(tmp_path)).text
     assert all(cell in text for row in table.rows for cell in row)
 
@@ -267,7 +268,7 @@ def test_an_unfinished_and_an_empty_run_can_be_reported(tmp_path: Path) -> None:
     assert Run.open(stopped).state == "stopped"
     text = page_of(write_report(stopped)).text
     assert "stopped" in text and "round 2 of 5" in text and "the run has not finished" in text
-    assert "nothing to show yet" in page_of(write_report(empty)).text
+    assert "<figure" not in write_report(empty).read_text()  # a chart without a value is left out
 
 
 def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path) -> None:
@@ -357,3 +358,30 @@ def test_an_unfinished_bound_is_marked_and_a_pair_gives_a_verdict(runs: Path, tm
     text = page_of(write_report(run)).text
     assert "above server-only (not finished, round 1 of 2)" in text
     assert "so far, not finished" in text and "with your labels alone" not in text
+
+
+def test_confusions_calibration_and_measures_are_shown(runs: Path, tmp_path: Path) -> None:
+    page = page_of(write_report(runs / "mix", tmp_path / "mix.html"))
+    found = json.loads((runs / "mix" / "evaluation.json").read_text())
+    assert {"confusion", "by-class", "calibration"} <= set(page.all("id"))
+    assert f"{found['auroc']:.3f}" in page.text and shown(found["balanced_accuracy"]) in page.text
+    assert f"Expected calibration error {shown(found['ece'])}" in page.text
+    summary = json.loads((runs / "mix" / "summary.json").read_text())
+    assert [summary[key] for key in ("balanced_accuracy", "auroc", "ece")] == [
+        found[key] for key in ("balanced_accuracy", "auroc", "ece")
+    ]
+    grid = confusion(Run.open(runs / "mix"))
+    counts = found["confusion"]
+    assert {(p.row, p.column): p.value for p in grid.points} == {
+        (t, s): pytest.approx(n / sum(row)) for t, row in enumerate(counts) for s, n in enumerate(row) if n
+    }
+
+
+def test_the_sites_estimated_class_mix_is_drawn_with_their_names(tmp_path: Path) -> None:
+    run = written_run(tmp_path / "run", [record(1)], rounds=1)
+    sites = [{"site": "north", "images": 30, "mix": [0.75, 0.25]}, {"site": "empty", "images": 0}]
+    rows = [{"class": name, "images": 2, "precision": 0.5, "recall": None} for name in ("cat", "dog")]
+    evaluation = {"sites": sites, "classes": rows, "confusion": [[1, 0], [1, 0]], "calibration": [], "ece": None}
+    shown_sites = evaluation_figures(Run.open(run).with_(evaluation=evaluation))[-1]
+    assert shown_sites.key == "site-mix" and "north cat" in shown_sites.about
+    assert "dog taken for cat, 1 images" in evaluation_figures(Run.open(run).with_(evaluation=evaluation))[0].about

@@ -9,7 +9,7 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.interface.paper_figures import weight_by_rank
 
 
@@ -77,6 +77,7 @@ def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         (("fig4", "--set", "method.alhpa=1"), "E104"),
         (("fig4", "--preset", "paper-tund"), "E101"),
         (("fig4", "--jobs", "4096"), "E103"),
+        (("fig4", "--arm", "FedMx"), "E105"),
         (("report",), "E302"),
     ],
 )

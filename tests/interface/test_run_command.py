@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.interface.fedfew_command import fedfew
-from tests.interface.subprocess_runs import LASTING, committed, launch, result, under_way, write_config
+from tests.interface.subprocess_runs import LASTING, committed, launch, under_way, write_config
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 
@@ -21,6 +21,7 @@ from fedfew.interface import progress
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
+from fedfew.runs import checkpoints
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
@@ -276,29 +277,53 @@ def test_presets(capsys: Capture) -> None:
     assert tomllib.loads(whole.out) == load("median").document == fedfew(capsys, "presets", "median", "--json").json
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The lasting run, undisturbed."""
-    return Experiment.load(LASTING, {"fleet.kind": "inline"}).run(tmp_path_factory.mktemp("whole") / "run")
+def test_ctrl_c_in_the_warmup_says_what_is_kept_and_continues_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(checkpoints, "EVERY", 0.0)
+    monkeypatch.setattr(progress, "SELDOM", -1.0)
+    run, real = tmp_path / "run", progress._Warmup.report
+
+    def interrupted(bar: Any, done: int, total: int) -> None:
+        real(bar, done, total)
+        if done == 4:
+            raise KeyboardInterrupt
+
+    words = ("--set", "method.name=fedfew", "--set", "method.warmup=6", "--set", "fleet.kind=inline")
+    with monkeypatch.context() as patch:
+        patch.setattr(progress._Warmup, "report", interrupted)
+        said = fedfew(capsys, "run", write_config(tmp_path), *words, "--set", "rounds=1", "--out", run)
+    assert said.status == 130
+    words_ = " ".join(said.err.split())
+    assert "warm-up: 3 of 6 passes over the labels" in words_
+    assert "stopped in the warm-up, after pass 3 of 6; everything up to there is saved" in words_
+    assert fedfew(capsys, "ls", tmp_path, "--json").json["runs"][0]["state"] == "stopped"
+    said = fedfew(capsys, "resume", run, "--json")
+    lines = said.err.strip().splitlines()
+    assert [line.split(" passes")[0] for line in lines[:-1]] == [f"warm-up: {n} of 6" for n in (3, 4, 5, 6)]
+    assert lines[-1].startswith("round 1/1")
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_a_polite_request_to_stop(sign: signal.Signals, whole: Run, tmp_path: Path, capsys: Capture) -> None:
-    """Stops at once, everything committed is kept, no worker is left, and the command to go on is printed and works."""
-    run = tmp_path / "run"
-    process = launch("run", write_config(tmp_path), "--out", run, "--json")
-    workers = under_way(process, run, rounds=2)
-    assert len(workers) == 2
+@pytest.mark.parametrize(("sign", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_a_polite_request_to_stop(sign: signal.Signals, workers: int, tmp_path: Path, capsys: Capture) -> None:
+    """Stops at once, everything committed is kept, no worker is left, and the printed command continues the run."""
+    run, config = tmp_path / "run", LASTING | {"fleet": {"kind": "pool", "workers": workers}}
+    process = launch("run", write_config(tmp_path, config), "--out", run, "--json")
+    children = under_way(process, run, rounds=2)
+    assert len(children) == workers
     process.send_signal(sign)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert out == ""
     assert f"fedfew resume {run}" in err
-    assert gone(workers)
+    assert gone(children)
     done = committed(run)
     assert 2 <= done < LASTING["rounds"]
     assert f"stopped after round {done}" in " ".join(err.split())
+    if sign == signal.SIGTERM:
+        return  # the rest is the same
+    whole = Experiment.load(LASTING, {"fleet.kind": "inline"}).run(tmp_path / "whole")
     said = fedfew(capsys, "resume", run, "--set", "fleet.kind=inline", "--json")
     assert said.status == 0
     assert all(line.startswith("round ") for line in said.err.strip().splitlines())  # no warning
@@ -308,10 +333,8 @@ def test_a_polite_request_to_stop(sign: signal.Signals, whole: Run, tmp_path: Pa
 
 
 def test_two_processes_do_not_work_on_one_run(tmp_path: Path, capsys: Capture) -> None:
-    run = tmp_path / "run"
-    short = LASTING | {"rounds": 20, "fleet": {"kind": "pool", "workers": 1}}
-    process = launch("run", write_config(tmp_path, short), "--out", run, "--json")
-    under_way(process, run, rounds=1)
-    said = fedfew(capsys, "resume", run)
+    rounds = Experiment.load(LASTING, {"fleet.kind": "inline", "rounds": 2}).rounds(tmp_path / "run")
+    next(rounds)
+    said = fedfew(capsys, "resume", tmp_path / "run")
     assert (said.status, said.err[:4]) == (2, "E306")
-    assert result(process)["rounds"] == short["rounds"]
+    assert len(list(rounds)) == 1

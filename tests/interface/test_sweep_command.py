@@ -3,10 +3,14 @@
 from pathlib import Path
 
 import pytest
+from tests.data.digit_folders import write_digits
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.core import toml
+from fedfew.config import toml
+from fedfew.runs.folder import find_runs
+from fedfew.runs.run import Run
+from fedfew.studies.learning_curve import halves
 
 
 @pytest.fixture
@@ -53,3 +57,53 @@ def test_bad_input_is_refused_before_anything_is_made(
     assert said.status == 2
     assert code in said.err
     assert not (tmp_path / "s").exists()
+
+
+CURVE = ("--set", "method.name=fedfew", "--set", "method.warmup=2", "--set", "rounds=1", "--seeds", "1")
+
+
+def test_a_learning_curve_with_and_without_the_sites(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path
+) -> None:
+    words = ("learning-curve", config, "--labels", "20,10", *CURVE, "--out", tmp_path / "c")
+    said = fedfew(capsys, *words, "--json")
+    assert said.status == 0, said.err
+    steps = said.json["steps"]
+    assert [step["labels"] for step in steps] == [10, 20]
+    for step in steps:
+        gap = step["accuracy"]["mean"] - step["server_only"]["mean"]
+        assert step["difference"]["mean"] == pytest.approx(gap)
+        assert step["accuracy"]["low"] <= step["accuracy"]["mean"] <= step["accuracy"]["high"]
+    made = [Run.open(path) for path in find_runs(tmp_path / "c")]
+    assert sorted((run.method, run.document["labels"]) for run in made) == [
+        ("fedfew", 10), ("fedfew", 20), ("server-only", 10), ("server-only", 20),
+    ]  # fmt: skip
+    assert (tmp_path / "c" / "learning-curve.png").is_file()
+    assert "with the sites' images" in (tmp_path / "c" / "learning-curve.csv").read_text("utf-8")
+    again = fedfew(capsys, *words)
+    assert "labels alone" in again.out and len(find_runs(tmp_path / "c")) == 4, "finished runs are kept"
+    assert said.json["sentence"] in again.out
+
+
+def test_a_learning_curve_of_own_images_without_a_test_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = write_digits(tmp_path / "own", server=40, clients=20, test=0, sites=2)
+    quick = ("--set", "server.epochs=1", "--set", "client.epochs=1", "--set", "fleet.kind=inline", *CURVE)
+    said = fedfew(capsys, "learning-curve", folder, "--labels", "20", *quick, "--out", tmp_path / "c", "--json")
+    assert said.status == 0, said.err
+    assert said.json["folds"] > 1 and len(find_runs(tmp_path / "c")) == 2 * said.json["folds"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("--labels", "ten"), "E103"), (("--set", "method.name=server-only"), "E113")]
+)
+def test_a_learning_curve_of_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path, words: tuple[str, ...], code: str
+) -> None:
+    said = fedfew(capsys, "learning-curve", config, *words, "--out", tmp_path / "c")
+    assert said.status == 2 and code in said.err and not (tmp_path / "c").exists()
+
+
+def test_labels_are_halved_as_long_as_every_class_may_have_one() -> None:
+    assert halves(80, 10) == [10, 20, 40, 80] and halves(30, 4) == [7, 15, 30] and halves(3, 4) == [3]

@@ -18,7 +18,8 @@ from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import Space, Survey, prior_of, responsibilities
+from fedfew.training.moments import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
+from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 
@@ -121,7 +122,8 @@ def test_skewed_clients_are_worth_more_than_the_labels(mu: float) -> None:
 
 def test_the_sum_over_clients_is_all_that_is_needed() -> None:
     parts, _, site, _ = world(0.3)
-    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    state = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
+    assert "weight" in state.extra, "the survey is done"
     updates = asked(METHOD, state, parts, range(60), site)
     everyone = replace(state, participation=count(state, updates))
     single = METHOD.after_clients(everyone, updates, site, torch.Generator())
@@ -156,7 +158,7 @@ def test_one_client_and_one_label_a_class_do_no_harm() -> None:
 
 def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     update = asked(METHOD, state, parts, [0], site)[0]
     schema, payload = METHOD.reply_schema(site.network.layout), METHOD.broadcast(state, 0)
     assert Gate().check(update, payload, schema, 40) is None
@@ -171,7 +173,7 @@ def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
 
 def test_sums_can_be_private() -> None:
     parts, _, site, _ = world(0.3)
-    state = trained(METHOD, parts, site, [range(60)])
+    state = trained(METHOD, parts, site, [range(60)] * 2)
     client = ClientSite(0, site.network, parts[0], CLASSES)
     wire = Wire(METHOD, [Private(1.0, 0.0)])
     sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
@@ -182,7 +184,7 @@ def test_sums_can_be_private() -> None:
 def test_sums_that_no_images_give_are_refused() -> None:
     parts, _, site, _ = world(0.3)
     state = METHOD.start(site.network.snapshot())
-    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)]), site, torch.Generator())
+    step = METHOD.before_clients(trained(METHOD, parts, site, [range(60)] * 2), site, torch.Generator())
     for now in (state, step):
         payload, (update,) = METHOD.broadcast(now, 0), asked(METHOD, now, parts, [0], site)
         sums, n = update.reply["sums"], update.examples
@@ -191,3 +193,103 @@ def test_sums_that_no_images_give_are_refused() -> None:
         claimed[:2] += 100.0
         for lie in (-sums, 10 * sums, claimed):
             assert METHOD.implausible(payload, {"sums": lie}, n)
+
+
+@pytest.mark.parametrize("penalty", [0.1, 3.0])
+def test_logistic_regression_ends_where_its_gradient_is_zero(penalty: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    x, labels = torch.randn(40, 12, generator=rng).double(), torch.arange(40) % 4
+    offset = torch.randn(40, 4, generator=rng).double()
+    weight, bias = (found.requires_grad_() for found in logistic(x, labels, offset, penalty))
+    size = weight.square().sum() + bias.square().sum()
+    (torch.nn.functional.cross_entropy(offset + x @ weight + bias, labels) + penalty / 2 * size).backward()
+    assert weight.grad is not None and bias.grad is not None
+    assert float(weight.grad.abs().max()) < 1e-4 and float(bias.grad.abs().max()) < 1e-4
+
+
+def test_a_client_is_surveyed_once() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.before_clients(trained(METHOD, parts[:30], site, [range(10)]), site, torch.Generator())
+    assert "weight" not in state.extra, "the survey goes on: it wants more images"
+    again, new = asked(METHOD, state, parts, [0, 20], site)
+    assert again.reply["sums"].shape == (0,) and new.reply["sums"].shape == (WIDTH + WIDTH * (WIDTH + 1) // 2,)
+    schema = METHOD.reply_schema(site.network.layout)
+    assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
+    assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""
+
+
+def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
+    parts, labels, site, test = world(0.1, clients=90)
+    mostly = [int(own.bincount(minlength=CLASSES).argmax()) for own in labels]
+    surveyed = [k for k in range(90) if mostly[k] < 2] + [k for k in range(90) if mostly[k] >= 2][:4]
+    others = [k for k in range(90) if k not in surveyed]
+    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    found = trained(METHOD, parts, site, [surveyed] * 2 + [others] * 4)
+    assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) - 0.05
+
+
+def test_no_direction_is_thinner_than_it_can_be() -> None:
+    sound, odd = torch.diag(torch.tensor([0.3, 1.0])).double(), torch.diag(torch.tensor([-0.05, 1.0])).double()
+    assert spread_of(sound) is sound
+    assert torch.allclose(spread_of(odd), torch.diag(torch.tensor([THINNEST, 1.0])).double())
+
+
+def test_a_class_without_labels_and_an_uneven_server_do_no_harm() -> None:
+    parts, _, site, test = world(0.3)
+    some = torch.tensor([0, 0, 0, 0, 1, 1, 2])
+    labeled = LabeledSet(cloud(some, 1), some)
+    for method in (METHOD, replace(METHOD, mix="labels")):
+        found = trained(method, parts, replace(site, labeled=labeled), [range(60)] * 5)
+        assert bool(torch.isfinite(found.omega).all())
+        assert accuracy(site, found.omega, test) > 0.3
+
+
+def class_parts(sums: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    return sums[:CLASSES], sums[CLASSES : CLASSES * (width + 1)].view(CLASSES, width)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_sums_for_the_wrong_classes_are_refused_and_skewed_clients_are_not(mu: float) -> None:
+    """What is claimed for a class scores at least as high in it as what is claimed for another."""
+    parts, _, site, _ = world(mu)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    payload, updates = METHOD.broadcast(state, 0), asked(METHOD, state, parts, range(60), site)
+    refused = []
+    for update in updates:
+        sums = update.reply["sums"]
+        assert METHOD.implausible(payload, {"sums": sums}, update.examples) == ""
+        lie = sums.clone()
+        for part in class_parts(lie, WIDTH):
+            part[:] = part.roll(1, 0)
+        refused.append("another class" in METHOD.implausible(payload, {"sums": lie}, update.examples))
+    assert sum(refused) > 50
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_what_scores_do_not_see_is_held_back_and_honest_sums_keep_their_bits(mu: float) -> None:
+    parts, _, site, _ = world(mu)
+    for rounds in (2, 4):
+        state = trained(METHOD, parts, site, [range(60)] * rounds)
+        space = Space(state.extra["centre"], state.extra["basis"], state.extra["values"])
+        replies = [u.reply["sums"].clone() for u in asked(METHOD, state, parts, range(60), site)]
+        assert class_weights(replies, space, CLASSES) == [1.0] * 60
+    seen = torch.linalg.qr(state.extra["weight"]).Q
+    for lie in replies[:10]:
+        counts, moments = class_parts(lie, WIDTH)
+        blind = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1))
+        blind = blind - blind @ seen @ seen.T
+        moments += LENGTH * counts[:, None] * blind / blind.norm(dim=1, keepdim=True)
+    weights = class_weights(replies, space, CLASSES)
+    assert max(weights[:10]) < 0.5 and weights[10:] == [1.0] * 50
+    assert class_weights(replies[:2], space, CLASSES) == [1.0] * 2, "two cannot be compared"
+
+
+def test_a_survey_further_off_than_any_class_counts_less() -> None:
+    parts, _, site, _ = world(0.05)
+    labeled, labels = features_of(site.labeled.images), site.labeled.labels
+    means = [features_of(part).mean(0) for part in parts]
+    assert survey_weights(means, labeled, labels) == [1.0] * 60
+    assert survey_weights([-means[0], *means[1:]], labeled, labels) == [0.0] + [1.0] * 59
+    shifted = [mean + 100 for mean in means]
+    assert survey_weights(shifted, labeled, labels) == [1.0] * 60, "all from another camera"
+    assert survey_weights([], labeled, labels) == []

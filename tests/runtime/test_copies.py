@@ -2,6 +2,7 @@
 
 from collections import Counter
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ class VectorCount(TorchDispatchMode):
         return out
 
 
+@cache
 def count(kind: str, m: int) -> tuple[VectorCount, int]:
     """One round of FedMix with m clients, counted in the server's process; the model's bytes."""
     parts = assemble(tiny(fleet__kind=kind, fleet__workers=1, clients=12, participation=m / 12, method__threshold=0.1))

@@ -12,6 +12,7 @@ from tests.runtime.tiny_run import model_hash, play, records, tiny_parts, tiny_r
 from fedfew.build.parts import Parts
 from fedfew.core.evaluation import Evaluation, score
 from fedfew.core.types import ServerState
+from fedfew.interface.charts.run_charts import accuracy
 from fedfew.methods import METHODS
 from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runtime.record import RoundRecord
@@ -97,3 +98,21 @@ def test_the_model_of_a_run_is_what_was_evaluated(tmp_path: Path) -> None:
     averaged = tiny_run(tmp_path / "ema", rounds=2, evaluate__ema=0.9)
     assert records(plain)[0]["accuracy"] == records(averaged)[0]["accuracy"]
     assert model_hash(plain) != model_hash(averaged)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedmix", "server-only"])
+def test_scoring_every_second_round_changes_no_training(method: str) -> None:
+    (_, rounds), (_, seldom) = (played(method, Evaluation(every=every)) for every in (1, 2))
+    assert [torch.equal(a.omega, b.omega) for (a, _), (b, _) in zip(rounds, seldom, strict=True)] == [True] * 3
+    scores = [(record["accuracy"], record["validation"]) for _, record in seldom]
+    assert scores[0] == (None, None), "not scored"
+    assert scores[1:] == [(record["accuracy"], record["validation"]) for _, record in rounds[1:]]
+
+
+def test_a_run_scored_every_second_round_is_read_like_any_other(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", rounds=5, evaluate__every=2)
+    scored = [r["round"] for r in run.records if r["accuracy"] is not None]
+    assert scored == [2, 4, 5], "after every second round and after the last"
+    cut = run.cut(3)
+    assert cut.accuracy() == run.records[1]["accuracy"], "the last one known"
+    assert [series.x for series in accuracy(run).series] == [[2.0, 4.0, 5.0]] * 2

@@ -141,31 +141,6 @@ def test_a_worker_killed_while_it_trains_costs_that_client_only(
     assert all(same(healed[k], expected[k]) for k in range(4))
 
 
-def test_a_worker_killed_while_idle_costs_nothing(
-    pool: PoolFleet, payloads: dict[int, Payload], expected: dict[int, ClientUpdate]
-) -> None:
-    victim = workers(pool)[0].process
-    victim.send_signal(signal.SIGKILL)
-    victim.wait()
-    answers = train(pool, payloads)
-    assert all(same(answers[k], expected[k]) for k in range(4))
-
-
-def test_a_worker_killed_while_it_scores_is_made_up_for(pool: PoolFleet, parts: Parts) -> None:
-    omega = parts.network.snapshot()
-    here = fleet_of(parts, Path()).score(omega).result()
-    assert pool.score(omega).result() == here
-    for worker in workers(pool):
-        worker.process.send_signal(signal.SIGSTOP)  # so that the job cannot be done before the blow
-    scoring = pool.score(omega)
-    (busy,) = (worker for worker in workers(pool) if worker.job is not None)
-    busy.process.send_signal(signal.SIGKILL)
-    assert scoring.result() == here
-    for worker in workers(pool):
-        worker.process.send_signal(signal.SIGCONT)
-    assert len(pool.processes) == 2
-
-
 def test_a_payload_that_differs_by_client_is_written_for_each() -> None:
     arena = Arena(shared_file())
     shared, own = torch.arange(1000.0), [torch.full((1000,), float(k)) for k in range(3)]
@@ -195,7 +170,7 @@ def test_an_arena_gives_only_what_it_has() -> None:
     arena = Arena(shared_file())
     arena.write({"x": {"y": torch.zeros(10)}})
     for place in ([4096, [1], "float32"], [0, [1 << 40], "float32"], [0, [-1], "float32"], [0, [1], "load"]):
-        with pytest.raises(ValueError, match=r"bytes|place"):
+        with pytest.raises(ValueError, match=r"bytes|describe"):
             arena.read({"y": place}, copy=True)
     assert os.fstat(arena.descriptor).st_size == 4096
     arena.close()
@@ -209,6 +184,33 @@ def rogue(mode: str, workers: int = 1, timeout: float = 0.0, **more: Any) -> Poo
     return PoolFleet(
         workers, hello, data, [1] * 9, lambda omega, clients: here, "tests.runtime.rogue_worker", timeout, 1 << 20
     )  # fmt: skip
+
+
+def test_a_worker_killed_while_idle_costs_nothing() -> None:
+    with closing(rogue("honest", workers=2)) as pool:
+        train(pool, {0: {}, 1: {}})
+        victim = workers(pool)[0].process
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        answers = train(pool, {k: {} for k in range(4)})
+        assert all(isinstance(answers[k], ClientUpdate) for k in range(4))
+
+
+def test_a_worker_killed_while_it_scores_is_made_up_for() -> None:
+    """A rogue worker says 0.25, this process 0.5."""
+    omega = torch.zeros(3)
+    with closing(rogue("honest", workers=2)) as pool:
+        train(pool, {0: {}, 1: {}})  # so that both are ready
+        assert pool.score(omega).result().accuracy == 0.25
+        for worker in workers(pool):
+            worker.process.send_signal(signal.SIGSTOP)  # so that the job cannot be done before the blow
+        scoring = pool.score(omega)
+        (busy,) = (worker for worker in workers(pool) if worker.job is not None)
+        busy.process.send_signal(signal.SIGKILL)
+        assert scoring.result().accuracy == 0.5
+        for worker in workers(pool):
+            worker.process.send_signal(signal.SIGCONT)
+        assert len(pool.processes) == 2
 
 
 def test_workers_that_die_at_once_end_the_run_with_the_end_of_their_log() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedfew.build.parts import Parts
 from fedfew.core import spill
-from fedfew.core.types import ClientUpdate, LabeledSet, Missing, ServerState
+from fedfew.core.types import ClientUpdate, Expected, LabeledSet, Missing, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.screen import HOPELESS, Finding, Screen, spread_over_classes, typical
@@ -162,6 +162,38 @@ def test_updates_are_tried_on_a_share_of_every_class() -> None:
     chosen = spread_over_classes(LabeledSet(torch.arange(100)[:, None], labels), 10)
     assert torch.bincount(chosen.labels).tolist() == [4, 2, 4]
     assert torch.equal(labels[chosen.images[:, 0]], chosen.labels)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_claim_of_a_million_images_weighs_like_a_few_clients(known: bool) -> None:
+    """Where the server does not know how many images a client has, one claim would else be the whole mean."""
+    parts, fleet = tiny_parts(method__name="fedavg", objective__threshold=0.2, **FIVE)
+    if not known:
+        parts = replace(parts, clients=replace(parts.clients, sizes=None))
+    liar = AlteredFleet(fleet, lambda _, answers: [replace(answers[0], examples=1_000_000), *answers[1:]])  # type: ignore[arg-type]
+    _, record = play(parts, liar, 1)[0]
+    first = record["cohort"][0]
+    if known:
+        assert codes(record) == ["E407"]
+        return
+    honest = [len(parts.federation.partition.of(k)) for k in record["cohort"][1:]]
+    (told,) = [update["counted"] for update in record["updates"] if "counted" in update]
+    assert told == round(5 * sorted([*honest, 1_000_000])[2])
+    assert (record["weights"][str(first)] or 1.0) == pytest.approx(told / (told + sum(honest)), abs=1e-4)
+    assert record["coverage"] is not None and record["coverage"] <= 1
+
+
+def test_sums_shrink_with_the_images_that_are_not_believed() -> None:
+    schema = {"sums": Expected((None,), limit=4, per_example=1.0)}
+    parts, _ = tiny_parts()
+    screen = Screen(Gate(), parts.algorithm, schema, parts.server, 0.0, None)
+    updates = {k: ClientUpdate(k, {"sums": torch.full((4,), float(n))}, n, {"kept": float(n), "steps": 1.0})
+               for k, n in enumerate([0, 10, 12, 600])}  # fmt: skip
+    (counted,) = screen.overstated(updates).items()
+    assert counted[0] == 3 and counted[1].examples == 60
+    assert counted[1].reply["sums"].tolist() == [60.0] * 4 and counted[1].metrics == {"kept": 60.0, "steps": 1.0}
+    assert not replace(screen, gate=Gate(max_times=0.0)).overstated(updates)
+    assert not screen.overstated({k: updates[k] for k in (0, 1, 3)}), "two claims cannot be compared"
 
 
 @pytest.mark.parametrize("claimed", [1e9, 1e5])

@@ -8,7 +8,7 @@ import pytest
 from tests.runtime.tiny_run import TINY, tiny
 from tests.studies.runs_by_hand import by_hand, flat
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.reproduce import (
@@ -22,6 +22,7 @@ from fedfew.studies.reproduce import (
     Plan,
     arms_of,
     cells,
+    chosen,
     config_of,
     folder_of,
     in_order,
@@ -100,8 +101,8 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     planned = cells(TUNED, list(PAPER))
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
-    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 35
-    assert len(everything) == 49
+    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 37
+    assert len(everything) == 53
 
     def identity(figure: str, label: str, panel: str = "") -> str:
         return planned[figure][(panel, label), 0].identity
@@ -110,7 +111,25 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     assert ours == identity("fig6a", "μ = 0.1") == identity("fig6b", "FedMix, 1000 labels")
     assert ours == identity("fig5", "α=0.5 β=0.3 γ=0.2", NON_IID)
     assert identity("fig4", "server-only", IID) == identity("fig4", "server-only", NON_IID)
-    assert len({cell.folder for cell in once}) == 35
+    assert len({cell.folder for cell in once}) == 37
+
+
+def test_only_the_arms_asked_for_are_made_in_that_order() -> None:
+    planned = cells(TUNED, ["fig4"])
+    few = in_order(chosen(planned, ["fig4"], ["non-IID server-only", "non-IID FedMix", "IID server-only"]))
+    assert [(c.config["method.name"], c.config["aggregator.name"]) for c in few] == [
+        ("server-only", "uniform"), ("fedmix", "fedavg"), ("fedmix", "fedfreq"),
+    ]  # fmt: skip
+    with pytest.raises(FedfewError, match=r"E105.*no arm's title begins with 'FedMx'"):
+        chosen(planned, ["fig4"], ["FedMx"])
+
+
+def test_the_ablation_varies_gamma_alone() -> None:
+    found = [c["method"] for c in configs("ablation").values() if c["method"]["name"] == "fedmix"]
+    assert [m["gamma"] for m in found] == [0.0, 0.2, 0.6]
+    assert [m["alpha"] / m["beta"] for m in found] == pytest.approx([5 / 3] * 3)
+    shared = cells(TUNED, ["fig4", "ablation"])
+    assert len(in_order(shared)) == len(in_order({"fig4": shared["fig4"]})) + 2
 
 
 def test_the_first_seed_of_all_comes_before_the_second() -> None:

@@ -21,7 +21,7 @@ from fedfew.studies.claims_measures import (
     roughness,
 )
 from fedfew.studies.reproduce import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
-from fedfew.studies.reproduce_results import ArmResult, Results
+from fedfew.studies.reproduce_results import ArmResult, Results, last_scored
 
 Key = tuple[str, str]
 SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 %
@@ -188,6 +188,27 @@ def test_figure_6b_levels_gain_and_fall() -> None:
 def test_extra_judges_fedfreq_against_both_rules() -> None:
     found = verdicts("extra", figure("extra", {("", "FedMix + FedFreq"): (0.50, 0.51, 0.50)}))
     assert [v.agrees for v in found] == ["yes", "yes"]
+
+
+def test_the_ablation_reads_its_reasons_from_the_records() -> None:
+    found = figure("ablation", {("", "γ = 0"): (0.50, 0.51, 0.50)})
+    for run in found["", "γ = 0.2 (published)"].runs:
+        for record in run.records:
+            record |= {"norm_step": 1.0, "norm_server": 2.0, "weights": {"3": 0.45, "7": 0.55}, "coverage": 0.3}
+    gain, step, weights, labels = verdicts("ablation", found)
+    assert (gain.agrees, step.got) == ("no", "50.0 % ± 0.0 (3 seeds)")
+    assert (weights.got, weights.agrees) == ("10.0 % ± 0.0 (3 seeds)", "yes")
+    assert (labels.got, labels.agrees) == ("30.0 % ± 0.0 (3 seeds)", "yes")
+    assert step.agrees == "no"
+
+
+def test_a_curve_with_rounds_that_were_not_scored() -> None:
+    run = by_hand([0.1, 0.2, 0.3, 0.5])
+    run.records[1]["accuracy"] = run.records[2]["accuracy"] = None
+    assert roughness(run, 0.0) == pytest.approx(0.4)
+    cut = by_hand([0.1, 0.2, 0.3], finished=False)
+    cut.records[2]["accuracy"] = None
+    assert (last_scored(run), last_scored(cut)) == (4, 2)
 
 
 @pytest.mark.parametrize("name", CLAIMS)

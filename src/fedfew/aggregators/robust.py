@@ -64,7 +64,9 @@ def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
     if cohort < 2 * faulty + 3:
         return f"krum with faulty = {faulty} needs at least {2 * faulty + 3} clients a round, there are {cohort}"
     if select > cohort - faulty:
-        return f"krum with select = {select} would take in the faulty: at most {cohort - faulty} of {cohort} clients"
+        return (
+            f"krum with select = {select} would include faulty clients: at most {cohort - faulty} of {cohort} clients"
+        )
     return ""
 
 

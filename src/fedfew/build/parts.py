@@ -12,7 +12,7 @@ from torch import nn
 from fedfew.build import worker
 from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
-from fedfew.config.method import method_of, transforms_of
+from fedfew.config.method import method_of, own_view_of, transforms_of
 from fedfew.config.names import find, is_own
 from fedfew.config.schema import Config
 from fedfew.config.sections import DatasetSettings
@@ -23,6 +23,7 @@ from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, Pool, ServerSite
 from fedfew.data import DATASETS, PARTITIONS, Federation, federate
+from fedfew.data.client_labels import ClientLabels
 from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.data.virtual import VirtualPartition
 from fedfew.models import MODELS
@@ -154,8 +155,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
     if (isinstance(method, Oracle) or method.pools) and not bool((federation.truth >= 0).all()):
-        what = f"{config['method.name']} needs the labels of the clients' images, which nobody has here"
+        what = f"{config['method.name']} needs the labels of the clients' images, which are not known here"
         raise FedfewError("E113", "method.name", what)
+    if config["client_labels.each"] and not bool((federation.truth >= 0).all()):
+        what = "clients are to hold labels, but nobody knows the classes of these sites' images"
+        raise FedfewError("E113", "client_labels.each", what, "Put the labels you have into server/")
     federation, network = prepare(config, federation, report)
     clients = Clients(
         seed=config["seed"],
@@ -206,6 +210,8 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
         seed=config["seed"],
         test=resident(federation.test, network),
         validation=resident(federation.validation, network),
+        own_view=own_view_of(config.document),
+        known=ClientLabels(**config["client_labels"]).known(federation.partition.clients, config["dataset.seed"]),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedfew.aggregators.robust import krum_misfit
-from fedfew.config.names import OWN_CODE, find, is_own
+from fedfew.config.names import OWN_CODE, find, imported, is_own, method_class
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.types import Method, Oracle
@@ -47,6 +47,7 @@ def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
     yield from _annealing(document)
     yield from _augment(document)
     yield from _optimizer(document)
+    yield from _client_labels(document, method)
     yield from _own(document)
 
 
@@ -85,6 +86,18 @@ def _augment(document: Table) -> Iterator[FedfewError]:
     if name not in AUGMENTS and not is_own(name):
         remedy = f"Use one of {', '.join(AUGMENTS)}, or package.module:function of your own"
         yield FedfewError("E105", "server.augment", f"there is no augmentation {name!r}", remedy)
+    name, method = document["client"]["augment"], document["method"]["name"]
+    if name == "standard":
+        return
+    if not is_own(name):
+        remedy = "Use standard, or package.module:function of your own"
+        yield FedfewError("E105", "client.augment", f"there is no strong view {name!r}", remedy)
+        return
+    imported(name, "client.augment")
+    objective = find("objective", document["objective"]["name"], OBJECTIVES) if _takes(method, "objective") else None
+    if not getattr(objective or method_class(find("method", method, METHODS)), "strong_views", False):
+        what = f"the clients of method {method} look at no strong view of their images"
+        yield FedfewError("E113", "client.augment", what, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
 
 
 def _optimizer(document: Table) -> Iterator[FedfewError]:
@@ -94,8 +107,47 @@ def _optimizer(document: Table) -> Iterator[FedfewError]:
     for key in ("method.name", "aggregator.name"):
         section, _, part = key.partition(".")
         if (name := document[section][part]) in STEPS_COUNT:
-            what = f"{name} reckons with steps of SGD, and AdamW's have another length"
+            what = f"{name} assumes steps of SGD; AdamW's have another length"
             yield FedfewError("E113", "client.optimizer", what, f'Use "sgd", or another {section}')
+
+
+def _client_labels(document: Table, method: Method) -> Iterator[FedfewError]:
+    """Labels at clients are for methods with a loss for them; without any the server needs its own."""
+    bound = isinstance(method, Oracle) or method.pools
+    if not document["client_labels"]["each"]:
+        if not document["labels"]:
+            remedy = "Set labels to 1 or more, or give clients some with client_labels.each"
+            yield FedfewError("E103", "labels", "nobody has labels: neither the server nor any client", remedy)
+        return
+    name = document["method"]["name"]
+    if not _takes(name, "client_labels") and method.asks_clients and not bound:
+        fits = ", ".join(known for known in METHODS if _takes(known, "client_labels"))
+        what = f"method {name} is for labels at the server: its clients have no loss for labels of their own"
+        yield FedfewError("E113", "client_labels.each", what, f"These have one: {fits}")
+    if document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
+        what = "the sites of a network are given images only; labels at clients are a scenario of the simulation"
+        yield FedfewError("E113", "client_labels.each", what, "Put the labels you have into the server's folder")
+    if not document["labels"]:
+        yield from _no_server_labels(document, method)
+
+
+def _takes(method: str, part: str) -> bool:
+    """Whether a method is given some part of the config."""
+    return part in inspect.signature(find("method", method, METHODS)).parameters
+
+
+def _no_server_labels(document: Table, method: Method) -> Iterator[FedfewError]:
+    """What a server without labels cannot do."""
+    wanted = {
+        "method.name": "" if method.asks_clients or method.pools else document["method"]["name"],
+        "vote.prior": document["vote"]["prior"].replace("server", ""),
+        "norm.policy": document["norm"]["policy"] if document["norm"]["policy"] == "server-data" else "",
+        "aggregator.name": document["aggregator"]["name"] if document["aggregator"]["name"] == "fltrust" else "",
+    }
+    for key, value in wanted.items():
+        if value:
+            what = f"{key} = {value!r} works from the server's labels, and labels is 0"
+            yield FedfewError("E113", "labels", what, f"Set labels to 1 or more, or change {key}")
 
 
 def _aggregator(document: Table) -> Iterator[FedfewError]:
@@ -111,14 +163,12 @@ def _aggregator(document: Table) -> Iterator[FedfewError]:
 def _vote(document: Table) -> Iterator[FedfewError]:
     if document["vote"]["prior"] == "server":
         return
-    wanted = inspect.signature(find("method", document["method"]["name"], METHODS)).parameters
-    objective = document["objective"]["name"]
-    if "vote" not in wanted:
-        fits = [name for name, make in METHODS.items() if "vote" in inspect.signature(make).parameters]
-        name = document["method"]["name"]
+    name, objective = document["method"]["name"], document["objective"]["name"]
+    if not _takes(name, "vote"):
+        fits = [known for known in METHODS if _takes(known, "vote")]
         what = f"method {name} makes no pseudo-labels by vote, so vote.prior has no meaning"
         yield FedfewError("E113", "vote.prior", what, f"These have a vote: {', '.join(fits)}")
-    elif "objective" in wanted and not find("objective", objective, OBJECTIVES)().labels:
+    elif _takes(name, "objective") and not find("objective", objective, OBJECTIVES)().labels:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]
         what = f"objective {objective} makes no pseudo-labels, so vote.prior has no meaning"
         yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")
@@ -127,9 +177,9 @@ def _vote(document: Table) -> Iterator[FedfewError]:
 def unused_objective(document: Table) -> FedfewError | None:
     """Why an objective that was asked for would be ignored; nothing if it is used."""
     name = document["method"]["name"]
-    if "objective" in inspect.signature(find("method", name, METHODS)).parameters:
+    if _takes(name, "objective"):
         return None
-    fits = [known for known, make in METHODS.items() if "objective" in inspect.signature(make).parameters]
+    fits = [known for known in METHODS if _takes(known, "objective")]
     what = f"method {name} has an objective of its own, so [objective] has no meaning"
     return FedfewError("E113", "objective.name", what, f"These take one: {', '.join(fits)}")
 
@@ -137,7 +187,7 @@ def unused_objective(document: Table) -> FedfewError | None:
 def _privacy(document: Table, method: Method) -> Iterator[FedfewError]:
     privacy, name, model = document["privacy"], document["method"]["name"], document["model"]
     if privacy["noise"] and not privacy["clip"]:
-        what = "noise without clipping protects nothing: one client's change can be as large as it likes"
+        what = "noise without clipping protects nothing: one client's change can be arbitrarily large"
         yield FedfewError("E113", "privacy.noise", what, "Set privacy.clip")
     if not privacy["clip"]:
         return
@@ -181,9 +231,7 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "average" or another method')
     aggregator = document["aggregator"]["name"]
     if norm == "batch" and policy == "average" and not stays and aggregator in STRETCH:
-        what = (
-            f"aggregator {aggregator} can go beyond the clients' models, and a running variance below zero is no model"
-        )
+        what = f"aggregator {aggregator} can go beyond the clients' models, and a negative running variance is invalid"
         yield FedfewError(
             "E113", "model.norm", what, 'Use norm.policy = "local" or "server-data", or model.norm = "group"'
         )

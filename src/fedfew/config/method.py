@@ -8,9 +8,11 @@ from typing import Any
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.names import find, imported, is_own
 from fedfew.core.settings import settings_of
-from fedfew.core.types import Method, Transform
+from fedfew.core.types import Augment, Method, Transform
+from fedfew.data.client_labels import ClientLabels
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
+from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.compression import Compression
@@ -28,6 +30,12 @@ def transforms_of(document: Mapping[str, Any], method: Method) -> tuple[Transfor
     return (*method.transforms, *(transform for transform in asked if transform is not None))
 
 
+def own_view_of(document: Mapping[str, Any]) -> Augment | None:
+    """What makes a strong view of a client's image, where the user brings it."""
+    name = document["client"].get("augment", "standard")
+    return imported(name, "client.augment") if is_own(name) else None
+
+
 def method_of(document: Mapping[str, Any]) -> Method:
     """The method of a resolved config; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
@@ -35,15 +43,19 @@ def method_of(document: Mapping[str, Any]) -> Method:
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
     if is_own(supervised["augment"]):
         supervised["own"] = imported(supervised["augment"], "server.augment")
-    rounds = document["rounds"]
+    rounds, client = document["rounds"], document["client"]
     parts: dict[str, Any] = {
         "server": Supervised(LocalSGD(**server, rounds=rounds), **supervised),
-        "client": LocalSGD(**document["client"], rounds=rounds),
+        "client": LocalSGD(
+            **{key: client[key] for key in client if key not in settings_of(ClientViews)}, rounds=rounds
+        ),
         "aggregator": partial(find("aggregator", aggregator.pop("name"), AGGREGATORS), **aggregator),
     }
     wanted = inspect.signature(factory).parameters
     if "vote" in wanted:
         parts["vote"] = Voting(**document["vote"], rounds=rounds)
+    if "client_labels" in wanted:
+        parts["client_labels"] = ClientLabels(**document["client_labels"])
     if "objective" in wanted:
         objective = dict(document["objective"])
         parts["objective"] = find("objective", objective.pop("name"), OBJECTIVES)(**objective)

@@ -17,7 +17,7 @@ from fedfew.models.build import SHAPE, required
 
 PARTS = ("server", "client", "aggregator")
 """What every method is given besides its settings."""
-OPTIONAL_PARTS = ("objective", "vote")
+OPTIONAL_PARTS = ("objective", "vote", "client_labels")
 """What a method is given if it has a parameter of that name."""
 MEMBERS = {
     "method": ("before_clients", "broadcast", "train_client", "after_clients"),
@@ -34,6 +34,7 @@ POSITIONAL = {
 
 OWN_CODE = (
     ("method", "name"), ("objective", "name"), ("aggregator", "name"), ("model", "name"), ("server", "augment"),
+    ("client", "augment"),
 )  # fmt: skip
 """Where a config can name the user's own, and every process that trains imports it."""
 

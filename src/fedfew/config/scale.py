@@ -19,7 +19,7 @@ def scale_overrides(
     ``overrides`` are those that will be applied after it: they decide which dataset and model are meant.
     """
     if scale not in SCALES:
-        raise FedfewError("E103", "--scale", f"{scale!r} is no scale", f"Use one of: {', '.join(SCALES)}")
+        raise FedfewError("E103", "--scale", f"{scale!r} is not a scale", f"Use one of: {', '.join(SCALES)}")
     merged = apply_overrides(dict(table), overrides or {})
     dataset, model = _named(merged, "dataset"), _named(merged, "model")
     if dataset != "cifar10":

@@ -12,11 +12,13 @@ from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import DATASETS, PARTITIONS
+from fedfew.data.client_labels import ClientLabels
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
+from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.compression import Compression
@@ -32,7 +34,7 @@ class General:
     rounds: Annotated[Count, Doc("rounds of training")] = 150
     clients: Annotated[Count, Doc("K: number of clients")] = 100
     participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients asked in a round")] = 0.05
-    labels: Annotated[Count, Doc("N_s: labeled images at the server")] = 1000
+    labels: Annotated[Natural, Doc("N_s: labeled images at the server; 0 only where clients hold labels")] = 1000
     min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
     max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
     start: Annotated[
@@ -92,7 +94,8 @@ NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
 }
 PLAIN: dict[str, list[Callable[..., Any]]] = {
     "server": [LocalSGD, Supervised],
-    "client": [LocalSGD],
+    "client": [LocalSGD, ClientViews],
+    "client_labels": [ClientLabels],
     "vote": [Voting],
     "norm": [NormPolicy],
     "privacy": [Privacy],

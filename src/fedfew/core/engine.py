@@ -36,7 +36,7 @@ class Engine:
             return torch.device(here[0])
         if self.device not in here:
             what = f"engine.device = {self.device!r}, but torch {torch.__version__} finds none on this machine"
-            raise FedfewError("E116", "engine.device", what, f'Here are: {", ".join(here)}; "auto" takes the first')
+            raise FedfewError("E116", "engine.device", what, f'Available: {", ".join(here)}; "auto" takes the first')
         return torch.device(self.device)
 
 

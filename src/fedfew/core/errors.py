@@ -72,7 +72,7 @@ CODES: dict[str, Explanation] = {
     "E112": Explanation(
         "extra not installed",
         "A feature needs packages that are not part of the plain installation.",
-        "Install the extra named in the message, e.g. pip install 'fedfew[flower]'.",
+        "Install the extra named in the message, e.g. pip install '.[flower]' in fedfew's folder.",
     ),
     "E113": Explanation(
         "setting does not fit the scenario",
@@ -271,7 +271,8 @@ CODES: dict[str, Explanation] = {
     ),
     "E406": Explanation(
         "update outside the norm bound",
-        "The reply is further from the global model than gate.max_norm or gate.max_growth allow.",
+        "The reply is further from the global model than gate.max_norm or gate.max_growth allow, or it holds sums that "
+        "no images and no mix of classes can give.",
         "The update was left out. Raise the bound if honest clients are hit.",
     ),
     "E407": Explanation(
@@ -391,16 +392,16 @@ CODES: dict[str, Explanation] = {
         "The server did not answer at its address, or not with the certificate of this network.",
         "Check address, firewall and that `fedfew deploy server` is running; see `fedfew deploy doctor client`.",
     ),
+    "E511": Explanation(
+        "not a network folder",
+        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
+        "Run `fedfew deploy init`, or copy the bundle again.",
+    ),
     "E512": Explanation(
         "every client failed in the same way",
         "In the first round no client gave a usable answer, and all failed for one reason: it lies in what they share, "
         "the config or the code, not in the clients.",
         "Read the reason in the message; `fedfew check CONFIG` looks at a config before it runs.",
-    ),
-    "E511": Explanation(
-        "not a network folder",
-        "The folder or bundle was not made by `fedfew deploy init`, or is damaged.",
-        "Run `fedfew deploy init`, or copy the bundle again.",
     ),
 }
 

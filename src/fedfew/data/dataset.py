@@ -17,7 +17,7 @@ class SiteImages:
     images: Tensor
     offsets: Indices
     truth: Tensor | None = None
-    """Their classes (int64), where a simulation knows them: for reports and bounds, never for training."""
+    """Their classes (int64), where a simulation knows them: for reports and bounds, not for training; −1: no class."""
 
 
 @dataclass(frozen=True, eq=False)

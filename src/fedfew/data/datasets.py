@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import LabeledSet
@@ -21,9 +22,13 @@ from fedfew.data.npz import npz
 from fedfew.data.recipes import RECIPES
 from fedfew.data.tables import huggingface, parquet
 
-MINI_MNIST = Path(__file__).parent / "assets" / "mini-mnist.npz"
-MINI_MNIST_SHA256 = "02a99df9e3847ef676cc0db82f638a882ff1a3e0640faa1a4a6a78d3cbbd6ac8"
-MINI_MNIST_SHAPE = Shape(5_500, 1_500, (1, 28, 28))
+ASSETS = Path(__file__).parent / "assets"
+SHIPPED = {
+    "mini-mnist": "02a99df9e3847ef676cc0db82f638a882ff1a3e0640faa1a4a6a78d3cbbd6ac8",
+    "mini-cifar": "1ccf4d01213193b25619cbf26c81dd1795b407b7e8b18de080eea6ec0aab50e7",
+}
+"""Datasets that come with the package, and the SHA-256 of their files."""
+MINI_MNIST_SHAPE, MINI_CIFAR_SHAPE = Shape(5_500, 1_500, (1, 28, 28)), Shape(2_200, 600, (3, 32, 32))
 DIGITS = tuple("0123456789")
 
 
@@ -47,15 +52,42 @@ class Entry:
 
 def mini_mnist() -> Dataset:
     """7,000 MNIST digits that come with the package, so that the first command needs no network."""
-    content = MINI_MNIST.read_bytes()
-    if hashlib.sha256(content).hexdigest() != MINI_MNIST_SHA256:
-        raise FedfewError("E202", str(MINI_MNIST), "the file is not as it was shipped", "Install fedfew again.")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        train, test = (
-            _labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64))
-            for part in ("train", "test")
-        )
+    arrays = _shipped("mini-mnist")
+    train, test = (
+        _labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64))
+        for part in ("train", "test")
+    )
     return Dataset("mini-mnist", train, test, DIGITS, flips=False)
+
+
+def mini_cifar() -> Dataset:
+    """2,800 photographs of CIFAR-10 that come with the package, as tiles of one JPEG picture."""
+    arrays = _shipped("mini-cifar")
+    with Image.open(io.BytesIO(arrays["sheet"].tobytes())) as picture:
+        sheet = np.asarray(picture)
+    channels, side, _ = MINI_CIFAR_SHAPE.image
+    rows, columns = sheet.shape[0] // side, sheet.shape[1] // side
+    tiles = sheet.reshape(rows, side, columns, side, channels).transpose(0, 2, 4, 1, 3)
+    images = tiles.reshape(rows * columns, channels, side, side)
+    first, then = (arrays[f"{part}_labels"].astype(np.int64) for part in ("train", "test"))
+    train = _labeled(images[: len(first)], first)
+    test = _labeled(images[len(first) : len(first) + len(then)], then)
+    return Dataset("mini-cifar", train, test, RECIPES["cifar10"].classes, flips=True)
+
+
+def asset(name: str) -> Path:
+    """The file of a dataset that comes with the package."""
+    return ASSETS / f"{name}.npz"
+
+
+def _shipped(name: str) -> dict[str, NDArray[Any]]:
+    """The arrays of a file that comes with the package."""
+    path = asset(name)
+    content = path.read_bytes()
+    if hashlib.sha256(content).hexdigest() != SHIPPED[name]:
+        raise FedfewError("E202", str(path), "the file is not as it was shipped", "Install fedfew again.")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return dict(arrays)
 
 
 def cifar10() -> Dataset:
@@ -75,6 +107,7 @@ def fashion_mnist() -> Dataset:
 
 DATASETS: dict[str, Callable[..., Dataset]] = {
     "mini-mnist": mini_mnist,
+    "mini-cifar": mini_cifar,
     "cifar10": cifar10,
     "mnist": mnist,
     "fashion-mnist": fashion_mnist,
@@ -87,8 +120,8 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 def inventory() -> list[Entry]:
     """All datasets, whether they are here or not, without reading them."""
-    shape = MINI_MNIST_SHAPE
-    entries = [Entry("mini-mnist", True, shape.train, shape.test, shape.image, DIGITS, MINI_MNIST)]
+    shipped = (("mini-mnist", MINI_MNIST_SHAPE, DIGITS), ("mini-cifar", MINI_CIFAR_SHAPE, RECIPES["cifar10"].classes))
+    entries = [Entry(n, True, s.train, s.test, s.image, classes, asset(n)) for n, s, classes in shipped]
     for name, recipe in RECIPES.items():
         shape, path = recipe.shape, cache_folder() / name
         entries.append(Entry(name, is_fetched(name), shape.train, shape.test, shape.image, recipe.classes, path))

@@ -43,7 +43,7 @@ class Federation:
     """The unlabeled images of all clients, uint8 N×C×H×W; or features of them, float16 N×V×d, as in the other sets."""
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
-    −1 throughout where nobody knows, as with real sites."""
+    −1 throughout where it is unknown, as with real sites."""
     partition: Partition | VirtualPartition
     classes: tuple[str, ...]
     flips: bool
@@ -186,8 +186,6 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
     for key, count in counts.items():
         if count < 0:
             raise FedfewError("E103", key if key == "labels" else f"dataset.{key}", f"{count} is below 0")
-    if counts["labels"] < 1:
-        raise FedfewError("E103", "labels", "the server needs at least 1 label")
     if dataset.users is not None and len(dataset.users) != len(dataset.train):
         what = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
         raise FedfewError("E204", f"dataset {dataset.name}", what)
@@ -199,7 +197,7 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
 
 
 def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
-    """Whose images the clients' are; nobody knows where the official test set was merged in."""
+    """Whose images the clients' are; unknown where the official test set was merged in."""
     return None if dataset.users is None or split == "paper" else np.asarray(dataset.users)[given]
 
 
@@ -216,7 +214,10 @@ def _fault(part: LabeledSet, classes: int) -> str:
 def _site_fault(sites: SiteImages, classes: int) -> str:
     if len(sites.offsets) != len(sites.names) + 1:
         return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
-    return "" if sites.truth is None else _fault(LabeledSet(sites.images, sites.truth), classes)
+    if sites.truth is None:
+        return ""
+    known = sites.truth.where(sites.truth != -1, 0)  # −1: of no class, or nobody knows
+    return _fault(LabeledSet(sites.images, known), classes)
 
 
 def _afford(images: int, **counts: int) -> None:

@@ -28,7 +28,7 @@ Arrays = dict[str, NDArray[Any]]
 INFLATED_CAP = 4 * 2**30
 """Bytes of the largest archive, inflated."""
 FREE, RATIO = 64 * 2**20, 100
-"""Beyond this many bytes, content that grows by more than this factor is no picture."""
+"""Beyond this many bytes, content that grows by more than this factor is not a picture."""
 MEMBER_CAP = 64
 HELD_OUT = 6
 """Of arrays without a test part, one image in this many becomes the test set."""
@@ -69,7 +69,7 @@ def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise FedfewError("E206", place, "is no file", "Give the path of an NPZ file")
+            raise FedfewError("E206", place, "is not a file", "Give the path of an NPZ file")
         with zipfile.ZipFile(path) as archive:
             _refuse_bomb(archive, about.st_size, cap, place)
             members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}

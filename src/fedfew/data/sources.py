@@ -15,7 +15,7 @@ from typing import IO
 from fedfew.core.errors import FedfewError
 from fedfew.data.archives import ARCHIVE_CAP, BLOCK
 from fedfew.data.cache import cache_folder, is_fetched, load, store
-from fedfew.data.datasets import DATASETS, MINI_MNIST
+from fedfew.data.datasets import DATASETS, SHIPPED, asset
 from fedfew.data.recipes import RECIPES, Download, Recipe, decode
 
 CONNECT_SECONDS = 10
@@ -39,9 +39,12 @@ def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -
     """Bring a dataset into the cache and say where it is; ``report`` gets one line for every source tried."""
     if name not in DATASETS:
         raise FedfewError("E105", "dataset.name", f"no dataset {name!r}; there are {', '.join(DATASETS)}")
-    if name not in RECIPES:
+    if name in SHIPPED:
         report(f"{name} comes with the package")
-        return MINI_MNIST
+        return asset(name)
+    if name not in RECIPES:
+        fetched = ", ".join(RECIPES)
+        raise FedfewError("E105", "dataset.name", f"{name} reads files of your own; what can be fetched: {fetched}")
     recipe = RECIPES[name]
     if _is_whole(recipe):
         report(f"{name} is here already")

@@ -1,6 +1,5 @@
 """The datasets ``parquet`` and ``huggingface``: rows of encoded images and labels; needs the extra ``data``."""
 
-import importlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.core.settings import Doc
 from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
@@ -47,7 +47,7 @@ def parquet(
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
     files = _parquet_files(Path(path).expanduser())
-    pyarrow_parquet = need("pyarrow.parquet", "parquet files")
+    pyarrow_parquet = import_optional("pyarrow.parquet", "fedfew[data]", "dataset parquet")
     rows = [_parquet_rows(pyarrow_parquet, file, image, label) for file in files]
     return _dataset("parquet", shown(path), rows, size, channels, flips)
 
@@ -65,7 +65,7 @@ def huggingface(
     """A Hugging Face dataset: a folder written by ``save_to_disk``, or a name on the hub."""
     if bool(path) == bool(hub):
         raise FedfewError("E206", "dataset.path", "give either path or hub", 'Write path = "FOLDER" under [dataset]')
-    datasets = need("datasets", "Hugging Face datasets")
+    datasets = import_optional("datasets", "fedfew[data]", "dataset huggingface")
     place = shown(path or hub)
     try:
         found = datasets.load_from_disk(str(Path(path).expanduser())) if path else datasets.load_dataset(hub)
@@ -77,16 +77,6 @@ def huggingface(
     except Exception as error:  # files, network, formats: the package raises nearly anything
         text = " ".join(str(error).split())[:200]
         raise FedfewError("E204", place, f"it cannot be read as a dataset ({text})") from None
-
-
-def need(module: str, what: str) -> Any:
-    """A package of the extra, or E112."""
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        package = module.partition(".")[0]
-        remedy = "Install it with pip install 'fedfew[data]'"
-        raise FedfewError("E112", what, f"need the package {package}", remedy) from None
 
 
 def _parquet_files(path: Path) -> list[Path]:

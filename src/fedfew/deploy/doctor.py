@@ -133,12 +133,13 @@ def _room(folder: Path) -> str:
 
 
 def _server_step(plan: ServerPlan) -> str:
-    """Load what the config names and take one round's server step, as the run would."""
+    """Load what the config names and train on the labels for one pass, as the run would for many."""
     path = plan.folder / "run" / "run.toml"
     source = path if path.is_file() else plan.folder / CONFIG
-    config = load(
-        str(source), {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute()), "server.epochs": 1}
-    )
+    network = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
+    config = load(str(source), network | {"server.epochs": 1})
+    if config["method"].get("warmup"):
+        config = load(config.document, {"method.warmup": 1})
     parts = assemble(config, plan.sites)
     state = parts.algorithm.start(parts.network.snapshot())
     state = parts.algorithm.before_clients(state, parts.server, stream(config["seed"], "doctor"))

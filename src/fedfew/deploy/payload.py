@@ -7,7 +7,7 @@ from fedfew.core.types import Payload, Schema
 LARGEST = 1e6
 """Largest absolute value of an entry. Beyond it float32 has steps of 0.06, and a bounded change is lost in rounding."""
 TIMES_THE_MODEL = 64
-"""Entries of one tensor, in models, with room for what is no model: statistics, logits."""
+"""Entries of one tensor, in models, with room for what is not a model: statistics, logits."""
 _ROOM = 1 << 22
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.certificates import authority, server_certificate, site_key
 
@@ -175,7 +175,7 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
 def _checked(sites: Sequence[str]) -> tuple[str, ...]:
     odd = [name for name in sites if not _NAME.fullmatch(name)]
     if odd or not sites or len(set(sites)) != len(sites):
-        what = f"{odd[0]!r} is no name" if odd else "each site needs a name of its own"
+        what = f"{odd[0]!r} is not a valid name" if odd else "each site needs a name of its own"
         raise FedfewError("E103", "--sites", what, "Give names of letters, digits, - and _, e.g. --sites north,south")
     return tuple(sites)
 

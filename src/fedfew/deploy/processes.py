@@ -147,7 +147,7 @@ class Supervisor:
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Ports that nobody uses, all different."""
+    """Free ports, all different."""
     held = [socket.socket() for _ in range(count)]
     try:
         for one in held:

@@ -45,7 +45,7 @@ def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tupl
     classes = [str(name) for name in about["classes"]]
     strange = sorted({shown(p.group) for p in places} - set(classes))
     if strange or not places:
-        what = f"{', '.join(strange)} is no class of this model" if strange else "there are no labeled images"
+        what = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
         remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
         raise FedfewError("E208" if strange else "E206", shown(folder), what, remedy)
     size = square(about)

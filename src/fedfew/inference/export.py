@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
 from fedfew.core.network import Network
 from fedfew.core.storage import write_atomically
 from fedfew.inference import huggingface
@@ -162,13 +163,10 @@ def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predic
 
 
 def _onnx(network: Network, about: dict[str, Any], path: Path) -> Predict:
-    try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401 - torch's exporter needs it
-    except ImportError as error:
-        remedy = "Install it with pip install 'fedfew[export]'"
-        raise FedfewError("E112", "--format onnx", f"needs the package {error.name}", remedy) from None
+    require("export", "--format onnx")
+    import onnx
+    import onnxruntime
+
     with _quiet():
         program = torch.onnx.export(
             _traced(network, about), dynamo=True, input_names=["images"], output_names=["probabilities"], verbose=False

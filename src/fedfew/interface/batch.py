@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import complain, err, percent, warn
 from fedfew.interface.progress import LONG
+from fedfew.runtime.record import pace
 from fedfew.studies.sweep import Cell, Event, advance
 from fedfew.studies.sweep_jobs import advance_parallel
 
@@ -56,7 +57,7 @@ def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, job
 
 
 def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> Tally:
-    tally, pace = Tally(), 0.0
+    tally, usual = Tally(), 0.0
     total = sum(_wanted(cell, until) for cell in cells)
     left, done = total, 0
     columns = (
@@ -81,10 +82,10 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
                 left -= rounds
                 bar.update(task, completed=max(total - left, 0))
             _note(event, tally)
-            if event.record is not None and not pace:
-                pace = sum(event.record["seconds"].values()) / abreast
-                if pace * left > LONG:
-                    bar.console.print(f"about {_duration(pace * left)} for {left} rounds, if all go like the first")
+            if event.record is not None and not usual:
+                usual = pace(event.record) / abreast
+                if usual * left > LONG:
+                    bar.console.print(f"about {_duration(usual * left)} for {left} rounds, if all go like the first")
     return tally
 
 

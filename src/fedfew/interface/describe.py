@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config import toml
 from fedfew.config.files import presets
 from fedfew.config.names import imported, is_own, method_class
 from fedfew.config.schema import load, read
-from fedfew.core import toml
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import DATASETS, PARTITIONS

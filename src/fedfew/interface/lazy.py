@@ -35,8 +35,25 @@ class Command(TyperCommand):
             return ""
         words = " ".join(args).replace(f"{option} ", f"{option}=").split()
         value = next((word.partition("=")[2] for word in words if word.startswith(f"{option}=")), "VALUE")
-        key = option.removeprefix("--").replace("-", "_")
+        key = _key_like(option.removeprefix("--").replace("-", "_"))
+        if not key:
+            return " Keys of the config are given with --set KEY=VALUE."
         return f" Keys of the config are given with --set; did you mean --set {key}={value}?"
+
+
+def _key_like(word: str) -> str:
+    """The key of a config that someone meant: by its whole name, its last part, its section, or nearly so."""
+    from fedfew.config.sections import NAMED, SECTIONS, settings_for  # noqa: PLC0415 - after a mistake alone
+
+    meant = {section: f"{section}.{NAMED[section][0]}" for section in NAMED}
+    for section in ("", *SECTIONS):
+        usual = NAMED[section][2] if section in NAMED else ""
+        names = settings_for(section, usual) if usual != "auto" else {}
+        keys = {name: f"{section}.{name}".lstrip(".") for name in names}
+        meant = keys | meant if section else meant | keys  # keys without a section come first, then by section
+        meant |= {key: key for key in keys.values()}
+    close = difflib.get_close_matches(word, meant, 1, cutoff=0.75)
+    return meant[word] if word in meant else meant[close[0]] if close else ""
 
 
 class LazyGroup(TyperGroup):

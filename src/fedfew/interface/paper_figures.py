@@ -1,6 +1,6 @@
 """The paper's figures and that of a comparison, drawn with matplotlib from the run folders alone, at any time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from fedfew.interface.charts.printed import COLOURS
 from fedfew.runtime.record import RoundRecord
 from fedfew.studies.bounds import BASELINE, METHOD
+from fedfew.studies.claims_ablation import PUBLISHED, coverage, damping, unequal
 from fedfew.studies.compare import Comparison
-from fedfew.studies.reproduce import ALL_LABELS, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
+from fedfew.studies.reproduce import ALL_LABELS, DAMPED, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
 from fedfew.studies.reproduce_results import ArmResult, Results
 
+Measure = Callable[[RoundRecord], float | None]
 BOUND_STYLE: dict[str, dict[str, Any]] = {
     SERVER_ONLY: {"color": "#6c757d", "linestyle": (0, (4, 2))},
     ALL_LABELS: {"color": "#343a40", "linestyle": (0, (1, 1.5))},
@@ -33,9 +35,8 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def draw(figure: str, found: Results) -> Figure:
     """The figure by its name."""
-    return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra, "few-labels": _few}[
-        figure
-    ](found)
+    return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
+            "few-labels": _few, "ablation": _ablation}[figure](found)  # fmt: skip
 
 
 def _sheet(width: float, height: float = 4.0) -> Figure:
@@ -114,6 +115,42 @@ def _extra(found: Results) -> Figure:
     return figure
 
 
+def _ablation(found: Results) -> Figure:
+    """What γ costs and why, how far FedFreq's weights are from equal ones, and how many labels τ lets through."""
+    figure = _sheet(10.4, 7.2)
+    (accuracy, steps), (weights, labels) = figure.subplots(2, 2)
+    curves(accuracy, list(found.values()))
+    accuracy.set_ylabel("test accuracy")
+    accuracy.legend(fontsize=8, frameon=False, loc="lower right")
+    for place, name in enumerate(DAMPED):
+        _by_round(steps, found["", name], damping, name, COLOURS[place])
+    steps.axhline(1.0, linewidth=1.2, **BOUND_STYLE[SERVER_ONLY])
+    steps.set_ylabel("a round's step, by the server's own")
+    _by_round(weights, found["", PUBLISHED], unequal, "FedFreq", COLOURS[0])
+    weights.axhline(0.0, linewidth=1.2, label="equal weights", **BOUND_STYLE[SERVER_ONLY])
+    weights.set_ylabel("distance of weights from an equal share")
+    for place, name in enumerate(DAMPED):
+        _by_round(labels, found["", name], coverage, name, COLOURS[place])
+    labels.set_ylabel("images with a label above τ")
+    for axis in (steps, weights, labels):
+        axis.set_xlabel("round")
+        axis.set_ylim(bottom=0.0)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _finish(axis)
+    return figure
+
+
+def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) -> None:
+    """A measure of each round's record, the mean over the seeds."""
+    by_round: dict[int, list[float]] = {}
+    for record in (record for run in arm.runs for record in run.records):
+        if (value := of(record)) is not None:
+            by_round.setdefault(record["round"], []).append(value)
+    if not (rounds := sorted(by_round)):
+        return
+    axis.plot(rounds, [float(np.mean(by_round[n])) for n in rounds], label=label, linewidth=1.4, color=colour)
+
+
 def _few(found: Results) -> Figure:
     """Accuracy against the number of labels, and against the skew of the clients, for every method."""
     figure = _sheet(10.4, 4.4)
@@ -177,8 +214,10 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
             continue
         label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[place % len(COLOURS)]}
         length = min(run.done for run in arm.runs)
-        table = np.array([run.curve()[:length] for run in arm.runs])
-        rounds, middle = np.arange(1, length + 1), table.mean(0)
+        whole = np.array([run.curve()[:length] for run in arm.runs])
+        scored = np.flatnonzero(~np.isnan(whole).any(0))
+        table = whole[:, scored]
+        rounds, middle = scored + 1, table.mean(0)
         if length < arm.runs[0].planned:
             short[label] = f"to round {length} of {arm.runs[0].planned}"
         bold = 1.2 if label in BOUND_STYLE else 1.6

@@ -33,12 +33,13 @@ ABOUT = {
     "aggregator": "How the clients' models are joined. Where none is named it is `\"auto\"`: the method's usual one.",
     "server": "How the server trains on its labels.",
     "client": "How a client trains on its images.",
+    "client_labels": "Labels at clients, a scenario of the simulation: see [Methods](methods.md#labels-at-clients).",
     "vote": "Whose class shares a pseudo-label assumes.",
     "norm": "What happens to normalisation layers.",
     "privacy": "What is done to an update before it leaves its client.",
     "compression": "How updates are shortened on their way up.",
     "availability": "Which clients can be asked.",
-    "gate": "What a client's answer must keep to.",
+    "gate": "What a client's answer must satisfy.",
     "evaluate": "What is scored after a round. [Methods](methods.md) says what each accuracy means.",
     "engine": "What networks compute on. Other bits may come out on another device, in another type or compiled.",
     "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
@@ -127,7 +128,7 @@ def _about(target: Callable[..., Any]) -> str:
 
 
 def plain(text: str) -> str:
-    """Text as Markdown shows it: <class> is no tag, except in code, where it is shown as it stands."""
+    """Text as Markdown shows it: <class> is not a tag, except in code, where it is shown as it stands."""
     parts = text.split("`")
     return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 

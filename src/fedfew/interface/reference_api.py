@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import fedfew
-from fedfew import extend, plots
+from fedfew import extend, flower, plots
 from fedfew.studies.compare import Comparison
 
 TOP = """# Python API
@@ -32,6 +32,9 @@ def api_page() -> str:
             lines += _member(name, member)
     lines += ["", "## fedfew.plots", "", "Every function gives a matplotlib figure of a `Run` or of a run folder.", ""]
     lines += [f"- `{name}`: {_words(getattr(plots, name))}" for name in plots.__all__]
+    lines += ["", "## fedfew.flower", "", _words(flower)]
+    lines += ["", *_entry("fedfew.flower.FewLabels", flower.FewLabels.__init__)[1:4], "", _words(flower.FewLabels)]
+    lines += _entry("fedfew.flower.train", flower.train)
     lines += ["", "## fedfew.extend", "", _words(extend), "", ", ".join(f"`{name}`" for name in extend.__all__) + "."]
     return "\n".join(lines) + "\n"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import missing
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scalars
@@ -32,7 +33,7 @@ def to_tensorboard(run: Run, out: Path) -> int:
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
-        raise _missing("tensorboard") from None
+        raise missing("tensorboard", "fedfew[track]", "--to") from None
     folder = out / run.path.resolve().name
     known = max(
         (event.step for path in folder.glob("events.*") for event in LegacyEventFileLoader(str(path)).Load()), default=0
@@ -59,7 +60,7 @@ def to_mlflow(run: Run, out: str) -> int:
         from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError:
-        raise _missing("mlflow") from None
+        raise missing("mlflow", "fedfew[track]", "--to") from None
     try:
         client = MlflowClient(tracking_uri=address)
         logged, known = _mlflow_run(client, run)
@@ -97,7 +98,3 @@ def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _missing(name: str) -> FedfewError:
-    return FedfewError("E112", "--to", f"{name} is not installed", "Install it with pip install 'fedfew[track]'")

@@ -15,7 +15,7 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, active, contributions, scalar, with_momentum
@@ -40,6 +40,7 @@ class Alternate(Method):
     shift: Annotated[Natural, Doc("pixels by which a client's view is moved at most")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
@@ -73,9 +74,9 @@ class Alternate(Method):
             site.memory[CARRIED] = velocity.cpu()
         return steps
 
-    def strong(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
+    def strong(self, site: ClientSite, images: Tensor, rng: torch.Generator) -> Tensor:
         """A client's strong view."""
-        return strong(images, rng, flips=flips, hole=self.hole, pixels=self.shift)
+        return strong_view(site, images, rng, self.hole, self.shift)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ here is ω_t as the server has trained it."""

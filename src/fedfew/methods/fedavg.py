@@ -9,6 +9,8 @@ Distribution (server momentum).
               ω_t − v,  v ← m v + (ω_t − Σ w_k ψ^k)                      with server momentum m
     ω_{t+1} = ψ − η ∇ CE(y, f(x))                                       on the server's labels
 
+A client that holds labels of its own adds λ_s CE(y, f(x)) on them to every batch.
+
 The server trains ω_0 too, for ``warmup`` epochs. With order = "before" its turn is at the start of a round instead of
 its end: ω is then the clients' mean.
 """
@@ -33,9 +35,11 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
+from fedfew.training.own_labels import LabelLoss, label_loss
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 from fedfew.training.updates import Order, Warmup, contributions, scalar, with_momentum
 
@@ -53,13 +57,14 @@ class FedAvg(Method):
     aggregator: Aggregator
     objective: Objective
     prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²")] = 0.0
-    lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    lambda_s: Annotated[NonNegative, Doc("weight of the labels' cross-entropy, at server and clients")] = 1.0
     order: Order = "after"
     server_momentum: Annotated[
         NonNegative, Doc("m: share of the last rounds' movement that is carried on; 0: none")
     ] = 0.0
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
+    client_labels: ClientLabels = NO_LABELS
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
@@ -77,7 +82,13 @@ class FedAvg(Method):
         } | self.vote.message(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        return train_unlabeled(self.objective, self.client, self.vote, payload, site, rng, self.prox)
+        return train_unlabeled(
+            self.objective, self.client, self.vote, payload, site, rng, self.prox, supervise=self.supervise(site, rng)
+        )
+
+    def supervise(self, site: ClientSite, rng: torch.Generator) -> LabelLoss:
+        """The loss on labels that a client holds itself."""
+        return label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

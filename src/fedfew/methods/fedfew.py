@@ -39,7 +39,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import active, contributions, scalar
@@ -72,6 +72,7 @@ class FedFew(Method):
     ] = "current"
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
     usual_aggregator: ClassVar[str] = "fedfreq"
     on_features: ClassVar[str] = "fedmoments"
@@ -90,9 +91,8 @@ class FedFew(Method):
         """Before the first round the server trains alone, so that the first labels are worth something."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         sigma = state.extra.get("sigma", state.omega)
-        if state.unheard:
-            alone = replace(self.server, sgd=replace(self.server.sgd, epochs=self.warmup))
-            sigma = train_server(alone, sigma, state, site, rng, self.lambda_s)
+        if state.unheard and self.warmup:
+            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
         extra = state.extra | {"prior": counts / counts.sum()}
         if self.teacher == "start":
             extra = {"teacher": sigma} | extra
@@ -122,7 +122,7 @@ class FedFew(Method):
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
-            views = strong(site.images[chosen], rng, flips=site.flips)
+            views = strong_view(site, site.images[chosen], rng)
             return cross_entropy(network(views) + shift, targets[chosen])
 
         steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)

@@ -1,4 +1,4 @@
-"""FedMatch, labels at server: the model is a sum θ = σ + ψ; the server trains σ, the clients train ψ.
+"""FedMatch: the model is a sum θ = σ + ψ; the server trains σ, the clients train ψ.
 
 W. Jeong, J. Yoon, E. Yang, S. J. Hwang: Federated Semi-Supervised Learning with Inter-Client Consistency and
 Disjoint Learning. ICLR 2021.
@@ -7,11 +7,15 @@ Disjoint Learning. ICLR 2021.
                on images with max p ≥ τ; ŷ is the class with most one-hot votes of the client and its helpers
     server:    ψ ← Σ w_k ψ_k,  σ ← σ − η ∇_σ λ_s CE(y, f_{σ+ψ}(x)),  ω = σ + ψ
 
+Labels at clients: client k first trains σ_k on its own labels with ψ held fixed, then ψ_k as above with σ_k held fixed,
+and sends both; σ becomes the aggregate of the σ_k of clients with labels, and the server's turn follows if it has any.
+
 σ is constant at a client, so descending on θ and reading ψ = θ − σ gives the same gradients. Only entries that changed
 by more than ``delta`` travel, with their indices, and entries of ψ no larger than ``l1_threshold`` become zero before
 they do. ``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
 
-Unlike the official code: it scores before the server's turn (``accuracy_clients`` here); a tie of votes goes to the
+Unlike the official code: σ_k and ψ_k take turns by round, not by batch, and a labeled image counts among the unlabeled
+ones too; it scores before the server's turn (``accuracy_clients`` here); a tie of votes goes to the
 client's own label, not to the lowest class; the noise image is uniform, not Gaussian; RandAugment's ranges are those of
 fedfew.
 """
@@ -29,10 +33,12 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import (
     Aggregator,
+    Augment,
     ClientSite,
     ClientUpdate,
     Contribution,
     Expected,
+    LabeledClientSite,
     Method,
     Payload,
     Schema,
@@ -41,19 +47,22 @@ from fedfew.core.types import (
     Trained,
     nbytes,
 )
+from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.randaugment import POOL, rand_augment
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, scalar
 from fedfew.training.vote import Ballot
 
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
 
 
-def strong(images: Tensor, rng: torch.Generator) -> Tensor:
+def strong(images: Tensor, rng: torch.Generator, own: Augment | None = None) -> Tensor:
     """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
+    if own is not None:
+        return augment.own_view(own, images, rng, "client.augment")
     if images.ndim == 3:
         return augment.strong(images, rng)
     return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
@@ -66,7 +75,7 @@ class FedMatch(Method):
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 10.0
+    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 10.0
     lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the agreement with the helpers")] = 1e-2
     lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2
     lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0
@@ -79,6 +88,8 @@ class FedMatch(Method):
     order: Order = "after"
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
+    client_labels: ClientLabels = NO_LABELS
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {
         "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
         "each other",
@@ -127,8 +138,9 @@ class FedMatch(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """ψ ← ψ − η∇_ψ, reported as the entries that changed."""
         network, ballot = site.network, Ballot(len(site))
-        sigma, psi = payload["sigma"], payload["psi"]
+        psi = payload["psi"]
         votes_of_helpers = self._helper_probabilities(payload, site)
+        sigma = self._own_sigma(payload, site, rng)
         start = sigma + psi
         network.load(start)
         adjust = self.vote.adjust(payload, site, rng)
@@ -136,7 +148,7 @@ class FedMatch(Method):
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
-            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust)
+            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust, site.own_view)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -150,9 +162,27 @@ class FedMatch(Method):
         steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
         after = network.snapshot()
         change = torch.where((after - sigma).abs() > self.l1_threshold, after - start, -psi)
-        index = (change.abs() > self.delta).nonzero().squeeze(1)
-        reply = {"index": index.to(torch.int32), "change": change[index]}
+        reply = self._sparse(change, "")
+        if self.client_labels.each:
+            reply |= self._sparse(sigma - payload["sigma"], "sigma_")
         return Trained(reply, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
+
+    def _own_sigma(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Vector:
+        """σ as sent, trained on the client's own labels where it has any; ψ is held fixed."""
+        sigma = payload["sigma"]
+        if not isinstance(site, LabeledClientSite):
+            return sigma
+        start, sgd = sigma + payload["psi"], replace(self.client, batch=self.client_labels.batch)
+        theta, _ = train_supervised(
+            site.network, start, site.labeled, replace(self.server, sgd=sgd, annealing="none"), float(payload["lr"]),
+            rng, scale=self.lambda_s, flips=site.flips,
+        )  # fmt: skip
+        return sigma + (theta - start)
+
+    def _sparse(self, change: Vector, prefix: str) -> dict[str, Tensor]:
+        """The entries of a change that travel."""
+        index = (change.abs() > self.delta).nonzero().squeeze(1)
+        return {f"{prefix}index": index.to(torch.int32), f"{prefix}change": change[index]}
 
     def _helper_probabilities(self, payload: Payload, site: ClientSite) -> Tensor | None:
         """H×N×C softmax outputs of the helpers on the client's images: they do not change during the round."""
@@ -169,6 +199,7 @@ class FedMatch(Method):
         helped: Tensor | None,
         rng: torch.Generator,
         adjust: Adjust = unadjusted,
+        view: Augment | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
         with torch.no_grad():
@@ -182,7 +213,7 @@ class FedMatch(Method):
         if not keep.any():
             return None, labels, keep
         chosen = keep.cpu()
-        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng)), labels[keep])
+        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng, view)), labels[keep])
         if helped is not None and self.lambda_i:
             log_p = network(images[chosen]).log_softmax(1)
             targets = helped[:, chosen].to(log_p.device)
@@ -204,41 +235,55 @@ class FedMatch(Method):
         if self.helpers:
             library = library.learn({p.client: p.vector for p in parts}, state.sigma, site)
         extra = state.extra | {"psi": psi.vector} | library.tensors(state.round, [p.client for p in parts])
+        state = replace(state, sigma=self._joint_sigma(state, updates))
         sigma = state.sigma if self.order == "before" else self.train_sigma(state, psi.vector, site, rng)
         made, omega = state.sigma + psi.vector, sigma + psi.vector
         return replace(state, omega=omega, sigma=sigma, extra=extra, weights=psi.weights, clients=made)
+
+    def _joint_sigma(self, state: ServerState, updates: Sequence[ClientUpdate]) -> Vector:
+        """σ, or the aggregate of what the clients that hold labels made of it."""
+        labeled = [u for u in updates if self.client_labels.each and len(u.reply["sigma_index"])]
+        if not labeled:
+            return state.sigma
+        sent = state.extra["wire_sigma"]
+        parts = [
+            Contribution(u.client, Patched(u, sent, "sigma_"), u.examples, state.answered(u.client)) for u in labeled
+        ]
+        return self.aggregator(parts, sent, state.sigma).vector
 
     def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
         """σ + ψ as sent, and with the entries changed that the client names."""
         sent = payload["sigma"] + payload["psi"]
         trained = sent.clone()
-        trained[reply["index"].long()] += reply["change"]
+        for prefix in ("", "sigma_") if self.client_labels.each else ("",):
+            trained[reply[f"{prefix}index"].long()] += reply[f"{prefix}change"]
         return sent, trained
 
     def own_step(self, state: ServerState) -> float:
-        """σ and ω are a part and the whole here: their distance is no step."""
+        """σ and ω are a part and the whole here: their distance is not a step."""
         return 0.0
 
     def reply_schema(self, layout: Layout) -> Schema:
-        """{"index", "change"}: as many entries as changed."""
-        size = layout.size
-        return {
-            "index": Expected((None,), torch.int32, limit=size, index=True),
-            "change": Expected((None,), limit=size, delta=True),
-        }
+        """{"index", "change"}: as many entries as changed; of σ too where clients hold labels."""
+        size, schema = layout.size, {}
+        for prefix in ("", "sigma_") if self.client_labels.each else ("",):
+            schema[f"{prefix}index"] = Expected((None,), torch.int32, limit=size, index=True, group=prefix)
+            schema[f"{prefix}change"] = Expected((None,), limit=size, delta=True, group=prefix)
+        return schema
 
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """ψ_k = what was sent with the entries changed that the client named; made when looked at, not for all at once."""
+    """ψ_k or σ_k: what was sent, with the entries changed that the client named; made when looked at."""
 
     update: ClientUpdate
     sent: Vector
+    prefix: str = ""
 
     def read(self, start: int = 0, stop: int | None = None) -> Vector:
         """ψ_k, or a piece of it."""
-        psi = self.sent.clone()
-        psi[self.update.reply["index"].long()] += self.update.reply["change"]
+        psi, reply = self.sent.clone(), self.update.reply
+        psi[reply[f"{self.prefix}index"].long()] += reply[f"{self.prefix}change"]
         return psi[start:stop]
 
 

@@ -8,9 +8,7 @@ with the round in which each entry last travelled.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from scipy.spatial import KDTree
 from torch import Tensor
 
 from fedfew.core.layout import Vector
@@ -53,9 +51,9 @@ class Library:
         others = sorted(k for k in self.models if k != client)
         if client not in self.models or not others:
             return []
-        tree = KDTree(np.stack([self.embeddings[k].numpy() for k in others]))
-        _, found = tree.query(self.embeddings[client].numpy(), k=min(count, len(others)))
-        return [self.models[others[i]] for i in np.atleast_1d(found)]
+        known = torch.stack([self.embeddings[k] for k in others]).double()
+        distances = (known - self.embeddings[client].double()).norm(dim=1)
+        return [self.models[others[i]] for i in distances.argsort(stable=True)[:count].tolist()]
 
     def tensors(self, round: int, answered: Sequence[int]) -> dict[str, Tensor]:
         """As the state keeps it, with the clients that answered in this round marked as seen."""

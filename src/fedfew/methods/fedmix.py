@@ -6,6 +6,8 @@ Algorithm and System Design. 2021. Algorithm 1:
     σ_{t+1}   = ω_t − η ∇ λ_s CE(y, f(x))                                                  on the server's labels
     ψ^k_{t+1} = ω_t − η ∇ [λ_2 ‖f(π_1 u) − f(π_2 u)‖² + λ_1 CE(ŷ, f(u)) + λ_L1 ‖σ − ψ‖²]   on client k's images
     ω_{t+1}   = α Σ_k w_k ψ^k_{t+1} + β σ_{t+1} + γ ω_t                                    w_k by FedFreq
+
+A client that holds labels of its own, which the paper does not have, adds λ_s CE(y, f(x)) on them to every batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,8 +33,10 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.training.augment import views
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
+from fedfew.training.own_labels import label_loss, summed
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
 from fedfew.training.updates import contributions, scalar
 from fedfew.training.vote import Ballot, vote
@@ -50,7 +54,7 @@ class FedMix(Method):
     gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2
     views: Annotated[int, Ge(2), Doc("A: views of an image that vote on its label, at least 2")] = 5
     threshold: Annotated[Fraction, Doc("τ: a label counts from this mean probability on")] = 0.8
-    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the server's cross-entropy")] = 1.0
+    lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 1.0
     lambda_ce: Annotated[NonNegative, Doc("λ_1: weight of the pseudo-label cross-entropy")] = 1.0
     lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the agreement of views 1 and 2")] = 1.0
     lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
@@ -65,6 +69,7 @@ class FedMix(Method):
         Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
     ] = "confident"
     vote: Voting = PLAIN_VOTE
+    client_labels: ClientLabels = NO_LABELS
     usual_aggregator: ClassVar[str] = "fedfreq"
 
     def __post_init__(self) -> None:
@@ -88,11 +93,12 @@ class FedMix(Method):
         network, ballot = site.network, Ballot(len(site))
         network.load(payload["omega"])
         adjust = self.vote.adjust(payload, site, rng)
+        supervise = label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
-        def loss_of(indices: Tensor) -> Tensor:
+        def loss_of(indices: Tensor) -> Tensor | None:
             loss, labels, keep = self.loss(network, site.images[indices], rng, site.flips, adjust)
             ballot.record(indices, labels, keep)
-            return loss
+            return summed(loss, supervise())
 
         anchor = Pull(payload.get("sigma", payload["omega"]).to(network.device), self.lambda_anchor)
         penalty = anchor.add_gradient if self.lambda_anchor else None

@@ -49,9 +49,12 @@ from fedfew.training.moments import (
     linear,
     prior_of,
     responsibilities,
+    spread_of,
     sureness,
     temperature_for,
 )
+from fedfew.training.plausible_sums import odd_classes, odd_survey
+from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
 
@@ -106,9 +109,9 @@ class FedMoments(Method):
         return replace(state, omega=omega, sigma=omega)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """Nothing but a question in the survey; then the scores' weights, those of the round before, α and m."""
+        """Nothing but a question in the survey, once; then the scores' weights, those of the round before, α and m."""
         if "weight" not in state.extra:
-            return {"survey": scalar(1.0)}
+            return {"survey": scalar(float(client not in state.participation))}
         names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
         return {name: state.extra[name] for name in names}
 
@@ -119,6 +122,8 @@ class FedMoments(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
+        if "survey" in payload and not float(payload["survey"]):
+            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # surveyed already, while others are not
         if "survey" in payload:
             rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
             second = (x.float().T @ x.float())[rows, columns]
@@ -151,10 +156,13 @@ class FedMoments(Method):
         counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
         sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
         between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
-        for update in fresh:
-            own, n = update.reply["sums"].double(), update.examples
-            counts = counts + torch.tensor([n, n**2, 1.0], dtype=torch.float64)
-            sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
+        means = [u.reply["sums"][:width].double() / u.examples for u in fresh]
+        weights = survey_weights(means, features(site.labeled.images), site.labeled.labels)
+        for update, w in zip(fresh, weights, strict=True):
+            if w:
+                own, n = w * update.reply["sums"].double(), w * update.examples
+                counts = counts + torch.tensor([n, n**2, w], dtype=torch.float64)
+                sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
         extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
         enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
         metrics = {"surveyed": float(counts[0])}
@@ -208,13 +216,15 @@ class FedMoments(Method):
         extra, classes = dict(state.extra), site.classes
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
-        parts = [
-            Contribution(u.client, u.reply["sums"] / u.examples, u.examples, state.answered(u.client))
-            for u in updates
-            if fits(u, size)
-        ]
-        if not parts:
+        usable = [u for u in updates if fits(u, size)]
+        if not usable:
             return state
+        space = Space(extra["centre"], extra["basis"], extra["values"])
+        weights = class_weights([u.reply["sums"] for u in usable], space, classes)
+        parts = [
+            Contribution(u.client, w * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
+            for u, w in zip(usable, weights, strict=True)
+        ]
         nothing = torch.zeros(size)
         mean = self.aggregator(parts, nothing, nothing)
         images = float(sum(part.examples for part in parts))
@@ -252,7 +262,7 @@ class FedMoments(Method):
         second = float(extra["images"]) * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
         before = {"weight": extra["weight"], "bias": extra["bias"]}
-        return self._scores(extra, *linear(means, within), temperature_for(curve, self.confidence), before)
+        return self._scores(extra, *linear(means, spread_of(within)), temperature_for(curve, self.confidence), before)
 
     def _model(
         self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
@@ -268,7 +278,7 @@ class FedMoments(Method):
             both = counts + more
             means = (there + labeled) / both[:, None].clamp_min(1e-3)
             within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
-            return linear(means, within + WIDE_RIDGE * eye / float(extra["images"]))
+            return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
 
         alone = head(torch.zeros_like(known), torch.zeros_like(sums), torch.zeros_like(eye))
         whole = head(known, sums, mine.T @ mine)
@@ -281,22 +291,18 @@ class FedMoments(Method):
         return as_model(site, full, head_b - space.centre @ full), strength
 
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Every image is shared out among the classes, once, and is no longer than it can be."""
+        """Sums that break a rule which holds for any images (``training/plausible_sums.py``)."""
         sums = reply["sums"].double()
-        if not examples:
+        if not examples or not len(sums):
             return ""
         if "survey" in payload:
-            return _odd_survey(sums, examples)
+            return odd_survey(sums, examples, LENGTH)
         classes, width = payload["weight"].shape[1], len(payload["weight"])
         if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
             return ""  # not an answer to this question: left out later
-        counts, slack = sums[:classes], 1e-3 * examples + 1e-3
-        if bool((counts < -slack).any()) or abs(float(counts.sum()) - examples) > slack:
-            return f"shares out {float(counts.sum()):.4g} images over the classes and has {examples}"
-        lengths = sums[classes : classes * (width + 1)].view(classes, width).norm(dim=1)
-        if bool((lengths > 1.01 * LENGTH * counts.clamp_min(0) + LENGTH * slack).any()):
-            return "has class sums longer than its images can make them"
-        return ""
+        moments = sums[classes : classes * (width + 1)].view(classes, width)
+        weight, bias = payload["weight"].double(), payload["bias"].double()
+        return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: as long as the survey or the class moments are."""
@@ -317,21 +323,6 @@ def features(images: Tensor) -> Tensor:
     x = images.cpu().double().mean(1)  # on the host: not every accelerator has float64
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
-
-
-def _odd_survey(sums: Tensor, examples: int) -> str:
-    """Why no n features have these Σ x and Σ x xᵀ: no square is negative, and ‖Σ x‖² ≤ n Σ ‖x‖² ≤ n² LENGTH²."""
-    width = round(((9 + 8 * len(sums)) ** 0.5 - 3) / 2)
-    if width + width * (width + 1) // 2 != len(sums):
-        return ""  # not an answer to this question: left out later
-    rows, columns = torch.triu_indices(width, width)
-    squares = sums[width:][rows == columns]
-    total, slack = float(squares.sum()), 0.01 * examples * LENGTH**2
-    if float(squares.min()) < -slack or total > examples * LENGTH**2 + slack:
-        return f"has squares that sum up to {total:.4g}, possible are 0 to {examples * LENGTH**2:.4g}"
-    if float(sums[:width].square().sum()) > examples * (total + slack):
-        return "has a sum of features longer than their squares allow"
-    return ""
 
 
 def fits(update: ClientUpdate, size: int) -> bool:

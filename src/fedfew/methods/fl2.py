@@ -51,7 +51,7 @@ class FL2(Alternate):
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
-            views = self.strong(site.images[chosen], rng, site.flips)
+            views = self.strong(site, site.images[chosen], rng)
             targets = labels[chosen].to(network.device)
             self.add_sharpness(network, views, targets, certain[chosen])
             return cross_entropy(network(views), targets)

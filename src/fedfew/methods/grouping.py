@@ -63,6 +63,7 @@ class Grouping(Method):
     weight: Annotated[NonNegative, Doc("weight of FixMatch's loss")] = 1.0
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     vote: Voting = PLAIN_VOTE
+    strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": OTHER_STARTS, "fednova": OTHER_STARTS}
     usual_aggregator: ClassVar[str] = "uniform"
 

@@ -38,7 +38,7 @@ class Pooled(ServerOnly):
         sigma = state.omega
         if self.warmup and not state.round:
             sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
-        drawn = replace(site, labeled=LabeledSet(pool.labeled.images[chosen], pool.labeled.labels[chosen]))
+        drawn = replace(site, labeled=LabeledSet(pool.labeled.images[chosen], pool.labeled.labels[chosen]), passes=None)
         sigma = train_server(self.server, sigma, state, drawn, rng, self.lambda_s, 1)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 

@@ -53,7 +53,8 @@ class Scaffold(FedAvg):
         n, lr, control = site.network.layout.trainable, float(payload["lr"]), payload["control"]
         own = site.memory.get("control", torch.zeros_like(control))
         trained = train_unlabeled(
-            self.objective, self.client, self.vote, payload, site, rng, self.prox, control - own
+            self.objective, self.client, self.vote, payload, site, rng, self.prox, control - own,
+            self.supervise(site, rng),
         )  # fmt: skip
         work = self.client.work(trained.metrics["steps"], lr, self.prox)
         change = torch.zeros_like(control)

@@ -53,7 +53,7 @@ class SemiFL(Alternate):
         """The fixed term on ``fix`` and the mixed term between ``fix`` and ``mix``, both given as indices."""
         network, flips = site.network, site.flips
         sure = labels[fix].to(network.device)
-        loss = cross_entropy(network(self.strong(site.images[fix], rng, flips)), sure)
+        loss = cross_entropy(network(self.strong(site, site.images[fix], rng)), sure)
         if not self.lambda_mix:
             return loss
         share = beta_draw(self.beta, 1, rng)

@@ -88,7 +88,7 @@ def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
 def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
     """E115 unless a model of the user's own gives logits for these images."""
     if not isinstance(module, nn.Module):
-        raise FedfewError("E115", "model.name", f"gave a {type(module).__name__}, which is no torch.nn.Module")
+        raise FedfewError("E115", "model.name", f"gave a {type(module).__name__}, which is not a torch.nn.Module")
     was_training = module.training
     module.eval()
     shape = "×".join(map(str, image))

@@ -34,6 +34,7 @@ class FreeMatch:
     ] = 0.9
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
+    strong_views: ClassVar[bool] = True
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         start = torch.full((site.classes + 1,), 1 / site.classes)

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import Adjust, tempered, unadjusted
 
 
@@ -51,6 +51,7 @@ class FixMatch:
     threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
     weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
+    strong_views: ClassVar[bool] = True
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         def step(indices: Tensor) -> Step:
@@ -76,6 +77,7 @@ class UDA:
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
+    strong_views: ClassVar[bool] = True
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         def step(indices: Tensor) -> Step:
@@ -96,5 +98,5 @@ def strong_loss(
     weight: float, site: ClientSite, images: Tensor, keep: Tensor, targets: Tensor, rng: torch.Generator
 ) -> Tensor:
     """w CE(targets, f(strong u)) of the images kept, as a mean over the whole batch; only they are passed forward."""
-    logits = site.network(strong(images[keep.cpu()], rng, flips=site.flips))
+    logits = site.network(strong_view(site, images[keep.cpu()], rng))
     return weight * cross_entropy(logits, targets, reduction="sum") / len(images)

@@ -7,6 +7,7 @@ from fedfew.core.layout import Vector
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.objectives.objective import Objective
 from fedfew.training.label_shift import Voting
+from fedfew.training.own_labels import LabelLoss, summed
 from fedfew.training.sgd import LocalSGD, Pull, descend
 from fedfew.training.vote import Ballot
 
@@ -20,10 +21,12 @@ def train_unlabeled(
     rng: torch.Generator,
     prox: float = 0.0,
     correction: Vector | None = None,
+    supervise: LabelLoss = lambda: None,
 ) -> Trained:
     """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage where it labels.
 
-    ``correction`` is added to the gradient of every batch that has a loss (SCAFFOLD).
+    ``correction`` is added to the gradient of every batch that has a loss (SCAFFOLD). ``supervise`` is the loss on the
+    client's own labels, where it has any, and is added to every batch's.
     """
     network, ballot, learned = site.network, Ballot(len(site)), False
     network.load(payload["omega"])
@@ -34,12 +37,13 @@ def train_unlabeled(
     def loss_of(indices: Tensor) -> Tensor | None:
         nonlocal learned
         outcome = step(indices)
-        learned = learned or outcome.loss is not None
+        loss = summed(outcome.loss, supervise())
+        learned = learned or loss is not None
         if outcome.labels is not None and outcome.keep is not None:
             ballot.record(indices, outcome.labels, outcome.keep)
-        if outcome.loss is not None and shift is not None:
+        if loss is not None and shift is not None:
             network.gradient[: len(shift)].add_(shift)
-        return outcome.loss
+        return loss
 
     near = Pull(payload["omega"].to(network.device), prox / 2)
     penalty = near.add_gradient if prox else None

@@ -6,9 +6,11 @@ writes only those that changed. Both checkpoints may need the same one of these,
 """
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,10 +22,14 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, file_digest, open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ServerState
-from fedfew.runs.reading import Manifest, fits
+from fedfew.runs.folder import WARMUP
+from fedfew.runs.model_file import is_whole, sealed
+from fedfew.runs.reading import Manifest, Warmed, fits, read_warmup
 
 KEPT = 2
 COPY = ".copy"
+EVERY = 5.0
+"""Seconds after which a warm-up is kept again; a shorter one is sooner repeated than written."""
 Memory = dict[int, dict[str, Tensor]]
 
 
@@ -80,11 +86,14 @@ class Checkpoints:
         """Write the manifest: from this moment the round is done. Then drop what is older than the two newest."""
         body = {"round": round, "files": dict(files), "facts": dict(facts)}
         write_atomically(self.folder / f"round-{round:06d}.json", sealed_json(body))
+        if round and (self.folder / WARMUP).exists():
+            with contextlib.suppress(OSError):
+                (self.folder / WARMUP).unlink()
         self._sweep()
 
     def _sweep(self) -> None:
         manifests = self._manifests()
-        needed = set()
+        needed = {WARMUP}
         for path in manifests[:KEPT]:
             body = _manifest(path)
             if body is None:
@@ -157,6 +166,66 @@ class Checkpoints:
         pairs = ((first, second), (second, first))
         broken |= {path: other for path, other in pairs if file_digest(path) != hash_}
         return _read(second if first in broken else first, hash_)["tensor"]
+
+
+@dataclass(eq=False)
+class Warmup:
+    """The warm-up before the first round, pass by pass: reported, kept every few seconds, continued after a stop."""
+
+    file: Path
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """What an earlier process has kept, and in ``known`` how far it came."""
+    known: Warmed | None = None
+    report: Callable[[int, int], None] = lambda done, total: None
+    """Called with the passes done and their number."""
+    _times: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    """Seconds in this process and in all."""
+    _looked: float = 0.0
+    _kept: float = 0.0
+
+    @staticmethod
+    def open(folder: Path, warn: Warn) -> "Warmup":
+        """What is kept in the folder of checkpoints; a damaged file is reported and removed."""
+        file = folder / WARMUP
+        if not file.is_file():
+            return Warmup(file)
+        known = read_warmup(file) if is_whole(file) else None
+        if known is None:
+            warn(FedfewError("E309", str(file), "was damaged; the warm-up begins anew", ""))
+            file.unlink()
+            return Warmup(file)
+        return Warmup(file, load_tensors(file.read_bytes()), known)
+
+    def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
+        """Continue where an earlier process was, if it trained for the same round from the same seed."""
+        self._looked = self._kept = perf_counter()
+        if self.known is None or self.known.stream != str(rng.initial_seed()):
+            return 0
+        with torch.no_grad():
+            for name, tensor in tensors.items():
+                tensor.copy_(self.tensors[name])
+        rng.set_state(self.tensors["rng"])
+        self._times[1] += self.known.seconds
+        self.report(self.known.done, self.known.total)
+        return self.known.done
+
+    def passed(self, done: int, total: int, tensors: Mapping[str, Tensor], rng: torch.Generator) -> None:
+        now = perf_counter()
+        self._times = [spent + now - self._looked for spent in self._times]
+        self._looked = now
+        self.report(done, total)
+        if now - self._kept < EVERY and (done < total or self._times[0] < EVERY):
+            return
+        about = {"done": done, "total": total, "seconds": round(self._times[1], 3), "stream": str(rng.initial_seed())}
+        kept = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        content = save_tensors(kept | {"rng": rng.get_state()}, metadata={"fedfew": json.dumps(about)})
+        write_atomically(self.file, sealed(content))
+        self._kept = perf_counter()
+
+    def take(self) -> tuple[float, float]:
+        here, in_all = self._times
+        self._times = [0.0, 0.0]
+        return here, in_all
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:

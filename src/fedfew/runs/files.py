@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from fedfew.build.parts import Parts
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
@@ -45,7 +45,7 @@ def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
 def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
     """The files of a run that has done its last round."""
     model = model_file(parts, state)
-    files = {MODEL: model}
+    files, found = {MODEL: model}, dict[str, Any]()
     if len(parts.federation.test):
         parts.network.load(state.evaluated)
         probabilities = parts.network.probabilities(parts.federation.test.images).contiguous()
@@ -54,7 +54,7 @@ def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str
         found = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
         files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities})}
         files |= {EVALUATION: as_json(found)}
-    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model)))}
+    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), found))}
 
 
 def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> list[dict[str, Any]]:

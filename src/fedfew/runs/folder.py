@@ -18,6 +18,8 @@ SUMMARY, MODEL, CHECKPOINTS = "summary.json", "model.safetensors", "checkpoints"
 CLASSES, LOCK = "classes.json", "lock"
 EVALUATION, PREDICTIONS = "evaluation.json", "predictions.safetensors"
 BEST = "model_best.safetensors"
+WARMUP = "warmup.safetensors"
+"""In checkpoints/, until the first round is done."""
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def class_shares(labeled: LabeledSet, classes: int) -> list[float]:
-    """The mix of classes that the server's labels show."""
-    counts = torch.bincount(labeled.labels, minlength=classes).double()
+    """The mix of classes that the server's labels show; an even one where it has none."""
+    counts = torch.bincount(labeled.labels, minlength=classes).double() if len(labeled) else torch.ones(classes)
     return [round(share, 6) for share in (counts / counts.sum()).tolist()]

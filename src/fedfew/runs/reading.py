@@ -18,6 +18,8 @@ from fedfew.runtime.record import Natural, RoundRecord, apart, complete
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 RESUME = "`fedfew resume` restores it"
+HEADER = 1 << 16
+"""Bytes that the header of a warm-up's file stays below."""
 KEYS = frozenset({"round", "accuracy"})
 """What every record has had from the first version on."""
 
@@ -163,6 +165,20 @@ class Manifest(Shape):
     facts: dict[str, Any]
 
 
+class Warmed(Shape):
+    """What checkpoints/warmup.safetensors says about its tensors."""
+
+    done: Natural
+    total: Natural
+    seconds: float
+    stream: str
+
+    @property
+    def left(self) -> float:
+        """Estimated seconds for the passes to come."""
+        return self.seconds / max(self.done, 1) * (self.total - self.done)
+
+
 class About(Shape):
     """What a model file says about its tensors."""
 
@@ -263,6 +279,16 @@ def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
         raise FedfewError("E309", str(place), f"is damaged ({error})") from None
     check(shape, content, place)
     return content
+
+
+def read_warmup(place: Path) -> Warmed | None:
+    """How far a warm-up is, from the file's header alone; None if there is none that can be read."""
+    try:
+        with place.open("rb") as file:
+            header = file.read(min(int.from_bytes(file.read(8), "little"), HEADER))
+        return Warmed.model_validate(json.loads(json.loads(header)["__metadata__"]["fedfew"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,10 +6,10 @@ from typing import Any
 
 from fedfew.build.parts import Parts
 from fedfew.core.engine import Engine
+from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically
 from fedfew.runs.checkpoints import Checkpoint
-from fedfew.runs.environment import fingerprint
 from fedfew.runs.files import final_files, static_files
 from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, PARTITION, SUMMARY, RunFolder
 from fedfew.runs.journal import go_on
@@ -72,14 +72,14 @@ def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> No
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
     if (folder / BEST).exists() and not is_whole(folder / BEST):
         _move_aside(folder, BEST)
-        what = f"had changed and cannot be made again; what was there is now {BEST}.changed"
+        what = f"had changed and cannot be made again; the changed file is now {BEST}.changed"
         warn(FedfewError("E309", str(folder / BEST), what, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue
         what = "was missing and has been restored"
         if (folder / name).exists():
-            what = f"had changed and has been restored; what was there is now {name}.changed"
+            what = f"had changed and has been restored; the changed file is now {name}.changed"
             _move_aside(folder, name)
         write_atomically(folder / name, content)
         warn(FedfewError("E309", str(folder / name), what, ""))

@@ -11,6 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
@@ -24,13 +25,14 @@ from fedfew.runs.folder import (
     PREDICTIONS,
     ROUNDS,
     SUMMARY,
+    WARMUP,
     RunFolder,
     find_runs,
     held_locks,
     is_held,
 )
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
-from fedfew.runtime.record import RoundRecord
+from fedfew.runtime.record import RoundRecord, pace
 
 if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is asked for
     from pandas import DataFrame
@@ -42,7 +44,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
 
 BOUNDS = ("server-only", "all-labels", "pooled")
 TITLES = {"all-labels": "FedAvg with true labels"}
-State = Literal["starting", "running", "finished", "stopped"]
+State = Literal["starting", "warm-up", "running", "finished", "stopped"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +244,13 @@ class Run:
         """Estimated seconds for the rounds to come, from the last ten."""
         if self.state != "running" or not self.records:
             return None
-        last = [sum(r["seconds"].values()) for r in self.records[-10:]]
+        last = [pace(r) for r in self.records[-10:]]
         return sum(last) / len(last) * (self.planned - len(self.records))
+
+    @cached_property
+    def warmup(self) -> reading.Warmed | None:
+        """How far the training before the first round is, as it was last kept; None without one, and after it."""
+        return None if self.finished or self.records else reading.read_warmup(self.folder.checkpoints / WARMUP)
 
     @cached_property
     def held(self) -> bool | None:
@@ -256,11 +263,15 @@ class Run:
         if self.finished:
             return "finished"
         held = self.held
-        if held is None:  # go by the time since the last round
-            pace = median(sum(r["seconds"].values()) for r in self.records) if self.records else 60.0
-            files = [self.folder / ROUNDS, self.folder / PARTITION]
-            held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * pace
-        return "stopped" if not held else "running" if self.records else "starting"
+        if held is None:  # judge by the time since the last round
+            usual = median(map(pace, self.records)) if self.records else 60.0
+            files = [self.folder / ROUNDS, self.folder / PARTITION, self.folder.checkpoints / WARMUP]
+            held = time.time() - max((p.stat().st_mtime for p in files if p.exists()), default=0.0) < 30 + 5 * usual
+        if not held:
+            return "stopped"
+        if self.records or self.warmup is None:
+            return "running" if self.records else "starting"
+        return "warm-up" if self.warmup.done < self.warmup.total else "running"
 
     @cached_property
     def alarms(self) -> list[Alarm]:
@@ -318,13 +329,10 @@ class Run:
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas table, one row a round."""
-        try:
-            from pandas import DataFrame
-        except ImportError:
-            what = "a table of the rounds needs pandas, which is not installed"
-            raise FedfewError("E112", "to_frame", what, "Install it with pip install pandas") from None
+        pandas = import_optional("pandas", "pandas", "to_frame")
         rows = [scalars(record) for record in self.records]
-        return DataFrame(rows, index=[record["round"] for record in self.records]).rename_axis("round")
+        frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])
+        return frame.rename_axis("round")
 
     def _repr_html_(self) -> str:
         """The run as a notebook shows it."""

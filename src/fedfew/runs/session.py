@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 
@@ -14,6 +14,7 @@ from fedfew.build import parts as build
 from fedfew.build.features import Report
 from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
 from fedfew.config.schema import Config, check, load
+from fedfew.core.environment import environment
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.extras import require
@@ -21,20 +22,37 @@ from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, ServerState
 from fedfew.deploy.site_memory import left_at_sites
-from fedfew.runs.checkpoints import Checkpoints, Memory
-from fedfew.runs.environment import environment
+from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
 from fedfew.runs.files import as_json, final_files, static_files
-from fedfew.runs.folder import BEST, CONFIG, ENVIRONMENT, SUMMARY, RunFolder, new_folder, put_in_place, stage
+from fedfew.runs.folder import (
+    BEST,
+    CONFIG,
+    ENVIRONMENT,
+    SUMMARY,
+    WARMUP,
+    RunFolder,
+    new_folder,
+    put_in_place,
+    stage,
+)
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights, model_file
 from fedfew.runs.model_file import sealed as sealed_model
 from fedfew.runs.reading import Facts, fits
 from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
+from fedfew.runs.run import Run
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
 if TYPE_CHECKING:
     from fedfew.deploy.plan import ServerPlan
+
+
+@runtime_checkable
+class Informing(Protocol):
+    """A fleet whose sites are informed when the last round is done."""
+
+    def end(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -47,6 +65,7 @@ class Session:
     memory: Memory
     facts: dict[str, Any]
     """What every manifest says besides the state: config, environment, partition's hash, the journal's seal."""
+    warmup: Warmup
 
     @property
     def rounds(self) -> int:
@@ -54,12 +73,19 @@ class Session:
         return int(self.parts.config["rounds"])
 
     @property
-    def saved(self) -> int:
-        """The round that a resume would continue from, as the disk has it."""
-        return Checkpoints(self.folder.checkpoints).last_round()
+    def saved(self) -> str:
+        """Where a resume would continue, as the disk has it."""
+        done, warmed = Checkpoints(self.folder.checkpoints).last_round(), Run(self.folder).warmup
+        if done or warmed is None:
+            return f"after round {done}" if done else "before the first round"
+        return f"in the warm-up, after pass {warmed.done} of {warmed.total}"
 
-    def advance(self) -> Generator[RoundRecord]:
-        """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are."""
+    def advance(self, report: Report | None = None) -> Generator[RoundRecord]:
+        """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are.
+
+        ``report`` is called with the passes of a warm-up before the first round that are done, and their number.
+        """
+        self.warmup.report = report or self.warmup.report
         store = Checkpoints(self.folder.checkpoints)
         with locked(self.folder.path), one_thread():
             if store.last_round() != self.state.round:
@@ -71,10 +97,12 @@ class Session:
                     parts = self.parts
                     for state, record in run_rounds(
                         parts.clients, parts.algorithm, parts.server, fleet, self.state, self.rounds,
-                        parts.config["max_skipped"], Evaluation(**parts.config["evaluate"]),
+                        parts.config["max_skipped"], Evaluation(**parts.config["evaluate"]), self.warmup,
                     ):  # fmt: skip
                         self._commit(store, journal, state, fleet.memory(), record)
                         yield record
+                    if isinstance(fleet, Informing):
+                        fleet.end()
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
                     write_atomically(self.folder / name, content)
@@ -160,7 +188,7 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
         shutil.rmtree(staged, ignore_errors=True)
         raise
     put_in_place(staged, path)
-    return Session(RunFolder(path), parts, state, {}, facts)
+    return Session(RunFolder(path), parts, state, {}, facts, Warmup(RunFolder(path).checkpoints / WARMUP))
 
 
 def reopen(
@@ -193,9 +221,10 @@ def reopen(
         refuse_misfit(folder, parts, found)
         store.repair(found, warn)
         repair(folder, parts, found, warn)
+        warmup = Warmup.open(folder.checkpoints, warn)
         if around != found.facts["environment"]:
             write_atomically(folder / ENVIRONMENT, as_json(around))
-    return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around})
+    return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around}, warmup)
 
 
 def start_or_resume(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedfew.config.schema import Config
 
 HEADLINE = "last"
-"""The accuracy that console, pages, comparisons and claims go by: after the last round, of the model that is kept."""
+"""The accuracy that console, pages, comparisons and claims use: after the last round, of the model that is kept."""
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
 BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
 """Further measures that finished runs can be compared by."""
@@ -21,13 +21,13 @@ PLAIN = (
 
 
 def accuracies(records: Sequence[RoundRecord]) -> dict[str, float | None]:
-    """The last round's, the mean of the last ten, and the one at the round where validation was best."""
+    """The last round's that was scored, the mean of those among the last ten, and that where validation was best."""
     if not records:
         return dict.fromkeys(MEASURES)
     tail = [accuracy for r in records[-10:] if (accuracy := r["accuracy"]) is not None]
     best = best_round(records)
     return {
-        HEADLINE: records[-1]["accuracy"],
+        HEADLINE: newest(records, "accuracy"),
         "mean_last_10": sum(tail) / len(tail) if tail else None,
         "best_by_validation": best["accuracy"] if best else None,
     }
@@ -39,7 +39,12 @@ def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
     return max(judged, key=lambda r: r["validation"] or 0.0) if judged else None
 
 
-def newest(records: Sequence[RoundRecord], key: Literal["coverage", "correct"]) -> float | None:
+def scored(records: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
+    """The rounds after which the model was scored (evaluate.every); all of them where none was."""
+    return [r for r in records if r["accuracy"] is not None] or records
+
+
+def newest(records: Sequence[RoundRecord], key: Literal["accuracy", "coverage", "correct"]) -> float | None:
     """The last value that is known."""
     return next((r[key] for r in reversed(records) if r[key] is not None), None)
 
@@ -53,8 +58,10 @@ def scalars(record: RoundRecord) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def summarise(records: Sequence[RoundRecord], config: "Config", model_sha256: str) -> dict[str, Any]:
-    """What summary.json holds."""
+def summarise(
+    records: Sequence[RoundRecord], config: "Config", model_sha256: str, evaluation: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What summary.json holds; ``evaluation`` is empty where there are no test images."""
     return {
         "method": config["method.name"],
         "aggregator": config["aggregator.name"],
@@ -62,6 +69,7 @@ def summarise(records: Sequence[RoundRecord], config: "Config", model_sha256: st
         "seed": config["seed"],
         "rounds": len(records),
         "accuracy": accuracies(records),
+        **{name: evaluation.get(name) for name in BY_EVALUATION},
         "coverage": newest(records, "coverage"),
         "correct": newest(records, "correct"),
         "bytes_up": sum(r["bytes_up"] for r in records),

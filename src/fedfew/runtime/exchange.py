@@ -1,6 +1,6 @@
 """One exchange with the clients: draw a cohort, send, collect, and pass on only valid updates."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.spill import ReplySpill
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
+from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Finding, Screen
@@ -32,6 +32,12 @@ class Network(Protocol):
     def online(self) -> list[int]: ...
 
     def traffic(self) -> dict[str, int]: ...
+
+
+class Trains(Protocol):
+    """The part of a fleet that an exchange needs: clients that train."""
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
 
 
 UNUSED = ("E413", "E414")
@@ -76,14 +82,16 @@ class Answers:
     """How many there are: the counts by class of every record have this length."""
     scaled: dict[int, float] = field(default_factory=dict)
     """Clients whose change was longer than the cohort's allow, and the factor by which it was scaled down."""
+    counted: dict[int, int] = field(default_factory=dict)
+    """Clients that claim many times the images of the others, and how many were counted."""
 
 
-def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
+def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
     if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0)
     t = state.round
-    cohort = _draw(clients, fleet, t)
+    cohort = draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
@@ -120,6 +128,8 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         updates[k] = replace(updates[k], reply=spill.put(screen.shrunk(updates[k].reply, payloads[k], factors)))
     missing |= verdict.refused
     updates = {k: update for k, update in updates.items() if k not in missing}
+    counted = screen.overstated(updates) if clients.sizes is None else {}
+    updates |= counted
     missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
@@ -128,7 +138,8 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
     usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
     traffic = fleet.traffic() if isinstance(fleet, Network) else {}
     scaled = {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates}
-    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled)
+    most = {k: update.examples for k, update in counted.items() if k in updates}
+    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled, most)
 
 
 def checker(
@@ -160,7 +171,8 @@ def refuse_common_fault(answers: Answers) -> None:
     kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
     if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
         first, count = answers.missing[0], len(answers.missing)
-        what = f"all {count} clients failed in the same way: {first.code} {first.reason}"
+        who = f"all {count} clients failed in the same way" if count > 1 else "the only client asked failed"
+        what = f"{who}: {first.code} {first.reason}"
         raise FedfewError("E512", "first round", what[:400])
 
 
@@ -177,7 +189,7 @@ def received_bytes(reply: Mapping[str, object]) -> int:
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
-def _draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
+def draw(clients: Clients, fleet: Trains, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
     online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
     size = min(clients.cohort, len(online))

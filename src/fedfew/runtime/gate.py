@@ -22,6 +22,10 @@ class Gate:
     max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
         1_000_000
     )
+    max_times: Annotated[
+        NonNegative,
+        Doc("where sizes are not known, images beyond this many times the cohort's median are not counted; 0: all are"),
+    ] = 5.0
     clip: Annotated[
         NonNegative,
         Doc("changes longer than this times the cohort's median, and than the server's own, are shortened; 0: none"),
@@ -68,8 +72,9 @@ class Gate:
                 return fault
             if expected.per_example and _norm(tensor) > 1.01 * expected.per_example * examples:
                 return "E406", f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give"
-        lengths = {len(reply[name]) for name, expected in schema.items() if None in expected.shape}
-        return ("E402", "tensors that belong together have different lengths") if len(lengths) > 1 else None
+        lengths = {(expected.group, len(reply[name])) for name, expected in schema.items() if None in expected.shape}
+        apart = len(lengths) > len({group for group, _ in lengths})
+        return ("E402", "tensors that belong together have different lengths") if apart else None
 
     def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> tuple[str, str] | None:
         if expected.near:

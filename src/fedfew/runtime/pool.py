@@ -230,7 +230,7 @@ class PoolFleet:
         self._selector.unregister(worker.channel.end)
         status = worker.end(patience=1.0 if code == "E409" else 0.0)
         self._workers.remove(worker)
-        self._deaths += code == "E409"  # a slow client is no dead worker
+        self._deaths += code == "E409"  # a slow client is not a dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {log}")
         self._start()

@@ -19,6 +19,10 @@ NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418", "
 """Codes of clients that gave no update, or none that was looked at; any other code is a refusal by the gate."""
 
 
+WARMUP = "warmup"
+"""The phase of a round's seconds that belongs to no round: training before the first."""
+
+
 class Fault(TypedDict):
     """A client whose update does not count, and why."""
 
@@ -35,6 +39,8 @@ class Direction(TypedDict):
     cosine: NotRequired[float | None]
     scaled: NotRequired[float | None]
     """The factor by which its change was shortened to what the cohort's lengths allow (gate.clip), if it was."""
+    counted: NotRequired[Natural]
+    """How many images were counted where it claims more than others make believable (gate.max_times)."""
 
 
 class RoundRecord(TypedDict):
@@ -96,6 +102,11 @@ def apart(record: RoundRecord) -> RoundRecord:
     record["missing"] = [fault for fault in faults if fault["code"] in NO_UPDATE]
     record["rejected"] = [fault for fault in faults if fault["code"] not in NO_UPDATE]
     return record
+
+
+def pace(record: RoundRecord) -> float:
+    """What a round took, without a warm-up before it: what the next one will take."""
+    return sum(seconds for phase, seconds in record["seconds"].items() if phase != WARMUP)
 
 
 def left_out(record: Mapping[str, Any]) -> list[Fault]:
@@ -165,6 +176,8 @@ def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Ten
     found: Direction = {"client": client}
     if client in answers.scaled:
         found["scaled"] = _short(answers.scaled[client])
+    if client in answers.counted:
+        found["counted"] = answers.counted[client]
     if psi is None or sent is None:
         return found
     change = psi - sent

@@ -8,11 +8,11 @@ from time import perf_counter
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.evaluation import Evaluation
+from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
-from fedfew.runtime.exchange import Clients, ask, refuse_common_fault
-from fedfew.runtime.record import NO_UPDATE, RoundRecord, describe
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Passes, ServerSite, ServerState
+from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
+from fedfew.runtime.record import NO_UPDATE, WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
 
 EVERY_ROUND = Evaluation()
@@ -27,14 +27,22 @@ def run_rounds(
     rounds: int,
     max_skipped: int = 10,
     evaluation: Evaluation = EVERY_ROUND,
+    passes: Passes | None = None,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored."""
-    clock, skipped, wire = Clock(), 0, Wire(algorithm, clients.transforms)
-    wire.check(site)
+    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored.
+
+    ``passes`` follows the warm-up before the first.
+    """
+    clock, skipped = Clock(), 0
+    Wire(algorithm, clients.transforms).check(site)
+    site = replace(site, passes=passes)
 
     def train_server(now: ServerState) -> ServerState:
         with clock("server"):
-            return algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+            made = algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+        if passes:
+            clock.warmed_up(*passes.take())
+        return made
 
     trained = train_server(state) if state.round < rounds else state
     while state.round < rounds:
@@ -42,28 +50,22 @@ def run_rounds(
         with clock("clients"):
             answers = ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
-            refused = count_refused(trained, answers.missing)
-            if answers.updates or not algorithm.asks(trained):
-                participation = count(trained, answers.updates)
-                counted = replace(trained, participation=participation, refused=refused, weights={}, metrics={})
-                state = algorithm.after_clients(counted, answers.updates, site, stream(clients.seed, "aggregate", t))
-                state = wire.after_round(state, site)
-            else:
-                if trained.unheard:
-                    refuse_common_fault(answers)
-                state = replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
+            state = close_round(clients, algorithm, site, state, trained, answers)
         clients_made, ema = state.clients, evaluation.mean(state.ema, state.omega)
         state = replace(state, round=t + 1, clients=None, ema=ema)
-        seconds = clock.take("server", "clients", "aggregate")
+        seconds = clock.take("server", "clients", "aggregate") | clock.warmup()
 
         differs = clients_made is not None and not torch.equal(clients_made, state.evaluated)
-        scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
+        scoring = None
+        if evaluation.due(state.round, rounds):
+            scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
         # where the server's turn comes first, it trains for the next round while a free worker scores this one
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
-            scores = scoring.result()
-        state = replace(state, validation=(*state.validation, scores.validation or 0.0))
-        if clients_made is not None and not differs:
+            scores = scoring.result() if scoring else NOT_SCORED
+        known = state.validation[-1] if scoring is None and state.validation else 0.0  # stands until the next score
+        state = replace(state, validation=(*state.validation, scores.validation or known))
+        if scoring and clients_made is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
         record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
         del answers  # a large round's replies are let go of before the next one's come
@@ -73,6 +75,24 @@ def run_rounds(
         skipped = skipped + 1 if record["skipped"] else 0
         if skipped >= max_skipped:
             raise FedfewError("E501", f"round {t + 1}", f"{skipped} rounds in a row had no usable update")
+
+
+def close_round(
+    clients: Clients, algorithm: Method, site: ServerSite, state: ServerState, trained: ServerState, answers: Answers
+) -> ServerState:
+    """The state after the clients' answers: aggregated, or ``state`` where nobody's could be used.
+
+    ``trained`` is ``state`` after the server's turn before the clients.
+    """
+    refused = count_refused(trained, answers.missing)
+    if not answers.updates and algorithm.asks(trained):
+        if trained.unheard:
+            refuse_common_fault(answers)
+        return replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
+    counted = replace(trained, participation=count(trained, answers.updates), refused=refused, weights={}, metrics={})
+    rng = stream(clients.seed, "aggregate", trained.round)
+    made = algorithm.after_clients(counted, answers.updates, site, rng)
+    return Wire(algorithm, clients.transforms).after_round(made, site)
 
 
 def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
@@ -99,6 +119,16 @@ class Clock:
             yield
         finally:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + perf_counter() - start
+
+    def warmed_up(self, here: float, in_all: float) -> None:
+        """Of the server's seconds so many were a warm-up, which took so many in all, earlier processes included."""
+        if in_all:
+            self._seconds["server"] -= here
+            self._seconds[WARMUP] = self._seconds.get(WARMUP, 0.0) + in_all
+
+    def warmup(self) -> dict[str, float]:
+        """The seconds of a warm-up, if there was one."""
+        return self.take(WARMUP) if WARMUP in self._seconds else {}
 
     def take(self, *phases: str) -> dict[str, float]:
         """The seconds of these phases, which start again at zero."""

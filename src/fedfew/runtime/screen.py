@@ -1,12 +1,14 @@
 """The screen: what the updates of a round are to each other and to the server's labels, before they are aggregated.
 
-The gate looks at one reply by itself; the screen knows the cohort. Two questions, both answered from numbers that each
+The gate looks at one reply by itself; the screen knows the cohort. Three questions, answered from numbers that each
 update has alone, so that neither the order of arrival nor the number of processes matters:
 
     length   ‖ψ_k − ω‖ > b = max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to (b/clip) · b/‖ψ_k − ω‖:
              no longer than the median, and the longer it was the less is left; nobody is accused
     harm     h_k = loss(ω + (ψ_k − ω)/4) − loss(ω) on labeled images of the server
              h_k > max(max_harm, 4 · lower quartile of the cohort's), or > 10   →  the update is refused (E421)
+
+    claim    n_k > max_times · median over the cohort, where nobody but the client knows n_k   →  counted as so many
 
 A client with one or two classes forgets the others, so its whole model says nothing about its honesty; a quarter of its
 way does: there an honest change hardly moves the loss, and a model that was made to destroy still does. The quartile
@@ -17,14 +19,14 @@ the server's own step, where it trains beside the clients: a client with labels 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
-from fedfew.core.types import LabeledSet, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.wire import Wire
 
@@ -111,6 +113,23 @@ class Screen:
             near = self.schema[name].near
             made[name] = torch.lerp(payload[near], made[name], factor) if near else made[name] * factor
         return made
+
+    def overstated(self, updates: Mapping[int, ClientUpdate]) -> dict[int, ClientUpdate]:
+        """Updates that claim many times the images of the others, counted as the most that is believed."""
+        claims = sorted(update.examples for update in updates.values() if update.examples)
+        if not self.gate.max_times or len(claims) < 3:
+            return {}
+        most = max(round(self.gate.max_times * claims[(len(claims) - 1) // 2]), 1)
+        return {k: self._counted(update, most) for k, update in updates.items() if update.examples > most}
+
+    def _counted(self, update: ClientUpdate, most: int) -> ClientUpdate:
+        """As if it had ``most`` images; sums over images shrink with them."""
+        share = most / update.examples
+        counts = [name for name in update.metrics if name in ("kept", "right") or name.startswith("class/")]
+        metrics = update.metrics | {name: update.metrics[name] * share for name in counts}
+        sums = {name: update.reply[name] * share for name, expected in self.schema.items() if expected.per_example}
+        reply = {**update.reply, **sums} if sums else update.reply
+        return replace(update, reply=reply, examples=most, metrics=metrics)
 
     def judge(self, findings: Mapping[int, Finding]) -> Verdict:
         """What becomes of each update of the round."""

@@ -1,7 +1,7 @@
 """A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -16,8 +16,10 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.streams import stream
 from fedfew.core.types import (
+    Augment,
     ClientSite,
     ClientUpdate,
+    LabeledClientSite,
     LabeledSet,
     Method,
     Missing,
@@ -47,7 +49,8 @@ class Sites:
     network: Network
     images: Tensor
     truth: Tensor
-    """True labels of the images: for the upper bound and for reports, never handed to ``train_client``."""
+    """True labels of the images: for the upper bound and for reports. ``train_client`` gets those of the few images
+    that ``known`` names, where labels at clients are the scenario, and no others."""
     shares: Shares
     classes: int
     flips: bool
@@ -55,6 +58,9 @@ class Sites:
     test: LabeledSet
     validation: LabeledSet
     transforms: Sequence[Transform] = ()
+    known: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
+    """From a client and the classes of its images to the positions of those whose label it holds."""
+    own_view: Augment | None = None
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     @cached_property
@@ -82,13 +88,21 @@ class Sites:
             site = OracleSite(client, self.network, labeled, self.classes, self.flips)
             return self._oracle.train_with_labels(payload, site, rng)
         memory = dict(self.memory.get(client, {}))
-        trained = self.wire.train_client(
-            payload, ClientSite(client, self.network, images, self.classes, self.flips, memory), rng
-        )
+        trained = self.wire.train_client(payload, self._site(client, images, index, memory), rng)
         self.memory.pop(client, None)  # a client whose training fails keeps what it had
         if memory:
             self.memory[client] = memory
         return trained
+
+    def _site(self, client: int, images: Tensor, index: Tensor, memory: dict[str, Tensor]) -> ClientSite:
+        """What the client's training gets to see."""
+        truth = self.truth[index]
+        held = torch.from_numpy(self.known(client, truth.numpy())) if self.known else torch.empty(0, dtype=torch.int64)
+        site = ClientSite(client, self.network, images, self.classes, self.flips, memory, self.own_view)
+        if not len(held):
+            return site
+        labeled = LabeledSet(images[held.to(images.device)], truth[held])
+        return LabeledClientSite(**vars(site), labeled=labeled)
 
     @cached_property
     def _oracle(self) -> Oracle | None:
@@ -114,7 +128,7 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
 
 @dataclass(frozen=True, eq=False)
 class Later:
-    """Scores worked out when they are asked for: an inline fleet has nobody to do it meanwhile."""
+    """Scores worked out when they are asked for: an inline fleet has no other process to do it meanwhile."""
 
     sites: Sites
     omega: Vector

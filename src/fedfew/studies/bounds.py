@@ -1,17 +1,21 @@
 """Pairing a run with its bounds: the one rule by which comparisons, pages and reports say what a method is worth."""
 
+import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.methods import METHODS
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.summary import HEADLINE
 
 METHOD, BASELINE = "method.name", BOUNDS[0]
 NOT_ITS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
+    "client_labels.",
 )  # fmt: skip
 """Keys without influence on server-only training, since it asks no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
@@ -22,8 +26,14 @@ Flat = dict[str, Any]
 
 def settings(run: Run) -> Flat:
     """A run's settings as dotted keys, without the fleet and without what cannot matter to its method."""
-    skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else ()))
+    skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else () if _has_objective(run.method) else ("objective.",)))
     return {key: value for key, value in run.flat.items() if not key.startswith(skip)}
+
+
+@cache
+def _has_objective(method: str) -> bool:
+    """Whether [objective] means anything to a method; one that is not built in may use it."""
+    return method not in METHODS or "objective" in inspect.signature(METHODS[method]).parameters
 
 
 def varying(flats: Sequence[Flat]) -> list[str]:
@@ -46,7 +56,8 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     Server-only training does not depend on the clients. ``keys`` are further ones that must be equal.
     """
     asks, flat = bound != BASELINE, run.flat
-    wanted = (*SCENARIO, "clients", "partition.") if asks else SCENARIO
+    held = ("client_labels.",) if flat.get("client_labels.each") else ()
+    wanted = (*SCENARIO, "clients", "partition.", *held) if asks else SCENARIO
     own = {key: flat[key] for key in flat if key.startswith(wanted) and key != "dataset.seed"}
     skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)

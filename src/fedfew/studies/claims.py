@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedfew.data import heterogeneity
 from fedfew.runs.statistics import Interval
+from fedfew.studies.claims_ablation import ablation
 from fedfew.studies.claims_measures import (
     Agrees,
     Verdict,
@@ -23,6 +24,7 @@ from fedfew.studies.claims_measures import (
     ratio,
     roughness,
     shown,
+    weigh,
 )
 from fedfew.studies.reproduce import (
     BEST,
@@ -45,20 +47,6 @@ FIG6B = "Experiment Results, Fig. 6(b)"
 OURS, BASELINE = "FedMix + FedFreq", "FedMatch + FedAvg"
 
 
-def _verdict(
-    claim: str,
-    source: str,
-    m: Interval | None,
-    judge: Callable[[Interval], tuple[Agrees, str]],
-    *,
-    signed: bool = False,
-) -> Verdict:
-    if m is None:
-        return Verdict(claim, source, "–", "no runs yet", "")
-    agrees, words = judge(m)
-    return Verdict(claim, source, shown(m, signed=signed), agrees, words, m.se, m.n, m.partial)
-
-
 def fig4(found: Results) -> list[Verdict]:
     """Accuracy, the gain over FedMatch, FedFreq's part in it, and the early rounds."""
     ours, baseline = found[NON_IID, OURS], found[NON_IID, BASELINE]
@@ -66,19 +54,19 @@ def fig4(found: Results) -> list[Verdict]:
     gain, early_gain = difference(ours, baseline), between(ours, baseline, early, sampled=True)
     steadier = _rougher(baseline, ours, 0.0, 1 / 3)
     return [
-        _verdict("non-IID: FedMix converges at 47.5 %", FIG4, level(ours), lambda m: near(m, 0.475)),
-        _verdict(
+        weigh("non-IID: FedMix converges at 47.5 %", FIG4, level(ours), lambda m: near(m, 0.475)),
+        weigh(
             "non-IID: about 3 points over FedMatch", FIG4, gain, lambda m: near_gain(m, 0.03, 0.475), signed=True
         ),
         _everywhere(found),
-        _verdict(
+        weigh(
             "non-IID: FedFreq suits better than FedAvg (FedMix)", FIG4, difference(ours, average), positive, signed=True
         ),
-        _verdict(
+        weigh(
             "non-IID: accuracy rises faster early (mean of the first third of the rounds, against FedMatch)",
             FIG4, early_gain, positive, signed=True,
         ),
-        _verdict(
+        weigh(
             "non-IID: steadier early (change of accuracy from round to round, FedMatch minus FedMix)",
             FIG4, steadier, positive, signed=True,
         ),
@@ -120,7 +108,7 @@ def fig5(found: Results) -> list[Verdict]:
     steady, shaky = found[NON_IID, mix_label(MIXES[0])], found[NON_IID, mix_label(MIXES[-1])]
     return [
         _best(found, NON_IID, BEST, "non-IID: α = 0.5, β = 0.3, γ = 0.2 are the best weights"),
-        _verdict(
+        weigh(
             f"non-IID: as α falls the curve becomes unstable (change from round to round in the second half, "
             f"α = {MIXES[-1][0]:g} minus α = {MIXES[0][0]:g})",
             FIG5, _rougher(shaky, steady), positive, signed=True,
@@ -173,12 +161,12 @@ def fig6b(found: Results) -> list[Verdict]:
     ours, theirs = found["", "FedMix, 800 labels"], found["", "FedMatch, 800 labels"]
     drop = difference(ours, found["", "FedMix, 700 labels"])
     return [
-        _verdict("800 labels: FedMix reaches 47 %", FIG6B, level(ours), lambda m: near(m, 0.47)),
-        _verdict(
+        weigh("800 labels: FedMix reaches 47 %", FIG6B, level(ours), lambda m: near(m, 0.47)),
+        weigh(
             "800 labels: 2 points over FedMatch",
             FIG6B, difference(ours, theirs), lambda m: near_gain(m, 0.02, 0.47), signed=True,
         ),
-        _verdict("700 labels: accuracy falls greatly (800 minus 700 labels)", FIG6B, drop, _large, signed=True),
+        weigh("700 labels: accuracy falls greatly (800 minus 700 labels)", FIG6B, drop, _large, signed=True),
     ]  # fmt: skip
 
 
@@ -197,7 +185,7 @@ def extra(found: Results) -> list[Verdict]:
     source = "FedFreq Aggregation Algorithm"
     ours = found["", OURS]
     return [
-        _verdict(
+        weigh(
             f"less weight for frequent clients makes a better model (availability ∝ 1/rank, FedFreq minus {rule})",
             source, difference(ours, found["", f"FedMix + {rule}"]), positive, signed=True,
         )
@@ -220,17 +208,17 @@ def few_labels(found: Results) -> list[Verdict]:
     for skew, goal in GOALS.items():
         gain = difference(found[skew, "fedmoments"], found[skew, SERVER_ONLY])
         judged.append(
-            _verdict(
+            weigh(
                 f"40 labels, {skew}: {100 * goal:g} points over server-only training", "our goal", gain,
                 _at_least(goal), signed=True,
             )
         )  # fmt: skip
     share = ratio(found["μ = 0.1", "fedmoments"], found["μ = 0.1", POOLED])
-    judged.append(_verdict("40 labels, μ = 0.1: 98 % of what all labels give", "our goal", share, _at_least(0.98)))
+    judged.append(weigh("40 labels, μ = 0.1: 98 % of what all labels give", "our goal", share, _at_least(0.98)))
     for other in ("SemiFL", "(FL)²"):
         lead = difference(found["μ = 0.1", "fedmoments"], found["μ = 0.1", other])
         judged.append(
-            _verdict(
+            weigh(
                 f"40 labels, μ = 0.1: 5 points over {other} on the same features", "our goal", lead,
                 _at_least(0.05), signed=True,
             )
@@ -240,6 +228,7 @@ def few_labels(found: Results) -> list[Verdict]:
 
 CLAIMS: dict[str, Callable[[Results], list[Verdict]]] = {
     "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra, "few-labels": few_labels,
+    "ablation": ablation,
 }  # fmt: skip
 
 

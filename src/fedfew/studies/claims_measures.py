@@ -71,10 +71,10 @@ def between(
 
 
 def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:
-    """How unsteady a curve is between two shares of the run: the mean change of accuracy from a round to the next."""
+    """How unsteady a curve is between two shares of the run: the mean change of accuracy from one score to the next."""
     curve = run.curve()
-    part = curve[int(first * len(curve)) : int(last * len(curve))]
-    steps = [abs(b - a) for a, b in pairwise(part) if not math.isnan(b - a)]
+    part = [a for a in curve[int(first * len(curve)) : int(last * len(curve))] if not math.isnan(a)]
+    steps = [abs(b - a) for a, b in pairwise(part)]
     return mean(steps) if steps else None
 
 
@@ -139,3 +139,18 @@ def positive(m: Interval) -> tuple[Agrees, str]:
     if m.mean > 0:
         return "yes", plus_minus(m.se)
     return "no", f"Does not hold here: it is the other way round ({plus_minus(m.se)})"
+
+
+def weigh(
+    claim: str,
+    source: str,
+    m: Interval | None,
+    judge: Callable[[Interval], tuple[Agrees, str]],
+    *,
+    signed: bool = False,
+) -> Verdict:
+    """A claim beside a number, judged by it."""
+    if m is None:
+        return Verdict(claim, source, "–", "no runs yet", "")
+    agrees, words = judge(m)
+    return Verdict(claim, source, shown(m, signed=signed), agrees, words, m.se, m.n, m.partial)

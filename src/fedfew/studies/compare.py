@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedfew.config.sections import NAMED
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
@@ -57,12 +58,9 @@ class Comparison:
 
     def to_frame(self) -> "DataFrame":
         """The rows as a pandas table, accuracies as shares."""
-        try:
-            from pandas import DataFrame  # noqa: PLC0415 - an extra
-        except ImportError:
-            what = "a table of the comparison needs pandas, which is not installed"
-            raise FedfewError("E112", "to_frame", what, "Install it with pip install pandas") from None
-        return DataFrame(as_rows(self))
+        pandas = import_optional("pandas", "pandas", "to_frame")
+        frame: DataFrame = pandas.DataFrame(as_rows(self))
+        return frame
 
     def __str__(self) -> str:
         return to_text(self)

@@ -46,6 +46,11 @@ def difference_text(row: "Row") -> str:
     return text if found.significant else f"{text}, {NOT_SIGNIFICANT}"
 
 
+def settings_line(row: "Row") -> str:
+    """The settings in which rows differ, the method aside, in a line."""
+    return ", ".join(f"{key} {value}" for key, value in row.key.items() if key != METHOD and value is not None)
+
+
 def to_csv(found: "Comparison") -> bytes:
     """One line a row, accuracies as shares."""
     rows = as_rows(found)

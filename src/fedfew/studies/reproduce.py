@@ -19,6 +19,7 @@ EQUAL = (0.34, 0.33, 0.33)
 MIXES = ((0.6, 0.3, 0.1), BEST, EQUAL, (0.3, 0.5, 0.2), (0.1, 0.3, 0.6))
 """(α, β, γ) of Figure 5. The paper names the second alone; around it α falls while β stays near 0.3, one is nearly
 equal ("when these three parameters are relatively close"), and one gives the server's model the most."""
+MIX_KEYS = ("method.alpha", "method.beta", "method.gamma")
 LEVELS = (0.1, 1.0, 10.0, 100.0)
 LABELS = (700, 800, 900, 1000)
 SERVER_ONLY, ALL_LABELS, POOLED = "server-only", "FedAvg with true labels", "pooled"
@@ -42,6 +43,11 @@ class Arm:
     @property
     def key(self) -> tuple[str, str]:
         return self.panel, self.label
+
+    @property
+    def title(self) -> str:
+        """Its setting and name."""
+        return f"{self.panel} {self.label}".strip()
 
 
 @dataclass(frozen=True)
@@ -98,9 +104,8 @@ def mix_label(mix: tuple[float, float, float]) -> str:
 
 
 def _fig5() -> list[Arm]:
-    keys = ("method.alpha", "method.beta", "method.gamma")
     return [
-        Arm(panel, mix_label(mix), {**fedmix(), **where, **dict(zip(keys, mix, strict=True))}, x=mix[0])
+        Arm(panel, mix_label(mix), {**fedmix(), **where, **dict(zip(MIX_KEYS, mix, strict=True))}, x=mix[0])
         for panel, where in PANELS.items()
         for mix in MIXES
     ] + [server_only(panel) for panel in PANELS]
@@ -127,6 +132,23 @@ def _extra() -> list[Arm]:
     biased = {"availability.kind": "zipf", **PANELS[NON_IID]}
     rules = {"fedfreq": "FedFreq", "fedavg": "FedAvg", "uniform": "uniform mean"}
     return [*(Arm("", f"FedMix + {rules[a]}", {**fedmix(a), **biased}) for a in rules), server_only("")]
+
+
+DAMPED: dict[str, tuple[float, float, float]] = {
+    "γ = 0": (0.625, 0.375, 0.0),
+    "γ = 0.2 (published)": BEST,
+    "γ = 0.6": (0.25, 0.15, 0.6),
+}
+"""(α, β, γ) with α : β as published, so that γ alone differs."""
+
+
+def _ablation() -> list[Arm]:
+    """Why claims fail: what γ keeps back; what FedFreq's weights and τ do is read from the same runs."""
+    arms = [
+        Arm("", name, {**fedmix(), **PANELS[NON_IID], **dict(zip(MIX_KEYS, mix, strict=True))})
+        for name, mix in DAMPED.items()
+    ]
+    return [*arms, server_only("")]
 
 
 FEW = "few-labels"
@@ -171,7 +193,7 @@ def _few_labels() -> list[Arm]:
 ONCE, WORST = ("FedMix", "FedMatch", ALL_LABELS), "μ = 0.1"
 """What stands with the fewest labels and the most skewed clients only, to keep the figure within an hour."""
 BOUNDS = (SERVER_ONLY, POOLED)
-PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra}
+PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra, "ablation": _ablation}
 FIGURES = PAPER | {FEW: _few_labels}
 """The figures that are made of runs, in the order in which ``all`` runs them. Figure 3 needs no run."""
 TITLES = {
@@ -181,6 +203,7 @@ TITLES = {
     "fig6a": "Figure 6a: non-IID levels μ",
     "fig6b": "Figure 6b: number of labels at the server",
     "extra": "Extra: aggregation when some clients take part far more often",
+    "ablation": "Ablation: why the claims fail here",
     "few-labels": "Few labels: accuracy against labels and against skew, on a frozen backbone",
 }
 
@@ -218,14 +241,18 @@ def _concerns(path: str, table: Overrides) -> bool:
     return key == name_key or not known_somewhere or name == "auto" or key in settings_for(section, name)
 
 
-def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str, str], int], Cell]]:
+Planned = dict[str, dict[tuple[tuple[str, str], int], Cell]]
+"""For each figure its cells by (arm, seed)."""
+
+
+def cells(plan: Plan, figures: Sequence[str]) -> Planned:
     """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
     refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
     if refused:
         raise FedfewError(
             "E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead"
         )
-    planned: dict[str, dict[tuple[tuple[str, str], int], Cell]] = {}
+    planned: Planned = {}
     for figure in figures:
         planned[figure] = {}
         for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
@@ -233,6 +260,21 @@ def cells(plan: Plan, figures: Sequence[str]) -> dict[str, dict[tuple[tuple[str,
                 config = config_of(plan, arm, seed)
                 planned[figure][arm.key, seed] = Cell(cell_name(config), config)
     return planned
+
+
+def chosen(planned: Planned, figures: Sequence[str], begins: Sequence[str]) -> Planned:
+    """The cells of the arms whose title begins with one of these texts, in the order of the texts."""
+    arms = {figure: arms_of(figure) for figure in figures}
+    for text in begins:
+        if not any(arm.title.startswith(text) for own in arms.values() for arm in own):
+            known = ", ".join(dict.fromkeys(arm.title for own in arms.values() for arm in own))
+            raise FedfewError("E105", "--arm", f"no arm's title begins with {text!r}", f"Known: {known}")
+    return {
+        f"{text} {figure}": {place: cell for place, cell in planned[figure].items() if place[0] in keys}
+        for text in begins
+        for figure, own in arms.items()
+        for keys in [{arm.key for arm in own if arm.title.startswith(text)}]
+    }
 
 
 def cell_name(config: Config) -> str:
@@ -251,7 +293,7 @@ def mix_of(config: Config) -> tuple[float, float, float]:
     return config["method.alpha"], config["method.beta"], config["method.gamma"]
 
 
-def in_order(planned: Mapping[str, Mapping[tuple[tuple[str, str], int], Cell]]) -> list[Cell]:
+def in_order(planned: Planned) -> list[Cell]:
     """Every different cell once, the first seed of all figures before the second, so that all figures grow together."""
     found: dict[str, tuple[int, Cell]] = {}
     for own in planned.values():

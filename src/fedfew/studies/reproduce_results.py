@@ -81,19 +81,26 @@ def results(plan: Plan, figure: str, folder: Path) -> Results:
     found: Results = {}
     for arm in arms_of(figure):
         paths = [known[c.identity] for (key, _), c in planned.items() if key == arm.key and c.identity in known]
-        begun = [run for run in map(Run.open, paths) if run.done]
+        begun = [run for run in map(Run.open, paths) if last_scored(run)]
         done = tuple(run for run in begun if run.finished)
         found[arm.key] = ArmResult(arm, done or tuple(begun), plan.seeds)
     return level(found)
 
 
 def level(found: Results) -> Results:
-    """Where a run was cut short, all runs of the figure are read at the round that all have reached."""
+    """Where a run was cut short, all runs of the figure are read at the last round that all were scored after."""
     runs = [run for arm in found.values() for run in arm.runs]
     if all(run.finished for run in runs):
         return found
-    least = min(run.done for run in runs)
+    least = min(last_scored(run) for run in runs)
     return {key: replace(arm, at=least) for key, arm in found.items()}
+
+
+def last_scored(run: Run) -> int:
+    """The last round after which its model was scored; 0 if none was."""
+    if run.finished:
+        return run.done
+    return next((r["round"] for r in reversed(run.records) if r["accuracy"] is not None), 0)
 
 
 def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:

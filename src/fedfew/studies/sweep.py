@@ -73,6 +73,14 @@ def index(folder: Path) -> dict[str, Path]:
     return found
 
 
+def located(cells: Sequence[Cell], folder: Path) -> list[Path | None]:
+    """The run of each cell; one about own images knows the number of its sites only once it has begun, and is found by
+    its folder's name."""
+    known = index(folder)
+    places = [known.get(cell.identity, folder / cell.folder) for cell in cells]
+    return [place if (place / CONFIG).is_file() else None for place in places]
+
+
 def axes_of(options: Sequence[str]) -> dict[str, list[Any]]:
     """``["partition.mu=0.1,1", "seed=0,1"]`` → the values of each key."""
     axes: dict[str, list[Any]] = {}

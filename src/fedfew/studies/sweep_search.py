@@ -8,6 +8,7 @@ from typing import Any
 
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
 from fedfew.studies.sweep import Cell, Event, advance, grid_axis, index, slug
@@ -60,9 +61,9 @@ def search(
     command: str = "",
 ) -> Iterator[Event]:
     """Run trials until the folder's study has as many as asked for; those of an earlier start count."""
-    optuna = _optuna()
+    optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
     if not load(source, base)["dataset.validation"]:
-        what = "the search goes by validation accuracy, and there are no validation images"
+        what = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", what)
     study = _study(optuna, folder)
 
@@ -122,12 +123,3 @@ def _study(optuna: Any, folder: Path) -> Any:
     # the same command draws the same values; one that goes on does not draw those of its first trials again
     study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
     return study
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError:
-        what = "a search needs optuna, which is not installed"
-        raise FedfewError("E112", "--optuna", what, "Install it with pip install 'fedfew[sweep]'") from None
-    return optuna

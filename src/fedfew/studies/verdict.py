@@ -8,7 +8,7 @@ import numpy as np
 
 from fedfew.config.schema import Config, load
 from fedfew.runs.measures import Judged, accuracy_interval, paired_difference
-from fedfew.runs.run import Run
+from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import BASELINE, Bound, bounds_of
 
@@ -92,9 +92,12 @@ def weigh(own: Judged, base: Judged, labels: int, folds: int = 0) -> Verdict | N
 
 
 def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
-    """A finished run beside its server-only pair: same seeds, same recipe, finished too; None if there is none."""
+    """A finished run beside its server-only pair: same seeds, same recipe, finished too; None if there is none.
+
+    A bound gets none: what true labels bring is not what the sites' images bring.
+    """
     lower = next((b for b in bounds if b.name == BASELINE), None)
-    if run.method == BASELINE or lower is None or not (lower.same_seed and lower.same_recipe) or lower.unfinished:
+    if run.method in BOUNDS or lower is None or not (lower.same_seed and lower.same_recipe) or lower.unfinished:
         return None
     own, base = run.judged, lower.runs[0].judged
     labels = sum(run.classes.get("server", ())) or int(run.document.get("labels", 0))

@@ -7,11 +7,17 @@ Of features N×V×d (a frozen backbone's, of V views of each image) a view is on
 N×1×d; a strong view has a tenth of its features set to 0 besides.
 """
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Doc
+from fedfew.core.types import Augment, ClientSite
 from fedfew.training.randaugment import GREY, LEVELS, gather, rand_augment
 
 FORGOTTEN = 0.1
@@ -76,6 +82,32 @@ def strong(
     moved = weak(images.cpu(), rng, flips, pixels)
     strengthened = cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
     return strengthened.to(images.device)
+
+
+def strong_view(site: ClientSite, images: Tensor, rng: torch.Generator, hole: float = 0.5, pixels: int = 2) -> Tensor:
+    """A client's strong view of its images: the user's own where there is one."""
+    if site.own_view is None:
+        return strong(images, rng, flips=site.flips, hole=hole, pixels=pixels)
+    return own_view(site.own_view, images, rng, "client.augment")
+
+
+def own_view(make: Augment, images: Tensor, rng: torch.Generator, key: str) -> Tensor:
+    """What the user's own augmentation gives, of features for a drawn view; E115 if the shape is another."""
+    given = weak(images, rng) if images.ndim == 3 else images
+    made = make(given, rng)
+    if not isinstance(made, Tensor) or made.shape != given.shape:
+        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
+        raise FedfewError("E115", key, f"{getattr(make, '__name__', make)} gave {found} for {tuple(given.shape)}")
+    return made
+
+
+@dataclass(frozen=True)
+class ClientViews:
+    """What the strong view of a client's image is, for methods that train on one."""
+
+    augment: Annotated[
+        str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
+    ] = "standard"
 
 
 def _cached(features: Tensor, views: Tensor) -> Tensor:

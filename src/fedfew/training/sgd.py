@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.core.types import Augment, LabeledSet, Passes, ServerSite, ServerState
 from fedfew.training.adamw import AdamW
-from fedfew.training.augment import strong, weak
+from fedfew.training.augment import own_view, strong, weak
 
 MOST_STEPS = 100_000  # what a client may claim to have done in one round
 
@@ -84,20 +83,6 @@ def _plateaus(validation: tuple[float, ...], patience: int) -> int:
     return cuts
 
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""From uint8 images N×C×H×W and the site's generator to as many of the same shape, uint8 or float in 0..255."""
-FEATURES = 3
-"""Dimensions of a set of features; images have four."""
-
-
-def checked(made: Tensor, given: Tensor, name: str) -> Tensor:
-    """What the user's own augmentation gave; E115 if it is no set of images like the one it was given."""
-    if not isinstance(made, Tensor) or made.shape != given.shape:
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise FedfewError("E115", "server.augment", f"{name!r} gave {found} for images of {tuple(given.shape)}")
-    return made
-
-
 @dataclass(frozen=True)
 class Supervised:
     """How the server trains on its labels."""
@@ -120,9 +105,9 @@ class Supervised:
             return images
         if self.augment == "strong":
             return strong(images, rng, flips=flips, pixels=self.shift)
-        if self.own is None or images.ndim == FEATURES:
+        if self.own is None:
             return weak(images, rng, flips, self.shift)
-        return checked(self.own(images, rng), images, self.augment)
+        return own_view(self.own, images, rng, "server.augment")
 
     def signal_bound(self, progress: float, classes: int) -> float:
         """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.
@@ -169,12 +154,13 @@ def descend(
     penalty: Callable[[Network], None] | None = None,
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
+    passes: Passes | None = None,
 ) -> int:
     """Train ``network`` in place and return the number of steps taken.
 
     ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
     sees the network after each step: a moving average follows it. ``velocity`` is the momentum to go on with, changed
-    in place; without one it starts at zero.
+    in place; without one it starts at zero. ``passes`` follows a long training, and may continue one that was stopped.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
@@ -182,8 +168,14 @@ def descend(
     if velocity is None and sgd.momentum and adam is None:
         velocity = torch.zeros_like(weights)
     network.set_training(True)
-    steps = 0
-    for _ in range(sgd.epochs):
+    counted = torch.zeros((), dtype=torch.int64)
+    kept = {"vector": network.vector, "steps": counted} | ({} if velocity is None else {"velocity": velocity})
+    kept |= {} if adam is None else {"mean": adam.mean, "square": adam.square}
+    done = passes.begin(kept, rng) if passes else 0
+    steps = int(counted)
+    if adam is not None:
+        adam.steps = steps
+    for epoch in range(done, sgd.epochs):
         for indices in batches(examples, sgd.batch, rng):
             gradient.zero_()
             loss = loss_of(indices)
@@ -203,6 +195,8 @@ def descend(
                 if after_step is not None:
                     after_step(network)
             steps += 1
+        if passes:
+            passes.passed(epoch + 1, sgd.epochs, kept | {"steps": torch.tensor(steps)}, rng)
     return steps
 
 
@@ -235,6 +229,7 @@ def train_supervised(
     progress: float = 1.0,
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
+    passes: Passes | None = None,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -250,7 +245,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity, passes)
     return network.snapshot(), steps
 
 
@@ -268,7 +263,7 @@ def train_server(
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
     ``epochs`` > 0 stands in for the usual number: a warm-up before the first round, on all labels whatever annealing
-    says, because a model that knows nothing yet has nothing to hold back.
+    says, because a model that knows nothing yet has nothing to hold back. The site's ``passes`` follow it.
     """
     if epochs:
         how = replace(how, sgd=replace(how.sgd, epochs=epochs))
@@ -284,5 +279,6 @@ def train_server(
         progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
         after_step=after_step,
         velocity=velocity,
+        passes=site.passes if epochs else None,
     )
     return sigma

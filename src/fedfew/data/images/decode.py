@@ -142,7 +142,7 @@ def sniff(content: bytes) -> str:
     for mark, offset, name in STRANGERS:
         if content[offset : offset + len(mark)] == mark:
             raise Unreadable(f"is {name}; {KNOWN}")
-    raise Unreadable(f"is no image of a known format; {KNOWN}")
+    raise Unreadable(f"is not an image of a known format; {KNOWN}")
 
 
 def _open(content: bytes) -> Image.Image:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.extras import import_optional
 from fedfew.data.images.eight_bits import stretched
 from fedfew.data.images.unreadable import Unreadable
 
@@ -20,7 +20,7 @@ def is_dicom(content: bytes) -> bool:
 
 def decode_dicom(content: bytes, pixel_cap: int, frame_cap: int) -> tuple[NDArray[np.uint8], str]:
     """The first frame, H×W or H×W×3, with the file's own rescaling and window applied, and a remark on other frames."""
-    pydicom = need_pydicom()
+    pydicom = import_optional("pydicom", "fedfew[data]", "DICOM images")
     try:
         if DEFLATED in content:  # it would be inflated whole before anything could be asked about it
             raise Unreadable("is a deflated DICOM file, which may hide any amount of data")
@@ -43,20 +43,9 @@ def decode_dicom(content: bytes, pixel_cap: int, frame_cap: int) -> tuple[NDArra
         raise Unreadable(f"is a DICOM file that cannot be decoded ({text})") from None
 
 
-def need_pydicom() -> Any:
-    """The package, or E112."""
-    try:
-        import pydicom
-        import pydicom.pixels
-    except ImportError:
-        raise FedfewError(
-            "E112", "DICOM images", "need the package pydicom", "Install it with pip install 'fedfew[data]'"
-        ) from None
-    return pydicom
-
-
 def _picture(file: Any, samples: int) -> NDArray[np.uint8]:
-    pixels = need_pydicom().pixels
+    pixels: Any = import_optional("pydicom.pixels", "fedfew[data]", "DICOM images")
+
     values: NDArray[Any] = pixels.pixel_array(file, index=0)
     if samples == 3:
         return np.ascontiguousarray(values[..., :3]).astype(np.uint8)

@@ -19,7 +19,7 @@ def to_eight_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
     """
     low, high = float(values.min()), float(values.max())
     if not np.isfinite([low, high]).all():  # NaN makes both so, infinity one
-        raise Unreadable("holds values that are no numbers")
+        raise Unreadable("holds values that are not numbers")
     if values.dtype.kind in "iu" and low >= 0 and high < 2**16:
         bits = next(bits for bits in (8, 10, 12, 14, 16) if high < 2**bits)
         low, high = 0.0, float(2**bits - 1)

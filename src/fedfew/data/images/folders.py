@@ -21,7 +21,7 @@ LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/; or
 LABELS = "labels.csv"
 COLUMNS = "Give it a header line `image,label`; images are paths below the folder it stands in"
 CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
-"""What file managers and archives leave in folders, together with macOS's ``._`` files; nobody means them."""
+"""What file managers and archives leave in folders, together with macOS's ``._`` files: never meant as images."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet,
     """The labels without a fold, and the fold; the images of each class go to the folds by turns."""
     part, _, parts = fold.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
-        raise FedfewError("E103", "dataset.fold", f"{fold!r} is no fold", 'Write it as "1/5", the first of five')
+        raise FedfewError("E103", "dataset.fold", f"{fold!r} is not a fold", 'Write it as "1/5", the first of five')
     if len(test):
         raise FedfewError("E113", "dataset.fold", "there are test images, so no fold is needed", "Leave it empty")
     held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from typing import Any
 
 SUPERNODE = "supernode"
 
@@ -17,9 +18,10 @@ SUPERNODE = "supernode"
 def supernode(options: list[str]) -> None:
     """Flower's SuperNode, which goes on after a TLS connection broke; Flower takes that for a wrong certificate."""
     import httpx
-    from flwr.supernode import fleet_http_connection as connection
+    from flwr.supernode import fleet_http_connection
     from flwr.supernode.cli import flower_supernode
 
+    connection: Any = fleet_http_connection  # the name it imports is not one that it exports
     make = connection.make_simple_http_retry_invoker
 
     def patient() -> object:
@@ -33,7 +35,7 @@ def supernode(options: list[str]) -> None:
         invoker.should_giveup = should_giveup
         return invoker
 
-    connection.make_simple_http_retry_invoker = patient  # type: ignore[assignment]
+    connection.make_simple_http_retry_invoker = patient
     sys.argv = ["flower-supernode", *options]
     flower_supernode()
 

@@ -32,7 +32,7 @@ def train(message: Message, context: Context) -> Message:
 
 @client_app.query()
 def query(message: Message, context: Context) -> Message:
-    """Ask the site who it is."""
+    """Ask the site who it is, or inform it that a run is over."""
     return _forward(message)
 
 

@@ -26,6 +26,7 @@ NO_LIMIT = 3600.0
 """Seconds a round lasts at most where fleet.timeout is 0: a network needs a limit."""
 _GRACE = 60.0
 _POLL = 0.2
+_FAREWELL = 10.0
 _FAULTS = {
     3: ("E416", "the message was not fetched in time"),
     4: ("E416", "its reply did not arrive whole"),
@@ -299,6 +300,19 @@ class FlowerFleet:
         elif memory:
             what = "the clients of this run keep tensors in its checkpoints, which cannot be handed to real sites"
             raise FedfewError("E113", "fleet.kind", what, "Continue with fleet.kind = 'pool'")
+
+    def end(self) -> None:
+        """Inform the sites that are online that the run is over; waits a moment, so that the news can leave."""
+        head, deadline = {"kind": "over", "run": self._description["run"]}, monotonic() + _FAREWELL
+        with contextlib.suppress(ConnectionLostError):  # the run is done, whoever hears of it
+            self._look()
+            messages = [self._address(node, head, {}, _GRACE, "over") for node in self._nodes.values()]
+            ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"] if messages else []
+            waiting = dict.fromkeys((id_ for id_ in ids if id_), 0)
+            while waiting and monotonic() < deadline:
+                for reply in self._pull(waiting)[0]:
+                    waiting.pop(reply["to"], None)
+                sleep(_POLL if waiting else 0)
 
     def close(self) -> None:
         """End the Flower run and whatever was started for it."""

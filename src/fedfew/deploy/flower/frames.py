@@ -21,7 +21,7 @@ LIMIT = 4 << 30
 
 
 class FrameError(Exception):
-    """The other side is gone, or what it sent is no frame or too large."""
+    """The other side is gone, or what it sent is not a frame, or too large."""
 
 
 def send(end: socket.socket, head: Mapping[str, Any], parts: Parts) -> None:

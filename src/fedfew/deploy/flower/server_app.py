@@ -56,7 +56,7 @@ def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str
     messages = []
     for one in addressed:
         content = to_content(one["head"], {name: arrays[place] for name, place in one["parts"].items()})
-        kind = MessageType.QUERY if one["head"]["kind"] == "hello" else MessageType.TRAIN
+        kind = MessageType.TRAIN if one["head"]["kind"] == "train" else MessageType.QUERY
         ttl, group = float(one["ttl"]), str(one["group"])
         messages.append(Message(content, int(one["node"]), kind, ttl=ttl, group_id=group))
     ids = [str(one) if one else None for one in grid.push_messages(messages)] if messages else []

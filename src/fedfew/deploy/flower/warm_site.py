@@ -27,6 +27,8 @@ from fedfew.runtime.site import Sites
 
 KEPT_ROUNDS = 3
 """Rounds of which a client's memory is kept, so that a server that fell back a round finds what it had."""
+ENDED = "ended"
+"""File in the site's folder with the name of the run that was the last to end."""
 _PATIENCE = 120.0
 _log = logging.getLogger(__name__)
 
@@ -71,6 +73,11 @@ class WarmSite:
         """The reply to one message."""
         if head.get("kind") == "hello":
             return {"site": self.number}, {}
+        if head.get("kind") == "over":
+            run = _name(head["run"])
+            (self.state / ENDED).write_text(run, "utf-8")
+            _log.info("run %s is over", run)
+            return {"site": self.number}, {}
         fingerprint = _fingerprint(head, parts)
         if self._last is not None and self._last[0] == fingerprint:
             return self._last[1], self._last[2]  # asked again, because the first answer was lost on the way
@@ -87,7 +94,7 @@ class WarmSite:
             ready = self._built(head)
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
-            return reply | {"answers": [{"client": client, "code": _code(fault)} for client in clients]}, {}
+            return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
         reply["answers"], parts_up = self._train_all(ready, head, parts, fingerprint)
         self._last = (fingerprint, reply, parts_up)
         return reply, parts_up
@@ -108,11 +115,11 @@ class WarmSite:
             client = int(job["client"])
             try:
                 if not ready.serves(client):
-                    raise RefusedError("client", "client", f"{client} does not live here")
+                    raise RefusedError("client", "client", f"{client} is not a client of this site")
                 update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)
-                answers.append({"client": client, "code": _code(fault)})
+                answers.append({"client": client, "code": fault_code(fault)})
                 continue
             if isinstance(update, ClientUpdate):
                 replies[str(client)] = dict(update.reply)
@@ -153,7 +160,7 @@ class WarmSite:
         return update
 
 
-def _code(fault: FedfewError) -> str:
+def fault_code(fault: FedfewError) -> str:
     """What leaves the site after a fault: a code of the list, and none of its text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
@@ -220,7 +227,7 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                     reply, content = site.answer(head, parts)
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
-                    reply, content = {"code": _code(fault)}, {}
+                    reply, content = {"code": fault_code(fault)}, {}
                 except Exception:  # a malformed message, or a fault of ours: the reason stays here
                     _log.exception("a message could not be answered")
                     reply, content = {"code": "E408"}, {}

@@ -7,9 +7,11 @@ from typing import Literal
 
 from fedfew.core.errors import CODES
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts.evaluation_charts import evaluation_figures
 from fedfew.interface.charts.figure import Unit
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
+from fedfew.runs.summary import scored
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.studies.bounds import Bound
 
@@ -18,7 +20,7 @@ Curve = Literal["accuracy", "validation", "loss", "coverage", "correct"]
 
 
 def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
-    """All charts of a run; ``others`` are laid over its accuracy and loss."""
+    """All charts of a run that have something to show; ``others`` are laid over its accuracy and loss."""
     figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
     records = run.records
     if any(r["coverage"] is not None for r in records):
@@ -30,7 +32,18 @@ def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = (
     figures.append(norms(run))
     if any(u.get("cosine") is not None for r in records for u in r["updates"]):
         figures.append(cosines(run))
-    return [*figures, traffic(run), phases(run)]
+    figures += [traffic(run), phases(run), *evaluation_figures(run)]
+    return [figure for figure in figures if not _empty(figure)]
+
+
+def _empty(figure: Figure) -> bool:
+    """Whether a chart would be axes alone: no values, or none but zeros where that is no news."""
+    if isinstance(figure, Lines):
+        known = [y for series in figure.series for y in series.y if y is not None]
+        return not any(known) if figure.unit == "bytes" else not known
+    if isinstance(figure, Bars):
+        return not any(value for _, values in figure.series for value in values)
+    return not figure.points and not figure.marks
 
 
 def _rounds(records: Sequence[RoundRecord]) -> list[float]:
@@ -53,12 +66,14 @@ def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = 
 
 def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> Lines:
     """On the test set and on the validation images; the bounds as levels."""
-    records = run.records
+    records = scored(run.records)
     series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
     if not others and any(r["validation"] is not None for r in records):
         series.append(Series("validation", _rounds(records), [r["validation"] for r in records], 1, "dashed"))
     series += [
-        Series(o.name, _rounds(o.records), [r["accuracy"] for r in o.records], i + 1) for i, o in enumerate(others)
+        Series(o.name, _rounds(known), [r["accuracy"] for r in known], i + 1)
+        for i, o in enumerate(others)
+        for known in [scored(o.records)]
     ]
     levels = [Level(b.name, value) for b in bounds if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
@@ -75,8 +90,9 @@ def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
     """Cross-entropy on the test set."""
     runs = [run, *others]
     series = [
-        Series("loss" if not others else r.name, _rounds(r.records), [x["loss"] for x in r.records], i)
+        Series("loss" if not others else r.name, _rounds(known), [x["loss"] for x in known], i)
         for i, r in enumerate(runs)
+        for known in [scored(r.records)]
     ]
     about = " ".join(_course(r.name if others else "Test loss", r.records, "loss", "number") for r in runs)
     return Lines("loss", "Loss on the test set", "round", "cross-entropy", series, about=about)

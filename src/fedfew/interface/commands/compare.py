@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fedfew.core.errors import FedfewError
@@ -16,9 +17,10 @@ from fedfew.interface.report.words import size
 from fedfew.runs.folder import named_runs
 from fedfew.runs.run import Run
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, MEASURES
-from fedfew.studies.compare import Comparison
+from fedfew.studies.bounds import METHOD
+from fedfew.studies.compare import Comparison, Row
 from fedfew.studies.compare import compare as put_together
-from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
+from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, settings_line, to_csv, to_latex
 
 
 def compare(
@@ -46,7 +48,9 @@ def compare(
         known = ", ".join((*MEASURES, *BY_EVALUATION))
         raise FedfewError("E103", "--metric", f"{measure!r} is unknown", f"Use one of: {known}")
     if figure is not None and figure.suffix not in (".png", ".svg", ".pdf"):
-        raise FedfewError("E103", "--figure", f"{figure} is no PNG, SVG or PDF", "Give a name that ends in .png")
+        raise FedfewError(
+            "E103", "--figure", f"{figure} is not a PNG, SVG or PDF file", "Give a name that ends in .png"
+        )
     keys = [key.strip() for key in by.split(",") if key.strip()]
     found = put_together([Run.open(path) for path in named_runs(runs)], keys, partial=partial, which=measure)
     for path, content in ((csv, to_csv(found)), (latex, to_latex(found).encode())):
@@ -63,16 +67,22 @@ def compare(
 
 def _show(found: Comparison) -> None:
     table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
-    for key in found.by:
-        table.add_column(key)
-    for column in ("seeds", "accuracy", "against server-only, paired", "up a round", "down a round"):
+    table.add_column("method", overflow="fold")
+    for column in ("accuracy", "against server-only, paired", "seeds", "up a round", "down a round"):
         table.add_column(column, justify="right")
     for row in found.rows:
-        keys = ["–" if value is None else str(value) for value in row.key.values()]
         traffic = (size(row.bytes_up), size(row.bytes_down))
-        table.add_row(*keys, str(row.accuracy.n), accuracy_text(row.accuracy), difference_text(row), *traffic)
+        numbers = (accuracy_text(row.accuracy), difference_text(row), str(row.accuracy.n))
+        table.add_row(escape(_name(row)), *numbers, *traffic)
     out.print(table)
     for note in found.notes:
         err.print(f"note: {note}", markup=False, soft_wrap=True)
     for path, why in found.left_out.items():
         err.print(f"left out: {path}: {why}", markup=False, soft_wrap=True)
+
+
+def _name(row: Row) -> str:
+    """What a row is of: the method, and below it the settings that differ; of keys that were asked for, all."""
+    if METHOD not in row.key:
+        return row.label
+    return "\n".join(part for part in (str(row.key[METHOD]), settings_line(row)) if part)

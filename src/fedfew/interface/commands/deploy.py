@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedfew.config import toml
 from fedfew.config.schema import load
-from fedfew.core import toml
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.deploy.client import SiteTerms

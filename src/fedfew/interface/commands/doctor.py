@@ -14,11 +14,11 @@ import typer
 
 from fedfew import __version__
 from fedfew.core.engine import devices
+from fedfew.core.environment import processor
 from fedfew.data.cache import cache_folder
 from fedfew.data.datasets import inventory
 from fedfew.interface.console import out, print_json, size
 from fedfew.interface.options import Json
-from fedfew.runs.environment import processor
 
 ROOM = 1 << 30
 """Free bytes below which a disk is a problem."""

@@ -23,12 +23,12 @@ from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
 from fedfew.interface.paper_figures import bubbles, draw
 from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.reproduce import FIGURES, PAPER, TITLES, Plan, arms_of, cells, folder_of, in_order
+from fedfew.studies.reproduce import FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
 from fedfew.studies.reproduce_markdown import put, relative, section
 from fedfew.studies.reproduce_results import RUNS, as_csv, curves_csv, known_plans, remember, results, table_csv
 from fedfew.studies.sweep_jobs import check_jobs
 
-WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|all|few-labels|report"
+WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|all|few-labels|report"
 
 
 def reproduce(
@@ -45,6 +45,13 @@ def reproduce(
     ] = None,
     jobs: Jobs = 0,
     until: Until = 0,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Run only arms whose title begins so, e.g. 'non-IID FedMix', in the order given.",
+        ),
+    ] = None,
     figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw what is there.")] = False,
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
     anyway: Anyway = False,
@@ -61,7 +68,9 @@ def reproduce(
     if note := scaled(preset, scale, plan.overrides)[1]:
         err.print(note, markup=False, soft_wrap=True)
     command = _command()
-    tally = None if figures_only else _run(plan, figures, folder, command, jobs=jobs, until=until, anyway=anyway)
+    tally = None if figures_only else _run(
+        plan, figures, folder, command, jobs=jobs, until=until, anyway=anyway, arms=arm or []
+    )  # fmt: skip
     if not figures_only:
         remember(folder, figures, plan, command)
     shown = {name: _show(plan, name, folder, quiet=json) for name in figures}
@@ -77,10 +86,14 @@ def _command() -> str:
     return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
 
 
-def _run(plan: Plan, figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool) -> Tally:
+def _run(
+    plan: Plan, figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool, arms: list[str]
+) -> Tally:
     if jobs:
         check_jobs(jobs)
-    wanted = in_order(cells(plan, [name for name in FIGURES if name in figures]))
+    made_of_runs = [name for name in FIGURES if name in figures]
+    planned = cells(plan, made_of_runs)
+    wanted = in_order(chosen(planned, made_of_runs, arms) if arms else planned)
     remember(folder, figures, plan, command)  # before the runs, so that their page can be made meanwhile
     if not wanted:
         return Tally()

@@ -33,8 +33,10 @@ def run(
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
     baseline = with_baseline and experiment.config["method.name"] != BASELINE
-    if baseline and out is not None:
-        new_folder(_beside(out), "")  # refused now rather than after the run
+    if baseline:  # what is refused is refused now rather than after the run
+        baseline_of(experiment.config)
+        if out is not None:
+            new_folder(_beside(out), "")
     with counting("features of images") as report:
         session = experiment.start(out, report=report)
     finish(session, json, baseline=baseline)
@@ -86,6 +88,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     rows = {
         "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
+        **_measures(summary),
         "pseudo-labels: coverage": percent(summary["coverage"]),
         "pseudo-labels: correct": percent(summary["correct"]),
         "traffic up / down": f"{size(summary['bytes_up'])} / {size(summary['bytes_down'])}",
@@ -100,8 +103,17 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     out.print(f"run folder: {session.folder.path}", soft_wrap=True)
     if found is not None:
         out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
-    elif done.method not in BOUNDS and not config["fleet"].get("network"):
+    elif done.method not in BOUNDS and config["labels"] and not config["fleet"].get("network"):
         err.print("What do the clients bring? Run it again with --with-baseline to see server-only training beside it.")
+
+
+def _measures(summary: dict[str, Any]) -> dict[str, str]:
+    """What the accuracy does not say, where there are test images."""
+    if summary.get("balanced_accuracy") is None:
+        return {}
+    auroc = "–" if summary["auroc"] is None else f"{summary['auroc']:.3f}"
+    names = ("balanced accuracy", "AUROC", "calibration error (ECE)")
+    return dict(zip(names, (percent(summary["balanced_accuracy"]), auroc, percent(summary["ece"])), strict=True))
 
 
 def _siblings(run: Run) -> list[Run]:

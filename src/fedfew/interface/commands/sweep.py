@@ -1,4 +1,4 @@
-"""fedfew sweep: a config over a grid of values, or searched with optuna, as runs in one resumable folder."""
+"""fedfew sweep and learning-curve: a config over many values, as runs in one resumable folder."""
 
 import shlex
 import sys
@@ -7,15 +7,28 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+from fedfew.data.images.folders import look_through
 from fedfew.interface.batch import Tally, follow_all, run_all
+from fedfew.interface.charts.csv_table import to_csv
+from fedfew.interface.charts.figure import Lines, Series
+from fedfew.interface.charts.printed import draw
+from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.run import scaled_overrides
-from fedfew.interface.console import out, percent, print_json, warn
-from fedfew.interface.options import Anyway, Config, Jobs, Json, Scale, Set, Until
+from fedfew.interface.commands.verdict import chosen, folds_of
+from fedfew.interface.console import err, out, percent, print_json, warn
+from fedfew.interface.options import Anyway, Config, Jobs, Json, Scale, Set, Until, overrides
+from fedfew.interface.reading import counting
 from fedfew.runs.run import Run
-from fedfew.studies.sweep import Cell, Event, cells_of, index
+from fedfew.runs.session import assemble
+from fedfew.runs.statistics import Interval
+from fedfew.studies.learning_curve import Step, halves, pairs, sentence, steps
+from fedfew.studies.sweep import Cell, Event, cells_of, located
 from fedfew.studies.sweep_jobs import check_jobs
 from fedfew.studies.sweep_search import best_validation, search, space_of
 
@@ -80,10 +93,8 @@ def _search(
 
 
 def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
-    known = index(folder)
     rows: list[dict[str, Any]] = []
-    for cell in cells:
-        path = known.get(cell.identity)
+    for cell, path in zip(cells, located(cells, folder), strict=True):
         run = Run.open(path) if path else None
         rows.append(
             {
@@ -105,3 +116,88 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
         table.add_row(row["cell"], state, percent(row["best_validation"]), percent(row["accuracy"]))
     out.print(table)
     out.print(f"folder: {folder}; `fedfew compare {folder}` puts the seeds together", soft_wrap=True)
+
+
+def learning_curve(
+    source: Annotated[
+        str, typer.Argument(metavar="FOLDER|PRESET|CONFIG.toml", help="Own images as for `fedfew try`, or a config.")
+    ],
+    labels: Annotated[
+        str, typer.Option("--labels", metavar="N,N,…", help="Numbers of labels (default: all, half, a quarter, …).")
+    ] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Draw the labels and train anew this many times.")] = 1,
+    set_: Set = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs.")] = None,
+    jobs: Jobs = 0,
+    json: Json = False,
+) -> None:
+    """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
+    folder, folds, most, fewest = Path(source), 0, 0, 2
+    if folder.is_dir():
+        config, _ = chosen(folder, set_)
+        survey = look_through(folder)
+        folds, fewest = folds_of(config, folder), len(survey.groups["server"])
+        most = sum(place.part == "server" for place in survey.places)
+    else:
+        config = load(source, overrides(set_))
+    counts = _counts(labels) or halves(most or config["labels"], fewest)
+    place = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
+    made = pairs(config, counts, seeds, folds)
+    if config["model"].get("train") == "head":
+        with counting("features of images") as report:
+            assemble(config, report)  # computed once, then every run finds them
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    tally = run_all([cell for pair in made for cell in (pair.base, pair.own)], place, jobs=jobs, command=command)
+    for fault in tally.failed.values():
+        raise fault
+    found = steps(made, place)
+    chart = _curve(found)
+    write_atomically(place / "learning-curve.csv", to_csv(chart).encode())
+    files = save_chart(draw(chart), place / "learning-curve")
+    if json:
+        about = {"folder": str(place), "folds": folds, "figures": [str(path) for path in files]}
+        print_json(about | {"sentence": sentence(found), "steps": [step.as_json() for step in found]})
+    else:
+        _show_curve(found, place, folds)
+
+
+def _counts(text: str) -> list[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isdecimal() and 0 < int(word) < 10**9 for word in words):
+        raise FedfewError("E103", "--labels", f"{text!r} is no list of numbers", "Write e.g. --labels 10,20,40")
+    return sorted({int(word) for word in words})
+
+
+def _curve(found: list[Step]) -> Lines:
+    """Both curves with their intervals."""
+    xs = [float(step.labels) for step in found]
+    series = [
+        Series(name, xs, [span.mean for span in spans], colour, spread=[_half(span) for span in spans])
+        for colour, (name, spans) in enumerate(
+            (("with the sites' images", [s.own for s in found]), ("labels alone", [s.base for s in found]))
+        )
+    ]
+    title = "Accuracy against labels"
+    return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(found))
+
+
+def _half(span: Interval) -> float | None:
+    return None if span.low is None or span.high is None else (span.high - span.low) / 2
+
+
+def _show_curve(found: list[Step], place: Path, folds: int) -> None:
+    table = Table("labels", "with the sites' images", "labels alone", "difference", title="accuracy, 95 % intervals")
+    for step in found:
+        gap, half = step.difference, _half(step.difference)
+        spread = "" if half is None else f" ± {100 * half:.1f}"
+        table.add_row(str(step.labels), _span(step.own), _span(step.base), f"{100 * gap.mean:+.1f}{spread}")
+    out.print(table)
+    out.print(sentence(found), style="bold", markup=False, soft_wrap=True)
+    if folds:
+        err.print(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
+    out.print(f"figure: {escape(str(place / 'learning-curve.png'))}", soft_wrap=True)
+
+
+def _span(span: Interval) -> str:
+    half = _half(span)
+    return percent(span.mean) if half is None else f"{100 * span.mean:.1f} ± {100 * half:.1f} %"

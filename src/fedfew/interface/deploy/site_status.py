@@ -7,6 +7,7 @@ from time import sleep
 
 from fedfew.core.storage import locked
 from fedfew.deploy.client import SiteProcesses, SiteTerms
+from fedfew.deploy.flower.warm_site import ENDED
 from fedfew.deploy.plan import STATUS, SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor
 from fedfew.deploy.site_images import count_images
@@ -29,7 +30,11 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         where = f"server {plan.address}; log {plan.folder / 'logs'}"
         err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
         node_log = NodeLog(supervisor.processes[f"node-{plan.name}"], earlier)
+        ended = _stamp(plan.folder / ENDED)
         while True:
+            if (now := _stamp(plan.folder / ENDED)) != ended:
+                ended = now
+                err.print(f"site {plan.name}: the run is over; waiting for the next, Ctrl-C leaves", markup=False)
             if news := node_log.news():
                 (plan.folder / STATUS).write_text(news, "utf-8")
                 err.print(f"site {plan.name}: {news}", markup=False, soft_wrap=True)
@@ -80,6 +85,10 @@ class NodeLog:
         whole = content[: content.rfind(b"\n") + 1]
         self.seen += len(whole)
         return whole.decode("utf-8", errors="replace").splitlines()
+
+
+def _stamp(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def _size(log: Path) -> int:

@@ -7,10 +7,21 @@ from pathlib import Path
 from threading import Lock
 
 from fedfew.core.errors import FedfewError
-from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, ROUNDS, SUMMARY, find_runs, held_locks, is_held
+from fedfew.runs.folder import (
+    CHECKPOINTS,
+    CLASSES,
+    CONFIG,
+    ENVIRONMENT,
+    ROUNDS,
+    SUMMARY,
+    WARMUP,
+    find_runs,
+    held_locks,
+    is_held,
+)
 from fedfew.runs.run import Run, name_below
 
-FILES = (CONFIG, ROUNDS, SUMMARY, ENVIRONMENT, CLASSES)
+FILES = (CONFIG, ROUNDS, SUMMARY, ENVIRONMENT, CLASSES, f"{CHECKPOINTS}/{WARMUP}")
 SCAN_SECONDS = 2.0
 Signature = tuple[tuple[int, int] | int | None, ...]
 Locks = frozenset[int] | None

@@ -38,7 +38,8 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
     """A run's rounds as they come: all since ``seen`` first, or only where it stands if the browser is new."""
     yield RETRY
     last: object = None
-    state, quiet, first = "", 0.0, True
+    state: object = None
+    quiet, first = 0.0, True
     while not ending():
         now = await run_in_threadpool(library.signature, key)
         if first or now != last:
@@ -55,9 +56,9 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
             for record in run.records[seen:]:
                 yield event("round", headline(record), record["round"])
             seen = known
-            if run.state != state:
-                state = run.state
-                yield event("state", {"state": state}, known)
+            if (run.state, run.warmup) != state:
+                state = run.state, run.warmup
+                yield event("state", {"state": run.state}, known)
             quiet, first = 0.0, False
         await asyncio.sleep(POLL_SECONDS)
         quiet += POLL_SECONDS

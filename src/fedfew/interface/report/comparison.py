@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from fedfew.core.errors import FedfewError
 from fedfew.interface.report.words import size
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import TEST_DATA, compare
-from fedfew.studies.compare_tables import accuracy_text, difference_text
+from fedfew.studies.compare_tables import accuracy_text, difference_text, settings_line
 
 
 @dataclass(frozen=True)
@@ -16,13 +17,14 @@ class Table:
     """Rows of text under column names, and notes about them."""
 
     title: str
-    keys: tuple[str, ...] = ()
     rows: list[list[str]] = field(default_factory=list)
+    settings: list[str] = field(default_factory=list)
+    """Of each row, the settings in which rows differ, in a line."""
     notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
-        return [*self.keys, "seeds", "accuracy in %", "against server-only, paired", "up a round", "down a round"]
+        return ["method", "accuracy in %", "against server-only, paired", "seeds", "up a round", "down a round"]
 
 
 def tables(runs: Sequence[Run]) -> list[Table]:
@@ -41,14 +43,14 @@ def _table(runs: Sequence[Run]) -> Table:
     names = {str(run.path): run.name for run in runs}
     rows = [
         [
-            *("–" if value is None else str(value) for value in row.key.values()),
-            str(row.accuracy.n),
+            str(row.key[METHOD]),
             accuracy_text(row.accuracy),
             difference_text(row),
+            str(row.accuracy.n),
             size(row.bytes_up),
             size(row.bytes_down),
         ]
         for row in found.rows
     ]
     left_out = [f"left out: {names.get(path, path)}: {why}" for path, why in found.left_out.items()]
-    return Table(runs[0].dataset, found.by, rows, (*found.notes, *left_out))
+    return Table(runs[0].dataset, rows, [settings_line(row) for row in found.rows], (*found.notes, *left_out))

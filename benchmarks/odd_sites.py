@@ -1,0 +1,134 @@
+"""Sites that are not as fedmoments assumes: images of no class, cameras that differ, few clients a round.
+
+    python -m benchmarks.odd_sites [--seeds 3] [--out runs/odd-sites]
+
+CIFAR-10 with 100 sites, the preset few-labels otherwise as it is. ``animals``: the six animals are the classes, and a
+share of the sites' images are vehicles, which belong to none. ``cameras``: each site changes brightness, contrast and
+white balance of all its images in its own way; the server's labeled images and the test images come from no such
+camera. Both are datasets that a config can name: ``dataset.name=benchmarks.odd_sites:animals``, with
+``dataset.share=0.2`` and ``dataset.unlabeled=0``.
+"""
+
+import argparse
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedfew
+from fedfew.core.types import LabeledSet
+from fedfew.data import DATASETS, Dataset, SiteImages, make_partition
+
+HERE = "benchmarks.odd_sites"
+ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
+
+
+def animals(
+    *, share: float = 0.2, sites: int = 100, images: int = 6600, labels: int = 24, mu: float = 0.1, draw: int = 0
+) -> Dataset:
+    """Sites with animals by Dirichlet(μ), and a share of vehicles at each of them; ``labels`` stay at the server."""
+    whole = DATASETS["cifar10"]()
+    index = {whole.classes.index(name): label for label, name in enumerate(ANIMALS)}
+    rng = np.random.default_rng(draw)
+    known = np.isin(whole.train.labels.numpy(), list(index))
+    order = rng.permutation(np.flatnonzero(known))
+    classes = torch.tensor([index.get(label, -1) for label in range(len(whole.classes))])
+    truth = classes[whole.train.labels]
+    per_class = [order[truth[order].numpy() == label][: labels // len(ANIMALS)] for label in range(len(ANIMALS))]
+    server = np.concatenate(per_class)
+    rest = np.setdiff1d(order, server, assume_unique=True)
+    held = rng.permutation(rest)[:images]
+    vehicles = rng.permutation(np.flatnonzero(~known))
+    dealt = make_partition(truth[held].numpy(), sites, "dirichlet", draw, {"mu": mu})
+    chosen, offsets, used = [], [0], 0
+    for site in range(sites):
+        own = held[dealt.of(site)]
+        more = round(len(own) * share / (1 - share))
+        chosen += [own, vehicles[used : used + more]]
+        used += more
+        offsets.append(offsets[-1] + len(own) + more)
+    places = torch.from_numpy(np.concatenate(chosen))
+    names = tuple(f"site {site}" for site in range(sites))
+    clients = SiteImages(names, whole.train.images[places], np.array(offsets, np.int64), truth[places])
+    tested = classes[whole.test.labels]
+    test = LabeledSet(whole.test.images[tested >= 0], tested[tested >= 0])
+    return Dataset(
+        "animals", LabeledSet(whole.train.images[server], truth[server]), test, ANIMALS, flips=True, sites=clients
+    )
+
+
+def cameras(
+    *, strength: float = 0.5, sites: int = 100, images: int = 11_000, labels: int = 40, mu: float = 0.1, draw: int = 0
+) -> Dataset:
+    """Sites by Dirichlet(μ), and a camera for each; ``strength`` 0 changes no pixel, 1 doubles or halves brightness."""
+    whole = DATASETS["cifar10"]()
+    truth, count = whole.train.labels, len(whole.classes)
+    rng = np.random.default_rng(draw)
+    order = rng.permutation(len(truth))
+    server = np.concatenate([order[truth[order].numpy() == label][: labels // count] for label in range(count)])
+    held = rng.permutation(np.setdiff1d(order, server, assume_unique=True))[:images]
+    dealt = make_partition(truth[held].numpy(), sites, "dirichlet", draw, {"mu": mu})
+    places = [held[dealt.of(site)] for site in range(sites)]
+    pixels = torch.cat([_seen(whole.train.images[torch.from_numpy(own)], rng, strength) for own in places])
+    offsets = np.cumsum([0, *map(len, places)]).astype(np.int64)
+    names = tuple(f"site {site}" for site in range(sites))
+    clients = SiteImages(names, pixels, offsets, truth[torch.from_numpy(np.concatenate(places))])
+    own = LabeledSet(whole.train.images[server], truth[server])
+    return Dataset("cameras", own, whole.test, whole.classes, flips=True, sites=clients)
+
+
+def _seen(images: torch.Tensor, rng: np.random.Generator, strength: float) -> torch.Tensor:
+    """The images as one camera sees them: gain by channel, contrast about the middle, brightness."""
+    gain = torch.from_numpy(2 ** (strength * rng.uniform(-0.5, 0.5, (1, 3, 1, 1)))).float()
+    contrast, light = 2 ** (strength * rng.uniform(-1, 1)), 2 ** (strength * rng.uniform(-1, 1))
+    seen = ((images.float() - 127.5) * contrast + 127.5) * light * gain
+    return seen.round().clamp(0, 255).to(torch.uint8)
+
+
+def cases() -> dict[str, dict[str, Any]]:
+    """What is run: a line of the table each."""
+    own = {"dataset.unlabeled": 0}
+    found: dict[str, dict[str, Any]] = {}
+    for share in (0.0, 0.2, 0.4):
+        found[f"animals, {100 * share:.0f} % of the images of no class"] = own | {
+            "dataset.name": f"{HERE}:animals", "labels": 24, "dataset.share": share}  # fmt: skip
+    for mu, words in ((0.1, "μ = 0.1"), (100.0, "alike")):
+        for strength in (0.0, 0.5, 1.0):
+            found[f"{words}, cameras that differ by {strength:g}"] = own | {
+                "dataset.name": f"{HERE}:cameras", "dataset.strength": strength, "dataset.mu": mu}  # fmt: skip
+    for participation, rounds in ((0.1, 80), (0.05, 160)):
+        found[f"μ = 0.1, {100 * participation:.0f} % of the clients a round, {rounds} rounds"] = {
+            "participation": participation, "rounds": rounds}  # fmt: skip
+    return found
+
+
+def accuracy(case: dict[str, Any], method: str, seed: int, out: Path) -> float:
+    """The accuracy of a run, made if it is not there."""
+    drawn = "dataset.draw" if str(case.get("dataset.name", "")).startswith(HERE) else "dataset.seed"
+    changes = case | {"method.name": method, "seed": seed, drawn: seed}
+    if not (out / "summary.json").is_file():
+        fedfew.Experiment.load("few-labels", changes).run(out=out)
+    value = fedfew.Run.open(out).summary["accuracy"]["last"]
+    return float(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path("runs/odd-sites"))
+    options = parser.parse_args()
+    print("| sites | server-only | fedmoments | gain |\n|---|---|---|---|")
+    for number, (words, case) in enumerate(cases().items()):
+        table = {
+            method: [accuracy(case, method, s, options.out / f"{number}-{method}-{s}") for s in range(options.seeds)]
+            for method in ("server-only", "fedmoments")
+        }
+        cells = [f"{100 * mean(v):.1f} %" + (f" ± {100 * stdev(v):.1f}" if len(v) > 1 else "") for v in table.values()]
+        gains = [100 * (b - a) for a, b in zip(*table.values(), strict=True)]
+        print(f"| {words} | {' | '.join(cells)} | {mean(gains):+.1f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

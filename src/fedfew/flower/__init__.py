@@ -1,0 +1,15 @@
+"""For a Flower project that stays as it is: a Strategy for its ServerApp, and the training step of its ClientApp.
+
+The project keeps its model, data loading, pyproject.toml and SuperLink; the server gets a few labels, and the clients'
+images need none. `FewLabels` stands where Flower's FedAvg stood, `train` is called in the project's own
+``@app.train()``.
+"""
+
+from fedfew.core.extras import require
+
+require("flower", "fedfew.flower")
+
+from fedfew.flower.client import train  # noqa: E402 - only with the extra
+from fedfew.flower.strategy import FewLabels  # noqa: E402
+
+__all__ = ["FewLabels", "train"]

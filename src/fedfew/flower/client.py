@@ -1,0 +1,120 @@
+"""The training step of a ClientApp: from a message of `FewLabels` to its reply, on the client's own images.
+
+It sends a model and a few counts, never an image or a label; a failure leaves as a code, its reason stays in the log.
+"""
+
+import logging
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from torch import Tensor, nn
+
+from fedfew.config.method import method_of, own_view_of, transforms_of
+from fedfew.config.schema import Config
+from fedfew.core.engine import Engine
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network, Pixels
+from fedfew.core.types import ClientUpdate, LabeledSet
+from fedfew.data.shares import Partition
+from fedfew.deploy.flower.client_app import LIMIT
+from fedfew.deploy.flower.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.flower.records import from_content, to_content
+from fedfew.deploy.flower.tensors import pack, unpack
+from fedfew.deploy.flower.warm_site import RefusedError, fault_code
+from fedfew.deploy.payload import check_payload
+from fedfew.deploy.site import check_versions, refuse_foreign_code
+from fedfew.runtime.site import Sites
+
+MEMORY = "fedfew-memory"
+"""Where in Flower's Context a client keeps what its method remembers between rounds."""
+_log = logging.getLogger(__name__)
+
+
+def train(
+    message: Message, context: Context, model: nn.Module, images: Any, *, allow_code: Sequence[str] = ()
+) -> Message:
+    """The reply to a message of `FewLabels`: ``model`` trained on ``images``, which need no labels.
+
+    ``images`` are uint8 N×C×H×W (or features N×V×d) as the server's are. ``allow_code`` lists names of your own code
+    (``package.module:Name``) that the server's settings may use here; none else is imported.
+    """
+    try:
+        text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
+        head = parse_head(text, SITE_LIMIT)
+        reply, tensors = _trained(head, parts, context, model, torch.as_tensor(images), allow_code)
+    except FedfewError as fault:
+        _log.error("a message is refused: %s", fault)
+        reply, tensors = {"code": fault_code(fault)}, {}
+    except Exception:  # its text must not travel
+        _log.exception("a message could not be answered")
+        reply, tensors = {"code": "E408"}, {}
+    return Message(to_content(reply, tensors), reply_to=message)
+
+
+def _trained(
+    head: Mapping[str, Any], parts: Mapping[str, bytes], context: Context, model: nn.Module, images: Tensor,
+    allow_code: Sequence[str],
+) -> tuple[dict[str, Any], dict[str, memoryview]]:  # fmt: skip
+    check_versions(head["versions"])
+    config = Config(dict(head["config"]))
+    refuse_foreign_code(config, allow_code)
+    about, client, round = head["about"], int(head["client"]), int(head["round"])
+    if list(images.shape[1:]) != list(about["shape"]):
+        what = f"are {tuple(images.shape[1:])}, the server's {tuple(about['shape'])}"
+        raise RefusedError("data", "images", what)
+    sites = _sites(config, about, client, model, images)
+    layout, payload = sites.network.layout, unpack(head["tensors"], parts)
+    check_payload(payload, sites.algorithm.reply_schema(layout), layout)
+    if remembered := _recall(context, str(head["run"])):
+        sites.memory[client] = remembered
+    update = sites.train(round, client, payload)
+    if not isinstance(update, ClientUpdate):
+        _log.error("%s %s", update.code, update.reason)
+        return {"code": "E408"}, {}
+    _remember(context, str(head["run"]), sites.memory.get(client, {}))
+    index, tensors = pack({"reply": dict(update.reply)})
+    # how many pseudo-labels each class has would tell the site's class mix
+    metrics = {name: value for name, value in update.metrics.items() if not name.startswith("class/")}
+    answer = {"client": client, "examples": update.examples, "metrics": metrics, "tensors": index["reply"]}
+    return {"run": head["run"], "round": round, "answers": [answer]}, tensors
+
+
+def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Module, images: Tensor) -> Sites:
+    """One client, with the number the server knows it by."""
+    pixels = Pixels(tuple(about["mean"]), tuple(about["std"]))
+    network = Network.of(model, pixels, Engine(**config["engine"]), tuple(images.shape[1:]))
+    method = method_of(config.document)
+    nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
+    noise = config["privacy.noise"]
+    return Sites(
+        algorithm=method,
+        transforms=transforms_of(config.document, method),
+        network=network,
+        images=images.to(network.device),
+        truth=torch.full((len(images),), -1),
+        shares=Partition(np.arange(len(images)), np.array([0] * (client + 1) + [len(images)])),
+        classes=int(about["classes"]),
+        flips=bool(about["flips"]),
+        seed=secrets.randbits(63) if noise else config["seed"],  # nobody else may know the noise
+        own_view=own_view_of(config.document),
+        test=nothing,
+        validation=nothing,
+    )
+
+
+def _recall(context: Context, run: str) -> dict[str, Tensor]:
+    """What the client's method kept in this run."""
+    kept = context.state.get(MEMORY), context.state.get(f"{MEMORY}-run")
+    match kept:
+        case (ArrayRecord() as arrays, ConfigRecord() as about) if about.get("run") == run:
+            return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
+    return {}
+
+
+def _remember(context: Context, run: str, memory: Mapping[str, Tensor]) -> None:
+    context.state[MEMORY] = ArrayRecord({name: tensor.cpu() for name, tensor in memory.items()})
+    context.state[f"{MEMORY}-run"] = ConfigRecord({"run": run})

@@ -1,0 +1,76 @@
+"""Charts of how good the final model is: confusions, precision and recall, calibration, and what each site holds."""
+
+from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Point, Series
+from fedfew.interface.charts.scale import amount
+from fedfew.runs.run import Run
+
+MOST_SITES = 60
+
+
+def evaluation_figures(run: Run) -> list[Figure]:
+    """Those that a finished run with test images has; a run of an older version has none."""
+    if not run.evaluation:
+        return []
+    sites = [site_mixes(run)] if any(row.get("mix") for row in run.evaluation["sites"]) else []
+    return [confusion(run), by_class(run), calibration(run), *sites]
+
+
+def confusion(run: Run) -> Grid:
+    """True class × predicted class, as shares of the true class."""
+    counts = run.evaluation["confusion"]
+    names = [str(row["class"]) for row in run.evaluation["classes"]]
+    points = [
+        Point(said, true, count / max(sum(row), 1), f"{count} images of {names[true]} predicted as {names[said]}")
+        for true, row in enumerate(counts)
+        for said, count in enumerate(row)
+        if count
+    ]
+    wrong = [(n, true, said) for true, row in enumerate(counts) for said, n in enumerate(row) if n and true != said]
+    about = f"{sum(map(sum, counts)):,} test images."
+    if wrong:
+        n, true, said = max(wrong)
+        about += f" Most often confused: {names[true]} taken for {names[said]}, {n} images."
+    return Grid(
+        "confusion", "Confusion matrix", "predicted class", "true class", names, names, points,
+        "share of the true class", about=about,
+    )  # fmt: skip
+
+
+def by_class(run: Run) -> Bars:
+    """Precision and recall of each class."""
+    rows = run.evaluation["classes"]
+    series = [(key, [row[key] or 0.0 for row in rows]) for key in ("precision", "recall")]
+    known = [(row["recall"], row["class"]) for row in rows if row["recall"] is not None]
+    about = f"Lowest recall: {min(known)[1]}, {amount(min(known)[0], 'percent')}." if known else ""
+    names = [str(row["class"]) for row in rows]
+    return Bars("by-class", "Precision and recall", "class", "share", names, series, "percent", about=about)
+
+
+def calibration(run: Run) -> Lines:
+    """How often the model is right where it is so sure; on the diagonal it knows what it does not know."""
+    bins = run.evaluation["calibration"]
+    sure = [float(b["confidence"]) for b in bins]
+    series = [
+        Series("the model", sure, [b["accuracy"] for b in bins], notes=[f"{b['images']:.0f} images" for b in bins]),
+        Series("perfectly calibrated", [0.0, 1.0], [0.0, 1.0], 1, "dashed"),
+    ]
+    about = f"Expected calibration error {amount(run.evaluation['ece'], 'percent')}."
+    return Lines("calibration", "Calibration", "mean confidence", "share correct", series, "percent", about=about)
+
+
+def site_mixes(run: Run) -> Grid:
+    """Site × class: each site's class mix as the model estimates it from the site's images."""
+    rows = [row for row in run.evaluation["sites"] if row.get("mix")][:MOST_SITES]
+    classes = [str(row["class"]) for row in run.evaluation["classes"]]
+    points = [
+        Point(c, k, share, f"{row['site']}: {amount(share, 'percent')} {classes[c]}")
+        for k, row in enumerate(rows)
+        for c, share in enumerate(row["mix"])
+        if share
+    ]
+    most = [f"{row['site']} {classes[max(range(len(classes)), key=row['mix'].__getitem__)]}" for row in rows[:5]]
+    about = f"Estimated from {sum(row['images'] for row in rows):,} unlabeled images. Most frequent: {', '.join(most)}."
+    names = [str(row["site"]) for row in rows]
+    return Grid(
+        "site-mix", "Estimated class mix of the sites", "class", "site", classes, names, points, "share", about=about
+    )

@@ -1,0 +1,73 @@
+"""fedfew ls and track: list runs, and send their rounds to TensorBoard or MLflow. No torch needed."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from fedfew.core.errors import FedfewError
+from fedfew.interface.console import out as console
+from fedfew.interface.console import percent, print_json
+from fedfew.interface.options import Json, Runs
+from fedfew.interface.sinks import to_mlflow, to_tensorboard
+from fedfew.runs.folder import find_runs, named_runs
+from fedfew.runs.run import Run
+
+
+def ls(
+    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"), json: Json = False
+) -> None:
+    """List runs with their state and accuracy."""
+    rows: list[dict[str, Any]] = []
+    for path in find_runs(folder):
+        try:
+            run = Run.open(path)
+            row: dict[str, Any] = {
+                "state": run.state,
+                "method": run.method,
+                "aggregator": run.aggregator,
+                "dataset": run.dataset,
+                "seed": run.seed,
+                "rounds": run.done,
+                "of": run.planned,
+                "accuracy": run.accuracy(),
+            }
+        except FedfewError as fault:  # a damaged run does not hide the others
+            row = {"state": f"unreadable ({fault.code})"}
+        rows.append({"run": str(path)} | row)
+    if json:
+        print_json({"runs": rows})
+        return
+    table = Table("run", "method", "dataset", "seed", "rounds", "accuracy", "state")
+    for row in rows:
+        rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
+        shown = percent(row.get("accuracy"))
+        table.add_row(
+            row["run"], row.get("method"), row.get("dataset"), str(row.get("seed", "")), rounds, shown, row["state"]
+        )
+    console.print(table if rows else f"no runs below {folder}")
+
+
+def track(
+    runs: Runs,
+    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Where the rounds go.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Folder for the event files; mlflow: or a server's address.")
+    ] = "tracking",
+    json: Json = False,
+) -> None:
+    """Send a run's new rounds to TensorBoard or MLflow; safe to repeat during the run."""
+    if to not in ("tensorboard", "mlflow"):
+        raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
+    written = {}
+    for path in named_runs(runs):
+        run = Run.open(path)
+        written[str(path)] = to_tensorboard(run, Path(out)) if to == "tensorboard" else to_mlflow(run, out)
+    if json:
+        print_json({"to": to, "out": out, "rounds": written})
+        return
+    for name, rounds in written.items():
+        console.print(f"{name}: {rounds} new rounds", soft_wrap=True)
+    show = f"tensorboard --logdir {out}" if to == "tensorboard" else f"mlflow ui --backend-store-uri {out}"
+    console.print(f"open them with: {show}", soft_wrap=True)

@@ -1,0 +1,88 @@
+"""Where a run stands: its accuracy and its bounds' as bars with intervals, or why there is nothing to compare with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedfew.runs.measures import accuracy_interval
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from fedfew.studies.bounds import BASELINE, Bound, other_recipe
+
+NAMES = {
+    BASELINE: "server-only: the labels alone",
+    "all-labels": "all-labels: FedAvg, true labels",
+    "pooled": "pooled: all images, true labels",
+}
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An accuracy with its 95 % interval, over the test images or over seeds."""
+
+    name: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    own: bool = False
+    note: str = ""
+
+    @property
+    def interval(self) -> str:
+        """[66.9, 75.2], empty if there is none."""
+        return "" if self.low is None or self.high is None else f"[{100 * self.low:.1f}, {100 * self.high:.1f}]"
+
+
+def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
+    """The labels alone, this run, and what more labels would reach; empty where there is nothing beside the run."""
+    own, bars = run.accuracy(), list[Bar]()
+    for bound in bounds:
+        if (value := bound.accuracy()) is not None and bound.name != run.method:
+            bars.append(_bar(NAMES[bound.name], value, bound.runs, progress(bound)))
+    if own is None or not bars:
+        return []
+    place = 1 if bars[0].name == NAMES[BASELINE] else 0
+    this = _bar(f"this run: {run.title}", own, (run,), "" if run.finished else _reached(run))
+    bars.insert(place, Bar(this.name, this.value, this.low, this.high, True, this.note))
+    return bars
+
+
+def _bar(name: str, value: float, runs: Sequence[Run], note: str) -> Bar:
+    found = _interval(runs)
+    return Bar(name, value, found.low, found.high, note=note) if found else Bar(name, value, note=note)
+
+
+def _interval(runs: Sequence[Run]) -> Interval | None:
+    """Over the test images for one run, over the seeds for several; none before the end."""
+    if any(not run.finished for run in runs):
+        return None
+    if len(runs) > 1:
+        return Interval.known([run.accuracy() for run in runs])
+    judged = runs[0].judged
+    return None if judged is None else accuracy_interval(judged)
+
+
+def _reached(run: Run) -> str:
+    return f"not finished, round {run.done} of {run.planned}"
+
+
+def progress(bound: Bound) -> str:
+    """How far a bound's runs have come, where one of them has not finished."""
+    return next((_reached(run) for run in bound.runs if not run.finished), "")
+
+
+def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
+    """Why it cannot be said what the clients' images bring; empty where that is no question yet."""
+    lower = next((bound for bound in bounds if bound.name == BASELINE), None)
+    if run.method == BASELINE or lower is None or not run.finished:
+        return ""
+    start = "What the clients' images bring is not known:"
+    if not lower.runs:
+        return f"{start} there is no server-only run beside this one."
+    if note := progress(lower):
+        return f"{start} the server-only run beside this one is {note}."
+    if not lower.same_seed:
+        return f"{start} the server-only runs beside this one have other seeds."
+    if not lower.same_recipe:
+        keys = ", ".join(other_recipe(run, lower.runs[0]))
+        return f"{start} the server-only run beside this one differs in {keys}."
+    return ""

@@ -1,0 +1,62 @@
+"""How much a client's sums count beside the others' (fedmoments): all, unless they are further off than images can be.
+
+    survey    u_k = ‖x̄_k − centre‖ / max_c ‖M_c − centre‖, centre and class means M_c of the server's labels: the mean
+              of images of any class mix lies between the means of the classes. Where most clients are further off, as
+              from another camera, over the round's median
+    classes   T_k = Σ_c n_kc ‖m_kc − M_c‖² in whitened coordinates, M_c the mean over the round's clients; in d
+              directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the round's median
+              and over 1 + 1.5/√e, because few directions and few classes leave more to chance
+
+A client with u ≤ FULL counts whole; from there its weight falls, to nothing at 1.5 FULL (a redescending influence,
+F. R. Hampel 1974). Nobody is accused: a site whose pictures are unlike all others is held back as well.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedfew.training.moments import Space
+
+FULL = 1.6
+"""How far off a client may be and still count whole: honest ones were nearer wherever it was measured."""
+FEW = 0.1
+"""A class of which a client has fewer images than this says nothing about it."""
+
+
+def falling(far: Tensor) -> Tensor:
+    """1 up to ``FULL``, then down to 0 at one and a half times that."""
+    return (3 - 2 * far / FULL).clamp(0, 1)
+
+
+def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> list[float]:
+    """Weights of clients with these mean features (D), by the server's features (N×D) and their classes."""
+    if not means:
+        return []
+    centre = labeled.mean(0)
+    furthest = max(float((labeled[labels == c].mean(0) - centre).norm()) for c in labels.unique())
+    far = (torch.stack(list(means)) - centre).norm(dim=1)
+    found: list[float] = falling(far / max(furthest, float(far.median()), 1e-9)).tolist()
+    return found
+
+
+def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list[float]:
+    """Weights of clients that sent these sums, Σ r (C) and Σ r x (C×D) first, in one round."""
+    end = classes * (len(space.centre) + 1)
+    counts = torch.stack([sums[:classes] for sums in replies]).double()
+    moments = [sums[classes:end].double().view(classes, -1) for sums in replies]
+    there = counts > FEW
+    n = torch.where(there, counts, 0.0)
+    sums = torch.stack([space.sums(*pair) for pair in zip(n, moments, strict=True)]) * there[..., None]
+    together = n.sum(0).clamp_min(FEW)
+    means = sums.sum(0) / together[:, None]
+    off = ((sums - n[..., None] * means).square().sum(2) / n.clamp_min(FEW)).sum(1)
+    expected = (n.clamp_max(1) * (1 - n / together)).sum(1) * sums.shape[2]
+    compared = expected > FEW
+    if int(compared.sum()) < 3:
+        return [1.0] * len(replies)
+    expected = expected.clamp_min(FEW)
+    far = (off / expected).sqrt()
+    chance = far[compared].median().clamp_min(1e-9) * (1 + 1.5 / expected.sqrt())
+    found: list[float] = torch.where(compared, falling(far / chance), 1.0).tolist()
+    return found

@@ -1,0 +1,113 @@
+"""The warm-up before the first round: shown pass by pass, kept, continued after a stop with the same bits."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runs.crashes import flip
+from tests.runtime.tiny_run import model_hash, records, tiny
+
+from fedfew.core.errors import FedfewError
+from fedfew.methods.fedfew import FedFew
+from fedfew.runs import checkpoints
+from fedfew.runs.folder import CHECKPOINTS, WARMUP
+from fedfew.runs.run import Run
+from fedfew.runs.session import reopen, start
+from fedfew.runtime.record import pace
+
+PASSES = 6
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fedfew": {"server__momentum": 0.9, "server__augment": "strong"},
+    "server-only": {"server__optimizer": "adamw"},
+    "pooled": {"server__momentum": 0.9},
+    "semifl": {"method__momentum_lasts": True, "server__momentum": 0.9, "model__name": "wrn", "model__norm": "batch"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _kept_after_every_pass(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(checkpoints, "EVERY", 0.0)
+    yield
+
+
+def unwanted(fault: FedfewError) -> None:
+    pytest.fail(str(fault))
+
+
+def stop_in_the_warmup(path: Path, after: int, **settings: Any) -> None:
+    """Ctrl-C once so many passes are done."""
+
+    def report(done: int, total: int) -> None:
+        assert total == PASSES
+        if done == after + 1:  # in the midst of the next one: this pass is not kept
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(start(tiny(method__warmup=PASSES, **settings), path).advance(report))
+
+
+@pytest.mark.parametrize("method", SETTINGS)
+def test_a_stopped_warmup_continues_with_the_same_bits(method: str, tmp_path: Path) -> None:
+    settings = {"method__name": method, "rounds": 2} | SETTINGS[method]
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    list(start(tiny(method__warmup=PASSES, **settings), whole).advance())
+    stop_in_the_warmup(stopped, 4, **settings)
+    halfway = Run.open(stopped)
+    assert halfway.warmup is not None and (halfway.warmup.done, halfway.warmup.total) == (4, PASSES)
+    seen: list[int] = []
+    list(reopen(stopped, unwanted).advance(lambda done, total: seen.append(done)))
+    assert seen == [4, 5, 6], "four passes are not repeated"
+    assert model_hash(stopped) == model_hash(whole)
+    assert records(stopped) == records(whole)
+    assert not (stopped / CHECKPOINTS / WARMUP).exists()
+
+
+def test_a_warmup_that_is_done_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed while the clients train in the first round."""
+    settings = {"method__name": "fedfew", "method__warmup": PASSES}
+    session = start(tiny(**settings), tmp_path / "run")
+    rounds = session.advance()
+
+    def fall(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FedFew, "after_clients", fall)
+        next(rounds)
+    assert session.saved == f"in the warm-up, after pass {PASSES} of {PASSES}"
+    seen: list[int] = []
+    list(reopen(tmp_path / "run", unwanted).advance(lambda done, total: seen.append(done)))
+    assert seen == [PASSES]
+
+
+def test_a_damaged_warmup_is_reported_and_begins_anew(tmp_path: Path) -> None:
+    settings = {"method__name": "fedfew"}
+    stop_in_the_warmup(tmp_path / "run", 3, **settings)
+    list(start(tiny(method__warmup=PASSES, **settings), tmp_path / "whole").advance())
+    file = tmp_path / "run" / CHECKPOINTS / WARMUP
+    flip(file, 8 * (file.stat().st_size - 5))
+    told: list[FedfewError] = []
+    session = reopen(tmp_path / "run", told.append)
+    assert [fault.code for fault in told] == ["E309"] and "begins anew" in str(told[0])
+    list(session.advance())
+    assert model_hash(tmp_path / "run") == model_hash(tmp_path / "whole")
+
+
+def test_its_seconds_are_no_round_s(tmp_path: Path) -> None:
+    """Counted once and apart, over both processes; the time left is that of rounds."""
+    stop_in_the_warmup(tmp_path / "run", 3, method__name="fedfew")
+    before = Run.open(tmp_path / "run").warmup
+    assert before is not None
+    list(reopen(tmp_path / "run", unwanted).advance())
+    first, second = Run.open(tmp_path / "run").records
+    assert first["seconds"]["warmup"] > before.seconds > 0 and "warmup" not in second["seconds"]
+    assert pace(first) == pytest.approx(sum(first["seconds"].values()) - first["seconds"]["warmup"])
+    assert min(first["seconds"].values()) >= 0
+
+
+def test_short_warmups_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "EVERY", 60.0)
+    session = start(tiny(method__name="fedfew", method__warmup=2), tmp_path / "run")
+    next(session.advance())
+    assert Run.open(tmp_path / "run").warmup is None
