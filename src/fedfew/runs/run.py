@@ -15,22 +15,9 @@ from fedfew.core.extras import import_optional
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
-    BEST,
-    CLASSES,
-    CONFIG,
-    ENVIRONMENT,
-    EVALUATION,
-    MODEL,
-    PARTITION,
-    PREDICTIONS,
-    ROUNDS,
-    SUMMARY,
-    WARMUP,
-    RunFolder,
-    find_runs,
-    held_locks,
-    is_held,
-)
+    BEST, CLASSES, CONFIG, ENVIRONMENT, EVALUATION, MODEL, PARTITION, PREDICTIONS, ROUNDS, SUMMARY, WARMUP,
+    RunFolder, find_runs, held_locks, is_held,
+)  # fmt: skip
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
 from fedfew.runtime.record import RoundRecord, pace
 
