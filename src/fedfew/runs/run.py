@@ -15,9 +15,22 @@ from fedfew.core.extras import import_optional
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
-    BEST, CLASSES, CONFIG, ENVIRONMENT, EVALUATION, MODEL, PARTITION, PREDICTIONS, ROUNDS, SUMMARY, WARMUP,
-    RunFolder, find_runs, held_locks, is_held,
-)  # fmt: skip
+    BEST,
+    CLASSES,
+    CONFIG,
+    ENVIRONMENT,
+    EVALUATION,
+    MODEL,
+    PARTITION,
+    PREDICTIONS,
+    ROUNDS,
+    SUMMARY,
+    WARMUP,
+    RunFolder,
+    find_runs,
+    held_locks,
+    is_held,
+)
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
 from fedfew.runtime.record import RoundRecord, pace
 
@@ -65,8 +78,6 @@ class Run:
             return self
         kept = {"name": self.name, "document": self.document, "config": self.config, "environment": self.environment}
         return self.with_(**kept, records=self.records[:rounds], finished=False)
-
-    # what it is
 
     @property
     def path(self) -> Path:
@@ -273,8 +284,6 @@ class Run:
         except FedfewError as fault:
             return fault
         return None
-
-    # using it
 
     def about_model(self) -> dict[str, Any]:
         """Model, class names, image shape and normalisation, as stored with the weights."""
