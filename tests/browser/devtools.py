@@ -76,7 +76,7 @@ class Tab:
             raise RuntimeError(result["exceptionDetails"])
         return result["result"].get("value")
 
-    def wait(self, script: str, seconds: float = 20.0) -> float:
+    def wait(self, script: str, seconds: float = 60.0) -> float:
         """Wait until an expression is true; how long that took."""
         start = time.monotonic()
         while not self._holds(script):

