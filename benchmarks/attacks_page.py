@@ -79,7 +79,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def _points(value: float) -> str:
-    return f"{value:.1f}".replace("-", "−")
+    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def _with_error(values: Sequence[float] | None) -> str:

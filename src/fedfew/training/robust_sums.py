@@ -7,6 +7,8 @@
               directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the round's median
               and over 1 + 3/√e, because few directions and few classes leave more to chance
 
+    copies    ‖S_k − S_j‖² ≤ COPY (n_k + n_j) d   →  together they count as one client
+
 A client with u ≤ 1.1 (survey) or 1.25 (classes) counts whole; from there its weight falls, to nothing at a quarter more
 (a redescending influence, F. R. Hampel 1974). Nobody is accused: a site whose pictures are unlike all others is held
 back as well.
@@ -21,6 +23,8 @@ from fedfew.training.moments import Space
 
 SURVEY, CLASSES = 1.1, 1.25
 """How far off a client may be and still count whole: honest ones were nearer wherever it was measured."""
+COPY = 0.05
+"""Sums of different images are further apart than this share of what chance gives."""
 FEW = 0.1
 """A class of which a client has fewer images than this says nothing about it."""
 
@@ -49,15 +53,17 @@ def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list
     there = counts > FEW
     n = torch.where(there, counts, 0.0)
     sums = torch.stack([space.sums(*pair) for pair in zip(n, moments, strict=True)]) * there[..., None]
+    images, flat = n.sum(1), sums.flatten(1)
+    alike = torch.cdist(flat, flat).square() <= COPY * sums.shape[2] * (images[:, None] + images)
     together = n.sum(0).clamp_min(FEW)
     means = sums.sum(0) / together[:, None]
     off = ((sums - n[..., None] * means).square().sum(2) / n.clamp_min(FEW)).sum(1)
     expected = (n.clamp_max(1) * (1 - n / together)).sum(1) * sums.shape[2]
     compared = expected > FEW
     if int(compared.sum()) < 3:
-        return [1.0] * len(replies)
+        return (1 / alike.sum(1)).tolist()
     expected = expected.clamp_min(FEW)
     far = (off / expected).sqrt()
     chance = far[compared].median().clamp_min(1e-9) * (1 + 3 / expected.sqrt())
-    found: list[float] = torch.where(compared, falling(far / chance, CLASSES), 1.0).tolist()
+    found: list[float] = (torch.where(compared, falling(far / chance, CLASSES), 1.0) / alike.sum(1)).tolist()
     return found
