@@ -103,3 +103,16 @@ def test_the_site_is_built_and_asks_no_other_machine_for_anything(tmp_path: Path
         assert not outside, f"{page} asks for {outside}"
     sheets = "".join(path.read_text("utf-8") for path in (tmp_path / "site").rglob("*.css"))
     assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheets)
+
+
+def test_equations_are_set() -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    made = hooks.on_page_markdown("before\n\n```eq\nw_k = n_k/Σn < a^t\nmean w_kψ_k\n```\n\nafter\n")
+    assert made.startswith("before") and made.endswith("after\n") and made.count("<div>") == 2
+    assert (
+        "<i>w</i><sub><i>k</i></sub> = <i>n</i><sub><i>k</i></sub>/Σ<i>n</i> &lt; <i>a</i><sup><i>t</i></sup>" in made
+    )
+    assert "mean <i>w</i><sub><i>k</i></sub><i>ψ</i><sub><i>k</i></sub>" in made
