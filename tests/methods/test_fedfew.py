@@ -87,7 +87,7 @@ def unseen(images: Tensor, *given: Any, **settings: Any) -> Tensor:
 def moved(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
     """How far a client goes from a model whose word it takes, if views play no part."""
     monkeypatch.setattr(module, "weak", unseen)
-    monkeypatch.setattr(module, "strong_view", lambda site, images, rng: images)
+    monkeypatch.setattr(module, "strong_view", lambda site, images, *given: images)
     theta = random_theta(1)
     reply = fedfew(steps=20, **options).train_client(payload(theta), client_site(0), generator(7)).reply
     return float((reply["psi"] - theta).norm())

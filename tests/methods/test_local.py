@@ -104,7 +104,7 @@ def test_an_augmentation_of_ones_own() -> None:
     plain = train_supervised(network, random_theta(2), data, Supervised(how), 0.1, generator(3))
     assert seen == [data.images.shape] and not torch.equal(made[0], plain[0])
     wrong = Supervised(how, "mine:wrong", own=lambda images, rng: images[:1])
-    with pytest.raises(FedfewError, match=r"E115 server\.augment.*gave \(1, "):
+    with pytest.raises(FedfewError, match=r"E115 server.augment.*gave \(1, 1, 8, 8\)"):
         train_supervised(network, random_theta(2), data, wrong, 0.1, generator(3))
 
 
