@@ -67,7 +67,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
 
 
 NAMES = list(MODELS | SUMS)
-SPREAD = 0.65
+SPREAD = 0.8
 """Of the class means of made features, in units of their noise."""
 
 

@@ -79,7 +79,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def _points(value: float) -> str:
-    return f"{value:.1f}".replace("-", "−")
+    return f"{round(value, 1) + 0.0:.1f}".replace("-", "−")
 
 
 def _with_error(values: Sequence[float] | None) -> str:
@@ -97,7 +97,7 @@ def _methods(rows: Sequence[Row]) -> list[str]:
 def _ran(rows: Sequence[Row]) -> str:
     seeds = sorted({row["seed"] for row in rows}, key=int)
     minutes = sum(float(row["seconds"]) for row in rows) / 60
-    return f"{len(rows)} cells, seeds {', '.join(seeds)}, {minutes:.0f} minutes of one core."
+    return f"{len(rows)} cells (seeds {' and '.join(seeds)}), {minutes:.0f} minutes of one core."
 
 
 def _goals(rows: Sequence[Row]) -> str:

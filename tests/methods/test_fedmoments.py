@@ -282,6 +282,8 @@ def test_what_scores_do_not_see_is_held_back_and_honest_sums_keep_their_bits(mu:
     weights = class_weights(replies, space, CLASSES)
     assert max(weights[:10]) < 0.5 and weights[10:] == [1.0] * 50
     assert class_weights(replies[:2], space, CLASSES) == [1.0] * 2, "two cannot be compared"
+    copied = class_weights([replies[20]] * 4 + replies[21:], space, CLASSES)
+    assert copied == [0.25] * 4 + [1.0] * 39, "who sends what another sends makes it no heavier"
 
 
 def test_a_survey_further_off_than_any_class_counts_less() -> None:
