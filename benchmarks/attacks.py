@@ -67,7 +67,7 @@ DEFENCES: dict[str, dict[str, Any]] = {
 
 
 NAMES = list(MODELS | SUMS)
-SPREAD = 0.65
+SPREAD = 0.8
 """Of the class means of made features, in units of their noise."""
 
 
@@ -96,8 +96,9 @@ def features(labels: Tensor, seed: int, part: int) -> Tensor:
     """Made features N×1×32 of one length, as a frozen backbone gives them: classes that overlap."""
     means = torch.randn(10, 32, generator=torch.Generator().manual_seed(seed)) * SPREAD
     noise = torch.randn(len(labels), 32, generator=torch.Generator().manual_seed(1000 * seed + part + 1))
-    x: Tensor = means[labels] + noise
-    return (LENGTH * x / x.norm(dim=1, keepdim=True))[:, None].half()
+    x = means[labels] + noise
+    made: Tensor = (LENGTH * x / x.norm(dim=1, keepdim=True))[:, None].half()
+    return made
 
 
 NOBODY: frozenset[int] = frozenset()

@@ -118,5 +118,10 @@ TARGETS: dict[str, Target] = {
         "bytes on the wire: no pixels, labels or file names; all in the ledger", "tests/flower/test_cluster_canaries.py"
     ),
     "S5": _tests("a run on Flower connects to nobody outside", "tests/flower/test_cluster.py"),
+    "S6": _script(
+        "the live page at 10,000 rounds and at 2,000 runs: every page within 1 s of the processor's time",
+        "pages",
+        limit=600,
+    ),
     "S7": Target("wheel and sdist built twice: same bytes", ["benchmarks.reliability.supply", "dist", "dist"]),
 }

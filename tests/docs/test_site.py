@@ -67,7 +67,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
 def test_modules_named_on_a_page_exist(page: str) -> None:
     """Above all the walk through a run in design.md and the way of a message in message-path.md."""
     text = (ROOT / "docs" / page).read_text("utf-8")
-    named = set(re.findall(r"(?<![\w/.])((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", text))
+    named = set(re.findall(r"(?<![\w/.\"])((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", text))  # not titles of blocks
     missing = [name for name in named if not any((ROOT / base / name).is_file() for base in ("", "src/fedfew"))]
     assert not missing, f"docs/{page}: {missing}"
 
@@ -103,3 +103,16 @@ def test_the_site_is_built_and_asks_no_other_machine_for_anything(tmp_path: Path
         assert not outside, f"{page} asks for {outside}"
     sheets = "".join(path.read_text("utf-8") for path in (tmp_path / "site").rglob("*.css"))
     assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheets)
+
+
+def test_equations_are_set() -> None:
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    made = hooks.on_page_markdown("before\n\n```eq\nw_k = n_k/Σn < a^t\nmean w_kψ_k\n```\n\nafter\n")
+    assert made.startswith("before") and made.endswith("after\n") and made.count("<div>") == 2
+    assert (
+        "<i>w</i><sub><i>k</i></sub> = <i>n</i><sub><i>k</i></sub>/Σ<i>n</i> &lt; <i>a</i><sup><i>t</i></sup>" in made
+    )
+    assert "mean <i>w</i><sub><i>k</i></sub><i>ψ</i><sub><i>k</i></sub>" in made

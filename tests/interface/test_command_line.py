@@ -59,7 +59,8 @@ def test_registries_are_read_as_they_are(target: str) -> None:
     assert list(read) == list(real)
     for name, place in read.items():
         home, _, attribute = place.partition(":")
-        assert getattr(import_module(home), attribute) is real[name]
+        # tests/conftest.py wraps the digits, so that they are read once
+        assert getattr(import_module(home), attribute) is getattr(real[name], "__wrapped__", real[name])
         assert summary(place), f"{name} says nothing about itself"
 
 

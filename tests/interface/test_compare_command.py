@@ -7,6 +7,8 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import tiny_run
 
+from fedfew.runs.run import Run
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -29,6 +31,11 @@ def test_table_csv_latex_and_figure(capsys: pytest.CaptureFixture[str], tmp_path
     shown = fedfew(capsys, "compare", runs / "fedmix-0", runs / "server-only-0", "--by", "method")
     assert shown.status == 0
     assert "fewer than two seeds" in shown.err
+    ranked = fedfew(capsys, "compare", runs, "--metric", "auroc", "--json").json
+    areas = [Run.open(runs / f"fedmix-{seed}").evaluation["auroc"] for seed in (0, 1)]
+    assert {row["label"]: row["accuracy"]["mean"] for row in ranked["rows"]}["fedmix"] == pytest.approx(sum(areas) / 2)
+    table = fedfew(capsys, "compare", runs, "--metric", "auroc").out
+    assert "AUROC in %" in table and "accuracy" not in table
 
 
 def test_what_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, runs: Path) -> None:

@@ -1,5 +1,6 @@
 """fedfew init: a config that suits the folder, explained, and never written over another."""
 
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from tests.data.image_zoo import picture, saved
 from tests.interface.fedfew_command import fedfew
 
 from fedfew.config import first_config
+from fedfew.config.files import parse_set
 from fedfew.config.schema import load
 
 
@@ -112,3 +114,17 @@ def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, caps
     said = fedfew(capsys, "init", root)
     assert said.status == 2
     assert "clients/<site>/" in said.err
+
+
+def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(fedfew(capsys, "init", write_digits(tmp_path / "digits"), "--json").json["config"])
+    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text("utf-8")
+    advice = page.partition("If the sites did not help")[2].partition("\n\n")[0]
+    settings = dict(parse_set(text) for text in re.findall(r"`([\w.]+=[^`]+)`", advice))
+    assert settings, "the guide names settings to try"
+    for key, value in settings.items():
+        assert load(path, {key: value})[key] == value
+    for key in re.findall(r"`((?:method|server|client|vote)\.[\w.]+)`", advice):
+        assert load(path)[key] is not None, key

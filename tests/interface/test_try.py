@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 from tests.data.digit_folders import write_digits
-from tests.data.photo_folders import write_photographs
+from tests.data.photo_folders import CLASSES, write_photographs
+from tests.docs.blocks import blocks_of
 from tests.interface.fedfew_command import fedfew
 
 from fedfew.core.extras import installed
 from fedfew.data.cache import cache_folder
 from fedfew.runs.run import Run
 
+GUIDE = Path(__file__).parents[2] / "docs" / "own-data.md"
 QUICK = [f"--set={key}" for key in (
     "rounds=1", "method.warmup=2", "server.epochs=1", "client.epochs=1", "participation=0.5", "fleet.kind=inline",
 )]  # fmt: skip
@@ -116,7 +118,9 @@ def test_a_folder_that_cannot_be_tried_is_refused(tmp_path: Path, capsys: pytest
 @pytest.mark.slow
 @pytest.mark.skipif(not installed("pretrained"), reason="needs the extra pretrained")
 @pytest.mark.skipif(not (cache_folder() / "cifar10").exists(), reason="needs `fedfew data fetch cifar10`")
-def test_photographs_with_30_labels_and_5_skewed_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_photographs_with_30_labels_and_5_skewed_sites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = write_photographs(tmp_path / "photos")
     said = fedfew(capsys, "try", folder, "--out", tmp_path / "runs", "--json")
     assert said.status == 0, said.err
@@ -124,6 +128,13 @@ def test_photographs_with_30_labels_and_5_skewed_sites(tmp_path: Path, capsys: p
     assert found["method"] == "fedmoments" and found["accuracy"]["mean"] >= 0.8
     assert found["helps"] and found["difference"]["low"] > 0, "above the linear probe on the same labels"
     assert found["sentence"].startswith("The sites' images bring +")
-    exported = fedfew(capsys, "export", found["model"], "--format", "onnx", "--json")
+    assert fedfew(capsys, "evaluate", found["model"], "--json").json["accuracy"] == found["accuracy"]["mean"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "images").symlink_to(folder)
+    exported = fedfew(capsys, "export", found["model"], "--format", "onnx", "--out", "model.onnx", "--json")
     assert exported.status == 0, exported.err
-    assert Path(exported.json["path"]).is_file()
+    [example] = [b.code for b in blocks_of(GUIDE, "own-data.md") if "InferenceSession" in b.code]
+    capsys.readouterr()
+    exec(compile(example, "example", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and all(line.split()[-2] in CLASSES for line in lines)

@@ -102,8 +102,10 @@ def test_lengths_up_to_a_limit() -> None:
     assert said(sparse([0, 1, 2, 3], 4), schema) == "" and said(sparse([], 0), schema) == ""
     assert said(sparse([0], 5), schema) == "E405 change has 10 entries, at most 8 are possible"
     assert said(sparse([0], 2), schema) == "E402 tensors that belong together have different lengths"
-    for index in ([1, 0], [1, 1], [-1, 1], [0, 4]):
-        assert said(sparse(index, 2), schema) == "E412 index is not sorted, unique and below 4"
+    for index in ([1, 0], [1, 1], [-1, 1], [0, 4], [0, 2, 1]):
+        assert said(sparse(index, len(index)), schema) == "E412 index is not sorted, unique and below 4"
+    spoiled = sparse([0, 1], 2) | {"change": torch.full((2, 2), float("nan"))}
+    assert said(spoiled, schema) == "E404 change holds NaN or infinity", "what comes after the index is checked too"
     flat = {"index": torch.zeros(1, dtype=torch.int32), "change": torch.zeros(2)}
     assert said(flat, schema) == "E402 change has shape (2,), expected ('any', 2)"
     assert reply_limit(schema) == 2 * (4 * 4 + 8 * 2 * 4) + 65_536

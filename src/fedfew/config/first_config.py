@@ -187,6 +187,7 @@ def _from_scratch(choice: Choice, labels: int) -> str:
 [method]
 name = "fedfew"            # this project's own; `fedfew methods` lists the others, server-only is the one to beat
 threshold = 0.9            # probability from which a vote on an unlabeled image counts
+steps = 0                  # 20: estimate each site's own class mix, where sites differ and the model is often right
 warmup = {choice.warmup:<17} # passes over the labeled images before the first round
 
 [aggregator]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.runs import reading
+from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
     BEST,
     CLASSES,
@@ -77,8 +78,6 @@ class Run:
             return self
         kept = {"name": self.name, "document": self.document, "config": self.config, "environment": self.environment}
         return self.with_(**kept, records=self.records[:rounds], finished=False)
-
-    # what it is
 
     @property
     def path(self) -> Path:
@@ -273,6 +272,11 @@ class Run:
         return "warm-up" if self.warmup.done < self.warmup.total else "running"
 
     @cached_property
+    def alarms(self) -> list[Alarm]:
+        """What a person should look at."""
+        return alarms(self.records, self.classes.get("server", ()))
+
+    @cached_property
     def fault(self) -> FedfewError | None:
         """Why it cannot be shown: the first file that is damaged."""
         try:
@@ -280,8 +284,6 @@ class Run:
         except FedfewError as fault:
             return fault
         return None
-
-    # using it
 
     def about_model(self) -> dict[str, Any]:
         """Model, class names, image shape and normalisation, as stored with the weights."""

@@ -15,6 +15,15 @@ HEADLINE = "last"
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
 BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
 """Further measures that finished runs can be compared by."""
+SPELLED = {
+    HEADLINE: "accuracy",
+    "mean_last_10": "accuracy, mean of the last ten rounds",
+    "best_by_validation": "accuracy at the round that validation found best",
+    "balanced_accuracy": "balanced accuracy",
+    "auroc": "AUROC",
+    "ece": "calibration error (ECE)",
+}
+"""What the measures are called where people read them."""
 PLAIN = (
     "accuracy", "loss", "validation", "coverage", "correct", "bytes_up", "bytes_down", "norm_server", "norm_step",
 )  # fmt: skip

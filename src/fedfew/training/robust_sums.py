@@ -5,10 +5,11 @@
               from another camera, over the round's median
     classes   T_k = Σ_c n_kc ‖m_kc − M_c‖² in whitened coordinates, M_c the mean over the round's clients; in d
               directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the round's median
-              and over 1 + 1.5/√e, because few directions and few classes leave more to chance
+              and over 1 + 3/√e, because few directions and few classes leave more to chance
 
-A client with u ≤ FULL counts whole; from there its weight falls, to nothing at 1.5 FULL (a redescending influence,
-F. R. Hampel 1974). Nobody is accused: a site whose pictures are unlike all others is held back as well.
+A client with u ≤ 1.1 (survey) or 1.25 (classes) counts whole; from there its weight falls, to nothing at a quarter more
+(a redescending influence, F. R. Hampel 1974). Nobody is accused: a site whose pictures are unlike all others is held
+back as well.
 """
 
 from collections.abc import Sequence
@@ -18,15 +19,15 @@ from torch import Tensor
 
 from fedfew.training.moments import Space
 
-FULL = 1.6
+SURVEY, CLASSES = 1.1, 1.25
 """How far off a client may be and still count whole: honest ones were nearer wherever it was measured."""
 FEW = 0.1
 """A class of which a client has fewer images than this says nothing about it."""
 
 
-def falling(far: Tensor) -> Tensor:
-    """1 up to ``FULL``, then down to 0 at one and a half times that."""
-    return (3 - 2 * far / FULL).clamp(0, 1)
+def falling(far: Tensor, whole: float) -> Tensor:
+    """1 up to ``whole``, then down to 0 at a quarter more."""
+    return (5 - 4 * far / whole).clamp(0, 1)
 
 
 def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> list[float]:
@@ -36,7 +37,7 @@ def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> 
     centre = labeled.mean(0)
     furthest = max(float((labeled[labels == c].mean(0) - centre).norm()) for c in labels.unique())
     far = (torch.stack(list(means)) - centre).norm(dim=1)
-    found: list[float] = falling(far / max(furthest, float(far.median()), 1e-9)).tolist()
+    found: list[float] = falling(far / max(furthest, float(far.median()), 1e-9), SURVEY).tolist()
     return found
 
 
@@ -57,6 +58,6 @@ def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list
         return [1.0] * len(replies)
     expected = expected.clamp_min(FEW)
     far = (off / expected).sqrt()
-    chance = far[compared].median().clamp_min(1e-9) * (1 + 1.5 / expected.sqrt())
-    found: list[float] = torch.where(compared, falling(far / chance), 1.0).tolist()
+    chance = far[compared].median().clamp_min(1e-9) * (1 + 3 / expected.sqrt())
+    found: list[float] = torch.where(compared, falling(far / chance, CLASSES), 1.0).tolist()
     return found

@@ -143,20 +143,21 @@ def participation(run: Run) -> Grid:
         often = Counter(k for r in records for k in r["cohort"])
         asked = sorted(sorted(asked, key=lambda k: -often[k])[:MOST_ROWS])
     row = {k: i for i, k in enumerate(asked)}
-    cells: dict[tuple[int, int], list[tuple[int, float]]] = {}
+    cells: dict[tuple[int, int], tuple[int, float, int]] = {}  # the first round, the sum of the weights, how many
     marks: dict[tuple[int, int], Mark] = {}
     for i, r in enumerate(records):
         for k, weight in r["weights"].items():
-            if int(k) in row:
-                cells.setdefault((i // wide, row[int(k)]), []).append((r["round"], weight or 0.0))
+            if (n := row.get(int(k))) is not None:
+                first, total, count = cells.get((i // wide, n), (r["round"], 0.0, 0))
+                cells[i // wide, n] = first, total + (weight or 0.0), count + 1
         for fault in left_out(r):
             if fault["client"] in row:
                 place = (i // wide, row[fault["client"]])
                 note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
                 marks[place] = Mark(*place, kind=_kind(fault["code"]), note=note)
     points = [
-        Point(c, n, sum(w for _, w in found) / len(found), f"client {asked[n]}, round {found[0][0]}")
-        for (c, n), found in sorted(cells.items())
+        Point(c, n, total / count, f"client {asked[n]}, round {first}")
+        for (c, n), (first, total, count) in sorted(cells.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
     about = f"{len(asked)} of {run.document['clients']} clients were asked in {len(records)} rounds; "

@@ -16,7 +16,7 @@ from fedfew.interface.paper_figures import comparison
 from fedfew.interface.report.words import size
 from fedfew.runs.folder import named_runs
 from fedfew.runs.run import Run
-from fedfew.runs.summary import BY_EVALUATION, HEADLINE, MEASURES
+from fedfew.runs.summary import BY_EVALUATION, HEADLINE, MEASURES, SPELLED
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import Comparison, Row
 from fedfew.studies.compare import compare as put_together
@@ -66,9 +66,10 @@ def compare(
 
 
 def _show(found: Comparison) -> None:
-    table = Table(title=f"accuracy in %, {found.measure}, mean ± 95 % interval over seeds")
+    table = Table(title=f"{SPELLED[found.measure]} in %, mean ± 95 % interval over seeds")
     table.add_column("method", overflow="fold")
-    for column in ("accuracy", "against server-only, paired", "seeds", "up a round", "down a round"):
+    word = SPELLED[found.measure].partition(",")[0]
+    for column in (word, "against server-only, paired", "seeds", "up a round", "down a round"):
         table.add_column(column, justify="right")
     for row in found.rows:
         traffic = (size(row.bytes_up), size(row.bytes_down))

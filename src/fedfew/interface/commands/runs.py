@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import out as console
@@ -39,7 +39,7 @@ def ls(
     if json:
         print_json({"runs": rows})
         return
-    table = Table("run", "method", "dataset", "seed", "rounds", "accuracy", "state")
+    table = Table(Column("run", overflow="fold"), "method", "dataset", "seed", "rounds", "accuracy", "state")
     for row in rows:
         rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
         shown = percent(row.get("accuracy"))

@@ -81,10 +81,9 @@ class Library:
 
     def get(self, key: str) -> Run | FedfewError | None:
         """The run as it is now, the fault that keeps it from being read, or None if there is no such run."""
-        return self._get(key, held_locks())
+        return self._get(key, self.path(key), held_locks())
 
-    def _get(self, key: str, locks: Locks) -> Run | FedfewError | None:
-        path = self.path(key)
+    def _get(self, key: str, path: Path | None, locks: Locks) -> Run | FedfewError | None:
         if path is None:
             return None
         now, kept = signature(path, locks), self._read.get(key)
@@ -106,10 +105,10 @@ class Library:
 
     def some(self, keys: list[str], *, whole: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
         """The runs of these names, and the faults of those that cannot be read; ``whole``: with all their files."""
-        locks = held_locks()
+        locks, paths = held_locks(), self.paths()
         runs, faults = {}, []
         for key in keys:
-            found = self._get(key, locks)
+            found = self._get(key, paths.get(key), locks)
             fault = found if isinstance(found, FedfewError) else found.fault if found and whole else None
             if fault is not None:
                 faults.append(fault)

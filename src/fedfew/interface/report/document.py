@@ -21,7 +21,6 @@ from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.groups import Group, group, overlay
 from fedfew.interface.report.standing import no_verdict, standing
-from fedfew.runs.alarms import alarms
 from fedfew.runs.folder import CONFIG, find_runs
 from fedfew.runs.run import BOUNDS, Run, read_all
 from fedfew.runtime.record import left_out
@@ -135,7 +134,7 @@ def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: L
         "between": words.between(run, bounds),
         "verdict": said.sentence if (said := verdict(run, bounds)) else no_verdict(run, bounds),
         "standing": standing(run, bounds),
-        "alarms": alarms(run.records, run.classes.get("server", ())),
+        "alarms": run.alarms,
         "lost": sum(len(left_out(r)) for r in run.records),
         "skipped": sum(r["skipped"] for r in run.records),
         "events": words.events_of(run),
@@ -200,7 +199,7 @@ def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewErro
         sections=sections_of(runs),
         links=links,
         tables=tables(runs),
-        alarms={run.name: alarms(run.records, run.classes.get("server", ())) for run in runs},
+        alarms={run.name: run.alarms for run in runs},
         plural=True,
     )
 

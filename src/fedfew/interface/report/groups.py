@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from fedfew.interface.charts import COLOURS, Figure, Lines, Series
@@ -16,6 +17,8 @@ from fedfew.studies.compare import SEEDS
 
 MOST_CURVES = 12
 """So many groups are drawn over each other, the best ones; the table has all."""
+MOST_SEEDS = 20
+"""So many runs of a group make its curve: of thousands, the rounds need not be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +76,11 @@ def overlay(groups: Sequence[Group]) -> list[Figure]:
     shown = [
         Group(g.label, runs)
         for g in groups[:MOST_CURVES]
-        if (runs := tuple(run for run in g.runs if run.fault is None))
+        if (runs := tuple(islice((run for run in g.runs if run.fault is None), MOST_SEEDS)))
     ]
     more = f" The {MOST_CURVES} best of {len(groups)} groups are drawn." if len(groups) > MOST_CURVES else ""
+    if any(len(g.runs) > MOST_SEEDS for g in groups[:MOST_CURVES]):
+        more += f" Of each group the first {MOST_SEEDS} seeds."
     drawn: list[Figure] = [
         _curves(shown, "accuracy", "Accuracy", "accuracy", "percent", more),
         _curves(shown, "loss", "Loss on the test set", "cross-entropy", "number", more),
