@@ -88,6 +88,18 @@ def test_every_image_is_computed_once_whatever_its_place(model: Pretrained, pass
     assert torch.equal(more[:3], more[-3:]) and torch.equal(more[3:-3], torch.cat(first))
 
 
+def test_who_has_all_features_waits_for_nobody(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = pictures(3, seed=91)
+    (first,) = extract(model, [images], True)
+
+    def busy(store: features.Store) -> None:
+        raise AssertionError("another run computes features")
+
+    monkeypatch.setattr(features.Store, "held", busy)
+    (again,) = extract(model, [images], True)
+    assert torch.equal(first, again)
+
+
 def test_bits_do_not_depend_on_threads_or_on_the_batch(
     model: Pretrained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

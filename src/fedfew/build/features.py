@@ -72,12 +72,17 @@ def extract(
         places.setdefault(key, []).append(place)
     out = torch.empty(len(keys), model.views, model.width, dtype=torch.float16)
     store = Store(cache_folder() / "features" / digest(_settings(model, flips).encode())[:24])
-    with store.held():
+
+    def find() -> None:
         for block, features in store.blocks(places, tuple(out.shape[1:])):
             for row, key in enumerate(block):
                 if key in places:
                     out[places.pop(key)] = features[row]
-        if places:
+
+    find()
+    if places:  # who has all it needs waits for nobody
+        with store.held():
+            find()
             work = _Work(model, sets, places, flips, device or torch.device("cpu"), report)
             for block, features in work.run(workers):
                 store.add(block, features)
