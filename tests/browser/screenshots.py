@@ -3,7 +3,6 @@
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from tests.browser.devtools import Tab, browser
 from tests.interface.page_server import serving
@@ -13,35 +12,30 @@ from fedfew.interface.page.library import key_of
 from fedfew.interface.report import write_report
 
 IMAGES = Path("docs") / "images"
-COMMON: dict[str, Any] = {"rounds": 25, "fleet.kind": "inline"}
-RUNS: dict[str, dict[str, Any]] = {
-    "server-only": {"method.name": "server-only"},
-    "all-labels": {"method.name": "all-labels"},
-    "fedfew": {"method.name": "fedfew", "availability.dropout": 0.1, "availability.kind": "zipf"},
-}
+METHODS = ("server-only", "pooled", "fedmoments")
+OURS = METHODS[-1]
 
 
 def take() -> None:
-    """Three runs; the last is caught a few rounds before its end, and reported after it."""
+    """The demo on photographs: our own method beside its bounds."""
     IMAGES.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory() as folder, browser() as tab:
         root = Path(folder) / "runs"
-        for name, chosen in RUNS.items():
-            session = fedfew.Experiment.load("demo", COMMON | chosen).start(
-                root / name, f"fedfew run demo --out runs/{name}"
-            )
-            for record in session.advance():
-                if name == "fedfew" and record["round"] == 20:
-                    take_pages(tab, root)
-        tab.open(f"file://{write_report(root / 'fedfew')}", 1200, 1500)
+        for name in METHODS:
+            chosen = {"method.name": name, "fleet.kind": "inline"}
+            command = f"fedfew run demo-photos --set method.name={name} --out runs/{name}"
+            for _ in fedfew.Experiment.load("demo-photos", chosen).start(root / name, command).advance():
+                pass
+        take_pages(tab, root)
+        tab.open(f"file://{write_report(root / OURS)}", 1200, 1500)
         tab.screenshot(IMAGES / "report.png")
 
 
 def take_pages(tab: Tab, root: Path) -> None:
-    """The page of the last run as a desk and as a phone show it."""
+    """The page of our own run as a desk and as a phone show it."""
     with serving(root) as server:
         for width, height, name in ((1200, 1500, "page.png"), (390, 1180, "page-phone.png")):
-            tab.open(f"{server}/run/{key_of(root / 'fedfew', root)}", width, height)
+            tab.open(f"{server}/run/{key_of(root / OURS, root)}", width, height)
             tab.wait("document.querySelectorAll('.plot .main-svg').length > 2")
             time.sleep(2)  # fonts and the last redraw
             tab.screenshot(IMAGES / name)
