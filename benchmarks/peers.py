@@ -144,7 +144,7 @@ def main() -> None:
     given = parser.parse_args()
     kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
     for kind in set(KINDS) - set(available()):
-        progress(f"{kind} is left out: install it with pip install 'fedfew[bench]'")
+        progress(f"{kind} is left out: install it with pip install '.[bench]'")
     begun, workloads, about = perf_counter(), {}, around(given)
     for name in WORKLOADS if given.workload == "both" else [given.workload]:
         changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}

@@ -38,7 +38,7 @@ def test_no_source_at_all_is_an_error_with_a_line_for_each(own_cache: Path) -> N
 
 
 def test_unknown_names_and_the_embedded_one() -> None:
-    with pytest.raises(FedfewError, match=r"E105 .*'cifar'.*mini-mnist, cifar10"):
+    with pytest.raises(FedfewError, match=r"E105 .*'cifar'.*mini-mnist, mini-cifar, cifar10"):
         fetch("cifar")
     said: list[str] = []
     assert fetch("mini-mnist", report=said.append).is_file()
