@@ -196,9 +196,7 @@ def _scaling_line(row: dict[str, Any]) -> list[str]:
 
 
 def _measured(results: Results) -> str:
-    found = (
-        "## How to run it again\n\nWith nothing else running; `pip install '.[bench]'` brings Flower and Ray.\n\n"
-    )
+    found = "## How to run it again\n\nWith nothing else running; `pip install '.[bench]'` brings Flower and Ray.\n\n"
     lines = []
     for name, command in COMMANDS.items():
         about = results.get(name)

@@ -295,3 +295,15 @@ def test_a_survey_further_off_than_any_class_counts_less() -> None:
     shifted = [mean + 100 for mean in means]
     assert survey_weights(shifted, labeled, labels) == [1.0] * 60, "all from another camera"
     assert survey_weights([], labeled, labels) == []
+
+
+def test_what_only_clients_differ_in_is_not_taken_for_classes() -> None:
+    """A camera of its own shifts all features of a client; where classes are alike everywhere, that is all it shows."""
+    parts, _, site, _ = world(100.0)
+    rng = torch.Generator().manual_seed(5)
+    blind = torch.randn(1, 1, WIDTH, generator=rng)
+    shifted = [part.float() + 2 * torch.randn(1, generator=rng) * blind for part in parts]
+    survey = survey_of([(LENGTH * x / x.norm(dim=2, keepdim=True)).half() for x in shifted])
+    space = Space.of(survey, WIDTH)
+    mine = space(features_of(site.labeled.images))
+    assert prior_of(survey, space, WIDTH, mine, site.labeled.labels, CLASSES, 0.5).seen == 0

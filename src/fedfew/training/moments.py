@@ -25,6 +25,8 @@ SMALLEST = 1e-5
 """Directions with less than this share of the largest variance are rounding errors, or few images."""
 THINNEST = 0.1
 """Least variance within classes, of that of all images in the same direction; CIFAR-10's have 0.2 and more."""
+EXPLAINED = 1.1
+"""Where the classes of labeled images differ by less than this many times what clients differ, classes are not all."""
 ALIKE = 1e4
 """α of clients between which no difference can be seen."""
 
@@ -122,7 +124,13 @@ def prior_of(
         cosine = ((1 - ratio / (true - 1) ** 2) / (1 + ratio / (true - 1))).clamp_min(0)
         excess = ((true - 1) * cosine / max(size, 1e-9)).clamp_min(1e-9)
         directions = inverse.T @ vectors
-        share = float(label_spread(labeled[:, :width] @ directions, labels, classes).sum() / excess.sum())
+        by_class = label_spread(labeled[:, :width] @ directions, labels, classes)
+        if by_class.sum() < EXPLAINED * excess.sum():  # clients differ in more than their classes: cameras, say
+            of_classes = by_class >= excess / 2
+            seen, vectors, directions = int(of_classes.sum()), vectors[:, of_classes], directions[:, of_classes]
+            excess, by_class = excess[of_classes], by_class[of_classes]
+    if seen:
+        share = float(by_class.sum() / excess.sum())
         alpha = max(share - 1, 0.1)
         plane = torch.linalg.qr(directions).Q
         rest = eye - plane @ plane.T
