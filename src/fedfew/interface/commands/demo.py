@@ -51,7 +51,7 @@ COMPARISONS = {
 }  # fmt: skip
 
 
-LABELS = {"pooled": "bound: all images with their true labels in one place"}
+LABELS = {"pooled": "pooled, the bound"}
 
 
 def demo(
