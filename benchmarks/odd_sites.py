@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from benchmarks.untouched import accuracy
 
 from fedfew.core.types import LabeledSet
