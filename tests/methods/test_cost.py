@@ -1,4 +1,4 @@
-"""What FedMix costs a client: at most 9 + 3·coverage forward passes' worth per image with A = 5 views."""
+"""What FedMix costs a client: 6 to 9 forward passes' worth per image with A = 5 views, and 3·coverage."""
 
 import pytest
 import torch
@@ -36,5 +36,6 @@ def test_an_epoch_costs_at_most_nine_and_three_times_the_coverage(threshold: flo
 
     coverage = trained.metrics["coverage"]
     assert counting.cost <= round(30 * (9 + 3 * coverage))
-    assert counting.cost >= 30 * 9, "two views with a gradient, three without"
+    assert counting.cost >= 30 * (6 + 6 * coverage), "two views with a gradient; three without for what may be kept"
+    assert (counting.cost < 30 * 9) == (threshold == 1.0), "no image can reach 1: nobody asks views 3 to 5"
     assert (coverage == 0) == (threshold == 1.0) and (coverage == 1) == (threshold == 0.0)

@@ -1,9 +1,10 @@
 """The argmax vote (Eq. 8): the mean of A softmaxes decides, and counts from τ on."""
 
+import pytest
 import torch
 
 import fedfew
-from fedfew.training.vote import Ballot, vote
+from fedfew.training.vote import Ballot, hopeful, vote
 
 # A = 2 views of B = 3 images in C = 3 classes; eighths, so that every mean is exact
 VIEWS = torch.tensor(
@@ -44,3 +45,20 @@ def test_a_ballot_keeps_the_last_vote_on_each_image() -> None:
     assert ballot.votes.tolist() == [2, -1, -1, -1]
     assert ballot.coverage == 1 / 4
     assert Ballot(0).coverage == 0.0
+
+
+@pytest.mark.parametrize("mask_on", ["mean", "first"])
+@pytest.mark.parametrize("threshold", [0.75, 0.8, 0.95])
+def test_images_without_hope_are_exactly_those_that_no_further_view_can_lift(threshold: float, mask_on: str) -> None:
+    rng = torch.Generator().manual_seed(0)
+    views = (torch.randn(5, 4000, 4, generator=rng) * 2).softmax(2)
+    hope = hopeful(views[:2], 5, threshold, mask_on)
+    labels, keep = vote(views, threshold, mask_on)
+    assert 0 < int(hope.sum()) < 4000 and not (keep & ~hope).any()
+    without = torch.where(hope[:, None], views, torch.cat([views[:2], torch.zeros(3, 4000, 4)]))
+    again, kept = vote(without, threshold, mask_on)
+    assert torch.equal(kept, keep) and torch.equal(again[keep], labels[keep])
+    # and whoever has hope is lifted by views that are sure of the leading class
+    leading = views[:2].sum(0).argmax(1)
+    sure = torch.cat([views[:2], torch.nn.functional.one_hot(leading, 4).float().expand(3, -1, -1)])
+    assert torch.equal(vote(sure, threshold - 1e-3, mask_on)[1] & hope, hope)

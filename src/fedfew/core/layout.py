@@ -34,6 +34,11 @@ class Layout:
     def size(self) -> int:
         return self.offsets[-1]
 
+    @property
+    def has_buffers(self) -> bool:
+        """Whether the model keeps statistics, as batch normalisation does."""
+        return self.trainable < self.size
+
     @staticmethod
     def of(module: nn.Module) -> "Layout":
         """The layout of a module: trainable parameters in their order, then the buffers of floating point."""

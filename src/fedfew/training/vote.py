@@ -22,6 +22,22 @@ def vote(
     return labels, confidence >= threshold
 
 
+def hopeful(first: Tensor, views: int, threshold: float, mask_on: str = "mean") -> Tensor:
+    """The mask of images whose label may still be kept, given the softmax outputs of their first views.
+
+    No view can give a class more than 1, so an image whose mean stays below the threshold even then needs no further
+    view: its label is dropped whatever they say. Means that ``adjust`` changes have no such bound.
+    """
+    if mask_on == "first":
+        return first[0].max(1).values >= threshold
+    most = first.sum(0).max(1).values + (views - len(first))
+    return most >= views * threshold - ROUNDING
+
+
+ROUNDING = 1e-4
+"""More than float32 loses in a mean of a few dozen probabilities."""
+
+
 class Ballot:
     """Collects the votes of one client's images over its training; the last vote on an image counts."""
 
