@@ -9,10 +9,10 @@ demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
-	$(BIN)/python -m pytest -n 2 -m "not slow" --ignore=tests/browser
+	$(BIN)/python -m pytest -n 3 -m "not slow" --ignore=tests/browser
 
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
-	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py
+	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py
 
 faults: $(VENV)/.installed-dev          ## docs/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
 	nice -n 10 $(BIN)/python -m benchmarks.reliability.faults $(QUICK) $(IDS)

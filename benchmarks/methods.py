@@ -69,8 +69,9 @@ def cell_of(task: Task, name: str, seed: int, start: Path) -> Cell:
 def runs_of(task: Task, folder: Path) -> Iterator[tuple[str, Run]]:
     """The runs that are there, by arm."""
     known, told = index(folder), set[str]()
+    begun = starts(task, known)
     for name in ARMS | ABLATION:
-        for seed, start in starts(task, known).items():
+        for seed, start in begun.items():
             identity = cell_of(task, name, seed, start).identity
             if identity in known and identity not in told and reached(known[identity]):
                 told.add(identity)  # where a task does without an ingredient, leaving it out changes nothing

@@ -75,7 +75,8 @@ def test_every_method_has_an_arm() -> None:
 
 
 def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = {"rounds": 2, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 200, "model.width": 4}
+    small = {"rounds": 2, "server.epochs": 1, "client.epochs": 1, "dataset.unlabeled": 100, "model.width": 4}
+    small |= {"dataset.test": 50, "dataset.validation": 20}
     monkeypatch.setitem(
         TASKS, "digits", Task("few digits", small | {"fleet.kind": "inline"}, {"rounds": 1}, "As they come.")
     )
@@ -86,7 +87,8 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(lines) == 2 + len(names), "ds-fl stands in a table of its own"
     assert "- ds-fl: `dataset.open = 600` (0)" in text
     assert "few digits" in text
-    runs = {name: [o for found, o in methods.runs_of(TASKS["digits"], tmp_path) if found == name] for name in names}
+    all_runs = list(methods.runs_of(TASKS["digits"], tmp_path))
+    runs = {name: [run for found, run in all_runs if found == name] for name in names}
     assert [len(found) for found in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
     assert start["rounds"] == 2

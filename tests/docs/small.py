@@ -11,14 +11,17 @@ Table = dict[str, Any]
 
 
 def smaller(table: Table) -> Table:
-    """Two rounds at most, a few hundred images, a narrow network, one process."""
+    """Two rounds at most, a few hundred images, a narrow network, small images for a backbone, one process."""
     made = table | {"rounds": min(table.get("rounds", 2), 2)}
     dataset = dict(table.get("dataset", {}))
     if dataset.get("name") == "mini-mnist":
         dataset |= {"unlabeled": 240, "test": 100, "validation": 50}
+    elif dataset.get("name") == "mini-cifar":
+        dataset |= {"unlabeled": 400, "test": 100}
+    model = table.get("model", {})
     sections = {
         "dataset": dataset,
-        "model": table.get("model", {}) | ({"width": 4} if table.get("model", {}).get("name") == "cnn" else {}),
+        "model": model | {"cnn": {"width": 4}, "efficientnet-lite0": {"size": 32}}.get(model.get("name", ""), {}),
         "method": table.get("method", {}) | ({"warmup": 2} if "warmup" in table.get("method", {}) else {}),
         "server": table.get("server", {}) | {"epochs": 1},
         "client": table.get("client", {}) | {"epochs": 1},

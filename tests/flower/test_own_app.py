@@ -207,6 +207,7 @@ def superlink(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
                 process.kill()
 
 
+@pytest.mark.slow
 def test_the_example_joins_a_superlink_that_runs(superlink: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     name, environment = superlink
     out = tmp_path / "model.pt"

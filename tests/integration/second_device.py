@@ -31,6 +31,8 @@ torch.inference_mode = torch.no_grad  # type: ignore[misc, assignment]  # a tens
 THERE = torch.device("elsewhere:0")
 aten = torch.ops.aten
 CROSSING = (aten._to_copy, aten.copy_)
+ONE_BATCH = {"client__batch": 20, "server__batch": 20}
+"""Every operation takes as long as its way through Python, whatever it works on."""
 INDEXING = (aten.index, aten.index_put, aten.index_put_)
 
 
@@ -101,7 +103,8 @@ def tie(network: Network) -> None:
 def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
     """What two rounds leave: the model, who was left out, and how much the clients moved."""
     engine.devices = lambda: [str(device)]  # "auto" takes the first
-    parts = assemble(tiny(**SMALL, **CASES[case]))
+    clients = {"participation": 0.34} if case.startswith("objective ") else {}
+    parts = assemble(tiny(**SMALL | ONE_BATCH | clients | CASES[case]))
     fleet = fleet_of(parts, Path())
     assert isinstance(fleet, InlineFleet)
     for place in (parts.network.device, parts.server.labeled.images.device, fleet.sites.images.device):

@@ -1,6 +1,5 @@
 """A slice of Fashion-MNIST written out as folders of PNGs: checked, trained, predicted and exported from end to end."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -72,9 +71,7 @@ def test_clothes_in_folders_become_a_model_in_a_file(
     site = fedfew(capsys, "predict", run, images / "clients" / "north", "--adapt-prior", "--json").json
     assert sum(site["prior"][name] for name in OF_NORTH) > 0.5
 
-    formats = ["safetensors", "torch-export"] + ["onnx"] * (importlib.util.find_spec("onnxruntime") is not None)
-    for form in formats:
-        exported = fedfew(capsys, "export", run, "--format", form, "--json")
-        assert exported.status == 0, exported.err
-        assert exported.json["logit_difference"] <= 1e-5
-        assert Path(exported.json["path"]).stat().st_size == exported.json["bytes"]
+    exported = fedfew(capsys, "export", run, "--format", "torch-export", "--json")
+    assert exported.status == 0, exported.err
+    assert exported.json["logit_difference"] <= 1e-5
+    assert Path(exported.json["path"]).stat().st_size == exported.json["bytes"]

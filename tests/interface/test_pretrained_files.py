@@ -78,7 +78,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize("size", [16, 48])
+@pytest.mark.parametrize("size", [16, pytest.param(48, marks=pytest.mark.slow)])
 def test_from_files_to_files(
     size: int, images: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

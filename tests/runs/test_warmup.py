@@ -21,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedfew": {"server__momentum": 0.9, "server__augment": "strong"},
     "server-only": {"server__optimizer": "adamw"},
     "pooled": {"server__momentum": 0.9},
-    "semifl": {"method__momentum_lasts": True, "server__momentum": 0.9, "model__name": "wrn", "model__norm": "batch"},
+    "semifl": {"method__momentum_lasts": True, "server__momentum": 0.9, "model__norm": "batch"},
 }
 
 

@@ -3,6 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,11 @@ PRESETS = resources.files("fedfew.config") / "presets"
 
 def presets() -> dict[str, str]:
     """The presets' names and what each is for (the first comment line of its file)."""
+    return dict(_presets())
+
+
+@cache
+def _presets() -> dict[str, str]:
     files = sorted((f for f in PRESETS.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
     return {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
 

@@ -8,6 +8,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, Le
@@ -39,6 +40,11 @@ class Setting:
 
 def settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
     """The settings of a dataclass or function: its parameters that are annotated with a ``Doc``."""
+    return dict(_settings_of(target))
+
+
+@cache
+def _settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
     hints = typing.get_type_hints(target if inspect.isfunction(target) else target.__init__, include_extras=True)
     found = {}
     for name, parameter in inspect.signature(target).parameters.items():

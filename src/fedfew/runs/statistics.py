@@ -7,8 +7,6 @@ from functools import cache
 from statistics import fmean
 from typing import TypeVar
 
-from scipy.special import stdtrit
-
 Key = TypeVar("Key")
 BEYOND = 2.0
 """Standard errors on either side of a value whose error is known from elsewhere, such as the number of test images."""
@@ -54,6 +52,8 @@ class Interval:
 
 @cache
 def _student(n: int) -> float:
+    from scipy.special import stdtrit  # a quarter of a second, which only some commands need
+
     return float(stdtrit(n - 1, 0.975))
 
 
