@@ -8,6 +8,7 @@ one that is missed, or takes longer than its limit, is written down as such. ``-
 page has the command that was really run.
 """
 
+import argparse
 import json
 import os
 import re
@@ -117,12 +118,16 @@ def write_page(measured: Mapping[str, Measured], place: Path = PAGE) -> None:
 
 
 def main(words: list[str]) -> int:
-    quick, only_page = "--quick" in words, "--page" in words
-    names = [word for word in words if not word.startswith("--")] or list(TARGETS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ids", nargs="*", metavar="ID", help=f"of: {', '.join(TARGETS)}; without: all")
+    parser.add_argument("--quick", action="store_true", help="smaller counts")
+    parser.add_argument("--page", action="store_true", help="measure nothing, write the page")
+    asked = parser.parse_args(words)
+    names = asked.ids or list(TARGETS)
     if unknown := [name for name in names if name not in TARGETS]:
         raise SystemExit(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
-    for name in [] if only_page else names:
-        found = measure(TARGETS[name], quick)
+    for name in [] if asked.page else names:
+        found = measure(TARGETS[name], asked.quick)
         sys.stdout.write(f"{name}: {found['state']}; {found['figure']}\n")
         sys.stdout.flush()
         RESULTS.write_text(json.dumps(known() | {name: found}, indent=1) + "\n", "utf-8")
