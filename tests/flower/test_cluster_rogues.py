@@ -140,14 +140,15 @@ def memory_of(pid: int) -> int:
 
 
 def test_who_has_no_key_can_neither_fill_the_front_nor_keep_sites_out(network: Cluster) -> None:
-    """30 unfinished bodies of 60 MB and 1,010 half-sent heads; a site's key works all the while."""
+    """30 unfinished bodies of 60 MB and 1,010 half-sent heads from other addresses; a site's key works all the while."""
     (front,) = named(network.started[0].pid, "fedfew.deploy.flower.front")
     context = ssl.create_default_context(cafile=network.plan.ca)
     held: list[ssl.SSLSocket] = []
 
     def hold(content: bytes) -> None:
         with contextlib.suppress(OSError):
-            plain = socket.create_connection(("127.0.0.1", network.plan.port), timeout=20)
+            elsewhere = (f"127.0.0.{2 + len(held) % 50}", 0)
+            plain = socket.create_connection(("127.0.0.1", network.plan.port), timeout=20, source_address=elsewhere)
             end = context.wrap_socket(plain, server_hostname="localhost")
             held.append(end)
             end.settimeout(2)
