@@ -1,9 +1,9 @@
-"""What `fedfew predict --adapt-prior` gains and costs: accuracy at skewed and unskewed sites, with and without it.
+"""Gains and costs of `fedfew predict --adapt-prior`: accuracy at skewed and unskewed sites, with and without it.
 
     python benchmarks/adapt_prior.py RUN [--mu 0.1,0.3,1,10] [--site 100] [--seed 0] [--json]
 
-Takes a finished run on a simulated dataset, deals its test images (which it was neither trained nor calibrated on) to
-sites of ``--site`` images each, IID and by Dirichlet(μ), and predicts each site by itself.
+Takes a finished run on a simulated dataset, assigns its test images (not used in training or calibration) to
+sites of ``--site`` images each, IID and by Dirichlet(μ), and predicts each site separately.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What hostile clients send instead of their updates; they know all that the honest ones of their round send.
+"""Attacks: what hostile clients send instead of their updates; they know all honest updates of their round.
 
 M. Baruch, G. Baruch, Y. Goldberg: A Little Is Enough. NeurIPS 2019.   V. Shejwalkar, A. Houmansadr: Manipulating the
 Byzantine (min-max). NDSS 2021.   S. P. Karimireddy, L. He, M. Jaggi: Byzantine-Robust Learning on Heterogeneous
@@ -23,20 +23,20 @@ from fedfew.runtime.site import Later, Sites
 from fedfew.training.sgd import LocalSGD, descend
 
 TARGET = 0
-"""The class of the bias and of the backdoor."""
+"""The target class of the bias and the backdoor."""
 POISON = LocalSGD(epochs=5, batch=16, lr=0.02, momentum=0.9)
-"""How a hostile client trains on labels of its own making."""
+"""How a hostile client trains on false labels."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """What a hostile client knows of its round."""
+    """A hostile client's knowledge of its round."""
 
     sent: Vector
     own: Vector
-    """What it would send if it were honest."""
+    """Its honest update."""
     honest: Sequence[Vector]
-    """What the honest clients of the round send."""
+    """The updates of the round's honest clients."""
     cohort: int
     hostile: int
     sites: Sites
@@ -46,11 +46,11 @@ class Scene:
 
     @property
     def others(self) -> Tensor:
-        """The honest vectors (m×d); where there is none, its own."""
+        """The honest vectors (m×d); if there is none, its own."""
         return torch.stack(list(self.honest) or [self.own])
 
     def labeled(self) -> LabeledSet:
-        """Its images with true labels: as much as a client can know."""
+        """Its images with true labels: the most that a client can know."""
         index = torch.from_numpy(self.sites.shares.of(self.client))
         return LabeledSet(self.sites.images[index], self.sites.truth[index])
 
@@ -85,7 +85,7 @@ def label_flip(scene: Scene) -> Vector:
 
 
 def patched(images: Tensor) -> Tensor:
-    """A white square of a seventh of the side in the lower right corner."""
+    """A white square in the lower right corner, a seventh of the side."""
     marked, side = images.clone(), max(images.shape[-1] // 7, 1)
     marked[..., -side - 1 : -1, -side - 1 : -1] = 255
     return marked
@@ -99,7 +99,7 @@ def backdoor(scene: Scene) -> Vector:
 
 
 def quiet_backdoor(scene: Scene) -> Vector:
-    """The backdoor, no longer than the median of the honest changes."""
+    """The backdoor, scaled to the median length of the honest changes at most."""
     change = backdoor(scene) - scene.sent
     usual = (scene.others - scene.sent).norm(dim=1).median()
     factor = min(float(usual) / max(float(change.norm()), 1e-12), 1.0)
@@ -107,7 +107,7 @@ def quiet_backdoor(scene: Scene) -> Vector:
 
 
 def trained(scene: Scene, images: Tensor, labels: Tensor) -> Vector:
-    """The model that was sent, trained on these labels."""
+    """The received model, trained on these labels."""
     network = scene.sites.network
     network.load(scene.sent)
 
@@ -119,7 +119,7 @@ def trained(scene: Scene, images: Tensor, labels: Tensor) -> Vector:
 
 
 def little(scene: Scene) -> Vector:
-    """mean − z·deviation of the honest, z as large as stays within the majority."""
+    """mean − z·deviation of the honest updates, with the largest z that stays within the majority."""
     n, m = scene.cohort, scene.hostile
     supporters = max(n // 2 + 1 - m, 1)
     z = NormalDist().inv_cdf(min(max((n - m - supporters) / max(n - m, 1), 0.5), 0.99))
@@ -128,7 +128,7 @@ def little(scene: Scene) -> Vector:
 
 
 def min_max(scene: Scene) -> Vector:
-    """mean − γ·deviation, γ as large as leaves it no further from any honest one than these are from each other."""
+    """mean − γ·deviation, the largest γ that keeps it as close to all honest updates as these are to each other."""
     others = scene.others
     mean, way = others.mean(0), -others.std(0, correction=0)
     if not float(way.norm()):  # one honest client: nothing to hide between
@@ -143,18 +143,18 @@ def min_max(scene: Scene) -> Vector:
 
 
 def mimic(scene: Scene) -> Vector:
-    """What the first honest client sends, so that it counts many times."""
+    """A copy of the first honest client's update, so that it counts many times."""
     return scene.others[0].clone()
 
 
 def free_rider(scene: Scene) -> Vector:
-    """What was sent, with noise that nobody takes for a copy."""
+    """The received model, with noise that hides the copy."""
     noise = torch.randn(scene.sent.shape, generator=scene.rng)
     return scene.sent + float(1e-3 * scene.sent.norm() / noise.norm()) * noise
 
 
 def absent(scene: Scene) -> None:
-    """No answer: what the others lose by its images alone, and no attack."""
+    """No answer and no attack: shows the cost of losing its images."""
 
 
 def class_parts(scene: Scene) -> tuple[Vector, Tensor, Tensor]:
@@ -165,7 +165,7 @@ def class_parts(scene: Scene) -> tuple[Vector, Tensor, Tensor]:
 
 
 def long_moments(scene: Scene) -> Vector:
-    """Even counts, and class sums as long as these allow, each the way of the class before."""
+    """Even counts, and class sums as long as these allow, each in the direction of the class before."""
     sums, counts, moments = class_parts(scene)
     counts[:] = len(scene.labeled()) / len(counts)
     way = moments.roll(1, 0)
@@ -174,7 +174,7 @@ def long_moments(scene: Scene) -> Vector:
 
 
 def turned_sums(scene: Scene) -> Vector:
-    """True sums under true labels, each handed in for the class after."""
+    """True sums under true labels, each submitted for the next class."""
     sums, counts, moments = class_parts(scene)
     labeled = scene.labeled()
     classes = (labeled.labels + 1) % len(counts)
@@ -185,7 +185,7 @@ def turned_sums(scene: Scene) -> Vector:
 
 
 def hidden_sums(scene: Scene) -> Vector:
-    """True sums, but all the length that is left goes where the scores do not look, another way for each class."""
+    """True sums, but all remaining length goes where the scores do not look, in another direction for each class."""
     sums, counts, moments = class_parts(scene)
     means = moments / counts.clamp_min(1e-9)[:, None]
     seen = torch.linalg.qr(scene.payload["weight"]).Q
@@ -197,7 +197,7 @@ def hidden_sums(scene: Scene) -> Vector:
 
 
 def one_class(scene: Scene) -> Vector:
-    """All its images claimed for one class."""
+    """All its images claimed as one class."""
     sums, counts, moments = class_parts(scene)
     n, total = counts.sum(), moments.sum(0)
     counts.zero_(), moments.zero_()
@@ -214,7 +214,7 @@ def empty_sums(scene: Scene) -> Vector:
 
 
 def poison_survey(scene: Scene) -> Vector:
-    """Its images told as copies of one, as long as can be: a spread that looks like that of classes."""
+    """Its images reported as copies of one, as long as possible: a spread that looks like that of classes."""
     width, n = scene.sites.images.shape[-1], len(scene.labeled())
     way = torch.randn(width, generator=scene.rng)
     x = LENGTH * way / way.norm()
@@ -238,7 +238,7 @@ MODELS: dict[str, Attack] = {
     "free rider": free_rider,
     "absent": absent,
 }
-"""Against methods whose clients send models."""
+"""Attacks on methods whose clients send models."""
 SUMS: dict[str, Attack] = {
     "long moments": long_moments,
     "turned sums": turned_sums,
@@ -249,7 +249,7 @@ SUMS: dict[str, Attack] = {
     "survey": poison_survey,
     "absent": absent,
 }
-"""Against fedmoments, whose clients send sums; all but "survey" begin when the survey is over."""
+"""Attacks on fedmoments, whose clients send sums; all but "survey" begin after the survey."""
 
 
 Said = dict[tuple[int, int, bytes], ClientUpdate | Missing]
@@ -264,10 +264,10 @@ class HostileFleet:
     attack: Attack
     hostile: frozenset[int]
     said: Said = field(default_factory=dict)
-    """So that runs that agree so far train nobody twice."""
+    """Shared, so that runs that agree so far do not train a client twice."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        """Honest answers as they are; hostile ones made from what the honest say."""
+        """Honest answers as they are; hostile ones derived from the honest ones."""
         answers = {k: self._answer(round, k, payload) for k, payload in payloads.items()}
         honest = [self._vector(a, payloads[k])[1] for k, a in answers.items()
                   if k not in self.hostile and isinstance(a, ClientUpdate)]  # fmt: skip
@@ -321,11 +321,11 @@ class HostileFleet:
         self.sites.memory.update(memory)
 
     def close(self) -> None:
-        """Nothing runs outside this process."""
+        """Nothing to close: all runs in this process."""
 
 
 def backdoor_success(sites: Sites, omega: Vector) -> float:
-    """Share of test images of other classes that the patch turns into the target."""
+    """Share of test images of other classes that the patch turns into the target class."""
     sites.network.load(omega)
     others = sites.test.images[sites.test.labels != TARGET]
     return float((sites.network.probabilities(patched(others)).argmax(1) == TARGET).float().mean())

@@ -1,9 +1,9 @@
-"""What hostile clients cost: ``python -m benchmarks.attacks run``, then ``python -m benchmarks.attacks page``.
+"""The cost of hostile clients: ``python -m benchmarks.attacks run``, then ``python -m benchmarks.attacks page``.
 
-Digits that come with the package, shrunk to 14×14, a small network, 20 clients and five a round, so that a cell takes
+The package's own digits, shrunk to 14×14, a small network, 20 clients and five a round, so that a cell takes
 about a second of one core. Two clean rounds, then four with hostile clients; the accuracy is the mean of the last two.
-Until the first hostile client is drawn a run is the clean one, which is played once for all attacks. A finished cell is
-a line of the CSV and is not run again, so the bench can be stopped and gone on with at any time.
+Until a hostile client is sampled a run equals the clean one, which is run once for all attacks. A finished cell is
+a line of the CSV and is not run again, so the benchmark can be stopped and resumed at any time.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from fedfew.runtime.site import Sites
 
 RESULTS = Path(__file__).with_name("results") / "attacks.csv"
 CLIENTS, CLEAN, ATTACKED, SCORED = 20, 2, 4, 2
-"""Clients, rounds without and with hostile ones, and the last rounds whose accuracy counts."""
+"""Clients, rounds without and with hostile ones, and the number of last rounds whose accuracy counts."""
 SHARED: dict[str, Any] = {
     "clients": CLIENTS, "participation": 0.25, "labels": 50, "rounds": CLEAN + ATTACKED, "fleet.kind": "inline",
     "dataset.test": 1500, "dataset.validation": 50, "dataset.unlabeled": 1000, "model.width": 8,
@@ -51,7 +51,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "semifl": ("semifl", _WARM),
     "fedmoments": ("few-labels", {"participation": 1.0, "method.survey": 1000}),
 }
-"""The preset of each, and what makes it quick."""
+"""The preset of each method, and settings that make it quick."""
 OFF = {"gate.clip": 0.0, "gate.max_harm": 0.0}
 DEFENCES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -63,12 +63,12 @@ DEFENCES: dict[str, dict[str, Any]] = {
     "fltrust": OFF | {"aggregator.name": "fltrust"},
     "fltrust, short stays": OFF | {"aggregator.name": "fltrust", "aggregator.stretch": False},
 }
-"""Default settings; the aggregator that a method comes with and no screen; and others, by themselves too."""
+"""Default settings; a method's usual aggregator without a screen; and other defences, also alone."""
 
 
 NAMES = list(MODELS | SUMS)
 SPREAD = 0.8
-"""Of the class means of made features, in units of their noise."""
+"""Spread of the class means of synthetic features, in units of their noise."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def small(images: Tensor) -> Tensor:
 
 
 def features(labels: Tensor, seed: int, part: int) -> Tensor:
-    """Made features N×1×32 of one length, as a frozen backbone gives them: classes that overlap."""
+    """Synthetic features N×1×32 of one length, like those of a frozen backbone: classes that overlap."""
     means = torch.randn(10, 32, generator=torch.Generator().manual_seed(seed)) * SPREAD
     noise = torch.randn(len(labels), 32, generator=torch.Generator().manual_seed(1000 * seed + part + 1))
     x = means[labels] + noise
@@ -132,7 +132,7 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
 
 @lru_cache(maxsize=1)
 def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState, Played, Said]:
-    """The same with a defence, its rounds without any attack, and what the clients said in them."""
+    """The same with a defence: its rounds without any attack, and the clients' replies in them."""
     parts, sites, state = world(method, mu, seed)
     settings = DEFENCES[defence]
     if settings:
@@ -153,7 +153,7 @@ def play(
     attack: Attack = absent,
     hostile: Set[int] = NOBODY,
 ) -> Played:
-    """Rounds from a state on."""
+    """Run rounds from a state on."""
     sites.memory.clear()
     fleet = HostileFleet(sites, attack, frozenset(hostile), said)
     with one_thread():
@@ -161,7 +161,7 @@ def play(
 
 
 def chosen(hostile: int, cohorts: Sequence[Sequence[int]]) -> set[int]:
-    """The first clients; one alone is the one that is asked most often."""
+    """The first clients; a single one is the client that is sampled most often."""
     asked = Counter(k for cohort in cohorts for k in cohort)
     return {max(range(CLIENTS), key=asked.__getitem__)} if hostile == 1 else set(range(hostile))
 
@@ -196,12 +196,12 @@ def measure(cell: Cell) -> dict[str, Any]:
 
 
 def attacks_on(method: str) -> dict[str, Attack]:
-    """Those that fit what its clients send."""
+    """The attacks that fit what its clients send."""
     return SUMS if method == "fedmoments" else MODELS
 
 
 def possible(cell: Cell) -> bool:
-    """Whether the method can be attacked so, and the defence goes with it."""
+    """Whether the attack and the defence apply to the method."""
     if cell.attack not in ("none", *attacks_on(cell.method)):
         return False
     rules = [name for name in DEFENCES if name.startswith("fltrust")]
@@ -219,7 +219,7 @@ def read(path: Path = RESULTS) -> list[dict[str, str]]:
 
 
 def cells(args: argparse.Namespace) -> Iterator[Cell]:
-    """Those asked for, grouped by what they share."""
+    """The requested cells, grouped by what they share."""
     hostile = sorted({round(share * CLIENTS) for share in args.shares})
     for method, mu, seed in product(args.methods, args.mu, range(args.first_seed, args.first_seed + args.seeds)):
         for defence, bad, attack in product(args.defences, hostile, ("none", *args.attacks)):
@@ -229,14 +229,14 @@ def cells(args: argparse.Namespace) -> Iterator[Cell]:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run what is asked for and not there yet, as far as the time goes."""
+    """Run the requested cells that are not finished, within the time limit."""
     end = monotonic() + 60 * args.minutes
     done = {tuple(row[name] for name in Cell.__dataclass_fields__) for row in read(args.csv)}
     for cell in dict.fromkeys(cells(args)):
         if cell.key in done:
             continue
         if monotonic() > end:
-            print("the time is over; run it again to go on")
+            print("time is up; run the command again to continue")
             return
         row = measure(cell)
         fresh = not args.csv.exists()
@@ -259,7 +259,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs.add_argument("--shares", nargs="+", type=float, default=[0.1, 0.2, 0.4], help="hostile; 0.05 is one client")
     runs.add_argument("--mu", nargs="+", type=float, default=[0.5], help="skew of the clients' classes")
     runs.add_argument("--seeds", type=int, default=3)
-    runs.add_argument("--minutes", type=float, default=math.inf, help="no cell is begun after this time")
+    runs.add_argument("--minutes", type=float, default=math.inf, help="start no cell after this time")
     runs.add_argument("--first-seed", type=int, default=0)
     page = actions.add_parser("page", help="write the figure and the tables of docs/security.md")
     page.add_argument("--page", type=Path, default=Path("docs/security.md"))

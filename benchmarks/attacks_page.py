@@ -1,4 +1,4 @@
-"""The figure and the tables of docs/security.md, from the finished cells of the attack bench."""
+"""The figure and the tables of docs/security.md, from the finished cells of the attack benchmark."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ FIGURE = "attacks"
 
 
 def write(rows: Sequence[Row], page: Path) -> None:
-    """Replace what stands between the marks of the page, and draw the figure beside it."""
+    """Replace the text between the page's markers, and draw the figure next to it."""
     usual = [row for row in rows if row["mu"] == "0.5"]
     parts = [
         _ran(rows),
@@ -101,7 +101,7 @@ def _ran(rows: Sequence[Row]) -> str:
 
 
 def _goals(rows: Sequence[Row]) -> str:
-    """The worst of each method, and no answer at all beside it."""
+    """The worst attack on each method, next to clients that do not answer."""
     found, body = losses(rows), []
     for hostile, goal in ((4, 3.0), (1, 1.0)):
         line = [f"{'one client costs' if hostile == 1 else f'{hostile} of 20 cost'} at most {goal:g}"]

@@ -1,10 +1,10 @@
-"""What compressed uploads save and cost: bytes of an update and accuracy of each codec, beside no compression.
+"""Savings and costs of compressed uploads: bytes of an update and accuracy of each codec, against no compression.
 
     python benchmarks/compression.py [--methods fedavg,fedmix,fedfew] [--seeds 3] [--rounds 10] [--json]
 
-Runs the preset ``quick`` (mini-mnist, 100 labels, 20 clients, Dirichlet 0.5) with each method, codec and seed; whatever
-is compared has the same split, start and cohorts. Writes benchmarks/results/compression.json. The bytes are those the
-round loop counts; that they are the bytes on Flower's wire is held by tests/flower/test_adapter.py.
+Runs the preset ``quick`` (mini-mnist, 100 labels, 20 clients, Dirichlet 0.5) with each method, codec and seed; all runs
+that are compared share split, start and cohorts. Writes benchmarks/results/compression.json. The bytes are those the
+round loop counts; that Flower sends the same number is tested in tests/flower/test_adapter.py.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""One contestant in a process of its own: reads a prepared workload, warms up, times rounds, prints one JSON line.
+"""One contestant in its own process: reads a prepared workload, warms up, times rounds, prints one JSON line.
 
 python -m benchmarks.contestant pool|inline|inline-threads|torch|flower FOLDER --rounds N --cores N
 """
@@ -31,7 +31,7 @@ def compete(kind: str, folder: Path, rounds: int, cores: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print what was found; ``start`` is how long it took from the start of this process to the end of the warm-up.
+    """Print the result; ``start`` is the time from the start of this process to the end of the warm-up.
 
     The clock of perf_counter is the same in all processes of a machine.
     """

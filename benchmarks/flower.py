@@ -1,9 +1,9 @@
-"""Seconds a round through Flower with several sites on loopback: a plain ClientApp, warm sites, and the floor.
+"""Seconds per round through Flower with several sites on loopback: a plain ClientApp, warm sites, and the floor.
 
     python benchmarks/flower.py [--megabytes 26] [--sites 5] [--rounds 6] [--json]
 
 All use the same SuperLink, TLS front, keys, ServerApp and traffic (the model goes down and comes back, no training), so
-what differs is the site: torch and data loaded for every message, loaded once in a warm process, or nothing at all.
+only the site differs: torch and data loaded for every message, loaded once in a warm process, or nothing at all.
 Writes benchmarks/results/flower.json. Needs an otherwise idle machine.
 """
 
@@ -47,7 +47,7 @@ APPS = {
 
 @dataclass
 class Echo:
-    """Stands in for a site's training: the images are loaded, and ψ is ω as it came."""
+    """Replaces a site's training: the images are loaded, and ψ is ω as received."""
 
     images: torch.Tensor
     memory: dict[int, dict[str, torch.Tensor]]
@@ -68,7 +68,7 @@ class Echo:
 
 
 def site(path: str, state: str, data: str) -> None:
-    """The warm process of a site, with an echo for its training."""
+    """The warm process of a site, with an echo instead of training."""
     echo: Any = Echo(read_npz(Path(data)), {})
     warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state))
     listener = socket.socket(socket.AF_UNIX)
@@ -79,7 +79,7 @@ def site(path: str, state: str, data: str) -> None:
 
 @contextlib.contextmanager
 def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerFleet]:
-    """A network of one kind, up and with every site online."""
+    """A running network of one kind, with every site online."""
     names = [f"s{i}" for i in range(sites)]
     plan = make_network(folder / "net", names, port=free_ports(1)[0], days=2)
     paths = os.environ.get("PYTHONPATH", "")
@@ -108,7 +108,7 @@ def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerF
 
 
 def start_echo(supervisor: Supervisor, processes: SiteProcesses, data: Path) -> None:
-    """Start the warm process beside a node."""
+    """Start the warm process for a node."""
     command = [sys.executable, __file__, "site", str(processes.socket), str(processes.plan.folder), str(data)]
     supervisor.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
 
@@ -148,7 +148,7 @@ def report(results: Mapping[str, list[float]], given: argparse.Namespace) -> dic
 
 
 def show(found: Mapping[str, Any]) -> None:
-    """The medians as a table for people."""
+    """Print the medians as a table."""
     print(f"seconds a round, {found['megabytes']} MB to and from each of {found['sites']} sites, median")
     for kind, title in (
         ("floor", "Flower alone: a ClientApp that returns at once"),
@@ -160,7 +160,7 @@ def show(found: Mapping[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure all three, one after the other."""
+    """Measure all three, one after another."""
     if sys.argv[1:2] == ["site"]:
         site(*sys.argv[2:5])
         return

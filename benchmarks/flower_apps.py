@@ -1,4 +1,4 @@
-"""ClientApps to compare with: one that answers at once, and one that loads torch and data each time."""
+"""ClientApps for comparison: one that answers at once, and one that loads torch and data each time."""
 
 import os
 from typing import Any
@@ -16,14 +16,14 @@ DATA = "FEDFEW_BENCHMARK_DATA"
 
 @floor_app.train()
 def floor(message: Message, context: Context) -> Message:
-    """Gives back what came: Flower's own cost, and nothing else."""
+    """Return the message's content: Flower's own cost, and nothing else."""
     text, parts = from_content(message.content, 1 << 40, SITE_LIMIT)
     return Message(to_content(_answer(parse_head(text, SITE_LIMIT)), {"0": parts["0"]}), reply_to=message)
 
 
 @plain_app.train()
 def plain(message: Message, context: Context) -> Message:
-    """Imports torch, loads the site's images, makes a tensor of the model and gives it back; no training."""
+    """Import torch, load the site's images, make a tensor of the model and return it; no training."""
     import numpy as np
     import torch
 
@@ -36,7 +36,7 @@ def plain(message: Message, context: Context) -> Message:
 
 
 def _answer(head: dict[str, Any]) -> dict[str, Any]:
-    """The head of a reply that holds ψ = ω for the one client that was asked."""
+    """The head of a reply with ψ = ω for the one client that was asked."""
     (job,) = head["jobs"]
     tensors = {"psi": job["tensors"]["omega"]}
     answer = {"client": job["client"], "examples": 1, "metrics": {}, "tensors": tensors}

@@ -1,4 +1,4 @@
-"""What a measurement ran on, how fast its cores multiply matrices, and how much memory a tree of processes takes."""
+"""The machine of a measurement, the speed of its cores in matrix products, and the memory of a process tree."""
 
 import contextlib
 import json
@@ -21,11 +21,11 @@ from fedfew.core.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 BUSY = 0.1
-"""A machine that others use more than this is no place to measure."""
+"""If other work takes more than this share, the machine is unfit for measurements."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 PACKAGES = ("torch", "numpy", "pillow", "flwr", "ray")
 BETWEEN_SAMPLES = 0.25
-"""Seconds between two looks at the memory; looking takes a few milliseconds."""
+"""Seconds between two readings of the memory; each takes a few milliseconds."""
 GEMM_SIZES = (1024, 2048, 3072)
 GEMM_SECONDS = 1.5
 
@@ -49,7 +49,7 @@ def machine() -> dict[str, Any]:
 
 
 def busy(seconds: float = 1.5) -> float:
-    """Share of all cores' time that something else takes, while this process sleeps."""
+    """Share of all cores' time that other processes take, while this one sleeps."""
     before = _jiffies()
     sleep(seconds)
     idle, total = (after - early for after, early in zip(_jiffies(), before, strict=True))
@@ -57,13 +57,13 @@ def busy(seconds: float = 1.5) -> float:
 
 
 def _jiffies() -> tuple[int, int]:
-    """Idle and all time of all cores since the machine started."""
+    """Idle and total time of all cores since boot."""
     counts = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return counts[3] + counts[4], sum(counts)
 
 
 def progress(text: str) -> None:
-    """Words for a person who waits."""
+    """Print a progress message."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -72,7 +72,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def memory_of(process: int) -> int:
-    """Bytes of one process, memory shared with others counted by its share; 0 when it is gone."""
+    """Bytes of one process, shared memory counted proportionally; 0 if it has ended."""
     try:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -81,7 +81,7 @@ def memory_of(process: int) -> int:
 
 
 def tree(process: int) -> list[int]:
-    """A process and everything it has started, directly or not."""
+    """A process and all its descendants."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -96,13 +96,13 @@ def tree(process: int) -> list[int]:
 
 
 def own_peak() -> int:
-    """Most bytes this process has ever had in memory."""
+    """Peak memory of this process in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
 def run_watched(module: str, arguments: Sequence[str], timeout: float = 3600.0) -> tuple[dict[str, Any], int]:
-    """Run ``python -m module``; its last line as JSON, and the most memory its tree of processes had at once."""
+    """Run ``python -m module``; returns its last line as JSON, and the peak memory of its process tree."""
     plain = {key: value for key, value in os.environ.items() if key not in THREAD_VARIABLES}
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments], cwd=ROOT, env=plain, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

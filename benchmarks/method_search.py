@@ -2,10 +2,10 @@
 
     python -m benchmarks.method_search digits|cifar-noniid [--trials N] [--only NAME,NAME] [--out DIR]
 
-First the server alone: augmentation, schedule, step size, weight decay and the mean over rounds that labels alone do
-best with; this recipe is every arm's. Then for each arm the step size, momentum and batch of its clients. It is
-``fedfew sweep --optuna`` (TPE, seeded) on a split of its own, whose seed is in no table. What was tried and what came
-of it is kept in benchmarks/search/TASK.csv; the table reads the best line of each arm.
+First the server alone: the augmentation, schedule, step size, weight decay and averaging over rounds that are best for
+labels alone; every arm uses this recipe. Then for each arm the step size, momentum and batch of its clients. It is
+``fedfew sweep --optuna`` (TPE, seeded) on a separate split, whose seed is in no table. All trials and their results are
+saved in benchmarks/search/TASK.csv; the table reads the best line of each arm.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 Overrides = dict[str, Any]
 SEED = 100
-"""Of model, cohorts and split; the tables have 0, 1, 2, …"""
+"""Seed of model, cohorts and split; the tables have 0, 1, 2, …"""
 RECIPE: dict[str, list[Any]] = {
     "server.augment": ["weak", "strong"],
     "server.schedule": ["constant", "cosine"],
@@ -33,7 +33,7 @@ COLUMNS = ("arm", "trial", "validation", "settings")
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """What was tried."""
+    """The trials in a CSV file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -41,7 +41,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def best(path: Path, arm: str) -> Overrides:
-    """The settings with the best validation accuracy, the first of several; nothing where nothing was searched."""
+    """The settings with the best validation accuracy, the first of several; empty if nothing was searched."""
     tried = [row for row in rows(path) if row["arm"] == arm]
     if not tried:
         return {}
@@ -50,7 +50,7 @@ def best(path: Path, arm: str) -> Overrides:
 
 
 def search(key: str, arm: str, trials: int, folder: Path) -> list[dict[str, str]]:
-    """An arm's trials; what an interrupted search has done counts."""
+    """An arm's trials; those of an interrupted search count."""
     from benchmarks.method_tasks import SERVER_ONLY, TASKS, config_of, warm_cell
 
     from fedfew.interface.batch import run_all
@@ -59,7 +59,7 @@ def search(key: str, arm: str, trials: int, folder: Path) -> list[dict[str, str]
     from fedfew.studies.sweep_search import best_validation, search
 
     task, common, space = TASKS[key], folder / f"{key}-start", CLIENTS
-    if arm == SERVER_ONLY:  # the start depends on what is searched, so a warm-up of that length takes its place
+    if arm == SERVER_ONLY:  # the start depends on the searched settings, so a warm-up of that length replaces it
         base, space = config_of(task, arm, SEED, "").document, RECIPE
         base["method"]["warmup"] = task.start_epochs + base["server"]["epochs"]
     else:
@@ -78,7 +78,7 @@ def search(key: str, arm: str, trials: int, folder: Path) -> list[dict[str, str]
 
 
 def main() -> None:
-    """Search what is asked for, and write it down."""
+    """Search the requested arms, and write the results."""
     from benchmarks.method_tasks import ARMS, FOUND, SERVER_ONLY, TASKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

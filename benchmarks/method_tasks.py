@@ -1,9 +1,9 @@
-"""What the table of all methods compares: tasks with one setting each, arms, and which of them need another setting.
+"""What the table of all methods compares: tasks with one setting each, arms, and which arms need another setting.
 
-A setting is everything that decides how hard the problem is and how much is spent on it: split, clients, cohort,
-rounds, local passes, model with its normalisation, the server's recipe and what is evaluated. All arms of a table share
-it; an arm that cannot stands apart, and the table says by which keys. What an arm is free in are the settings of its
-method and what was searched for it, with the same number of trials for each (``benchmarks/method_search.py``).
+A setting is everything that decides how hard the problem is and how much it costs: split, clients, cohort,
+rounds, local passes, model with its normalisation, the server's recipe and the evaluation. All arms of a table share
+it; an arm that cannot is listed separately, with the keys that differ. An arm may differ in the settings of its method
+and in what was searched for it, with the same number of trials for each (``benchmarks/method_search.py``).
 """
 
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ SERVER_ONLY = "server-only"
 SETTING = ("rounds", "clients", "participation", "labels", "dataset.", "partition.", "model.", "server.",
            "client.epochs", "availability.", "evaluate.")  # fmt: skip
 FOUND = Path(__file__).with_name("search")
-"""What the searches found, a CSV for each task."""
+"""Results of the searches, a CSV for each task."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A dataset with what all methods share on it."""
+    """A dataset with the settings that all methods share on it."""
 
     words: str
     shared: Overrides
@@ -40,19 +40,19 @@ class Task:
     own: dict[str, Overrides] = field(default_factory=dict)
     """Settings of a method that only make sense here."""
     arms: tuple[str, ...] = ()
-    """The arms that are run if none are named; empty: all."""
+    """The arms to run if none are named; empty: all."""
     key: str = ""
-    """The name its searches are found by."""
+    """The name under which its searches are stored."""
 
     def found(self, arm: str) -> Overrides:
-        """What the search found: the server's recipe for all, and an arm's own SGD."""
+        """The search's results: the server's recipe for all, and an arm's own SGD."""
         recipe = best(FOUND / f"{self.key}.csv", SERVER_ONLY) if self.key else {}
         own = best(FOUND / f"{self.key}.csv", arm) if self.key and arm != SERVER_ONLY else {}
         return recipe | own
 
     @property
     def start_epochs(self) -> int:
-        """Server epochs of the model that all start from."""
+        """Server epochs of the common starting model."""
         both = self.shared | self.warm
         return int(both["rounds"] * both["server.epochs"])
 
@@ -79,7 +79,7 @@ _CIFAR_SHARED: Overrides = {
     "server.schedule": "cosine",
     "client.epochs": 2,
     "client.batch": 16,
-    "client.lr": 0.02,  # with the presets' momentum of 0.9 even true labels tear the model apart at μ = 0.1
+    "client.lr": 0.02,  # with the presets' momentum of 0.9 even true labels destroy the model at μ = 0.1
     "client.momentum": 0.0,
     "client.weight_decay": 0.0005,
     "client.schedule": "cosine",
@@ -157,9 +157,9 @@ ARMS: dict[str, tuple[str, Overrides]] = {
     "fedbn": ("fedbn", {"model.norm": "batch"}),
 }
 COMBINED = ("rc-ssfl", "label-shift")
-"""Published methods that are presets of parts."""
+"""Published methods that are presets made of parts."""
 NO_ARM = ("fedavg", "fedmoments")
-"""FedAvg's preset is pseudo-label with another name; fedmoments works on the features of a pretrained backbone."""
+"""FedAvg's preset equals pseudo-label; fedmoments works on the features of a pretrained backbone."""
 ARMS |= {
     name: (name, {})
     for name in (*METHODS, *OBJECTIVES, *AGGREGATORS, *COMBINED)
@@ -176,15 +176,15 @@ ABLATION: dict[str, tuple[str, Overrides]] = {
 
 
 def warm_cell(task: Task, seed: int) -> Cell:
-    """The server alone, where all start from."""
+    """The server alone, the start of all arms."""
     own = task.shared | task.found(SERVER_ONLY) | task.warm | {"seed": seed, "dataset.seed": seed, "evaluate.ema": 0.0}
     return Cell(f"start-s{seed}", load(SERVER_ONLY, own))
 
 
 def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
-    """An arm's preset with what all share: the server trains for as many epochs before the first round in each.
+    """An arm's preset with the shared settings: the server trains equally many epochs before the first round in each.
 
-    A model with another normalisation cannot start from the common one, and trains as long by itself instead.
+    A model with another normalisation cannot start from the common one, and trains equally long by itself instead.
     """
     preset, own = (ARMS | ABLATION)[arm]
     shared = task.shared | task.found(arm) | {"seed": seed, "dataset.seed": seed, "start": start}
@@ -199,7 +199,7 @@ def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
 
 
 def other_setting(task: Task, arm: str) -> dict[str, tuple[Any, Any]]:
-    """Where an arm's setting is not the table's: key → (its value, the table's); what an ablation leaves out aside."""
+    """Where an arm's setting differs from the table's: key → (its value, the table's), except an ablation's keys."""
     mine, shared = (flat(config_of(task, name, 0, "start").document) for name in (arm, SERVER_ONLY))
     skip = ABLATION.get(arm, ("", {}))[1]
     keys = sorted(key for key in mine.keys() & shared.keys() if key.startswith(SETTING) and key not in skip)
@@ -207,6 +207,6 @@ def other_setting(task: Task, arm: str) -> dict[str, tuple[Any, Any]]:
 
 
 def note_on(arm: str, differs: Mapping[str, tuple[Any, Any]]) -> str:
-    """The program's own words about an arm that stands apart."""
+    """A note about an arm that is listed separately."""
     parts = [f"`{key} = {mine!r}` ({shared!r})" for key, (mine, shared) in differs.items()]
     return f"- {arm}: {', '.join(parts)}"

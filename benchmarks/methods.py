@@ -1,19 +1,19 @@
-"""Every method beside every other: the same split, start, rounds, server training and local epochs.
+"""Compares all methods: the same split, start, rounds, server training and local epochs.
 
     python -m benchmarks.methods digits|cifar-noniid|cifar-iid|cifar-long [--seeds N] [--only NAME,NAME] [--until ROUND]
                                  [--jobs N] [--out DIR] [--page docs/results.md]
 
 - All start from one model, trained on the server's labels alone (one for each seed), so that the first pseudo-labels
-  are worth something and no method has more server training than another; then each goes its own way.
+  are useful and no method has more server training than another.
 - digits: mini-mnist, 50 labels, 20 clients (μ = 0.5). cifar: CIFAR-10 at laptop scale (ResNet-9 of width 16 with
   group norm, 1,000 labels, 11,000 unlabeled images, 100 clients, five a round), μ = 0.1 or IID. cifar-long:
   the leading methods with ten clients a round for forty rounds.
-- One table, one setting (``benchmarks/method_tasks.py``): an arm that needs another one stands in a table of its own,
+- One table, one setting (``benchmarks/method_tasks.py``): an arm that needs another one is in a separate table,
   with what differs and without a difference to server-only. The server's recipe and each arm's client SGD are what a
   search found on validation images, with the same number of trials for all (``benchmarks/method_search.py``).
   ``fedfew −…`` leave one ingredient out of our own method.
 
-Runs are kept in --out; the same command goes on with what is missing, --until pauses every run after a round.
+Runs are saved in --out; the same command continues with what is missing, --until pauses every run after a round.
 """
 
 import argparse
@@ -44,11 +44,11 @@ from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
 SEEDS = 10
-"""As many are looked for."""
+"""The number of seeds to look for."""
 
 
 def run(task: Task, names: Sequence[str], seeds: int, folder: Path, jobs: int, until: int) -> None:
-    """What is missing of the starts, then of the arms."""
+    """Run the missing starts, then the missing arms."""
     command = shlex.join(["python", "-m", "benchmarks.methods", *sys.argv[1:]])
     tally = run_all([warm_cell(task, seed) for seed in range(seeds)], folder, jobs=jobs, command=command)
     if tally.failed or tally.busy:
@@ -67,14 +67,14 @@ def cell_of(task: Task, name: str, seed: int, start: Path) -> Cell:
 
 
 def runs_of(task: Task, folder: Path) -> Iterator[tuple[str, Run]]:
-    """The runs that are there, by arm."""
+    """The existing runs, by arm."""
     known, told = index(folder), set[str]()
     begun = starts(task, known)
     for name in ARMS | ABLATION:
         for seed, start in begun.items():
             identity = cell_of(task, name, seed, start).identity
             if identity in known and identity not in told and reached(known[identity]):
-                told.add(identity)  # where a task does without an ingredient, leaving it out changes nothing
+                told.add(identity)  # if a task lacks an ingredient anyway, leaving it out changes nothing
                 yield name, Run.open(known[identity])
 
 
@@ -85,7 +85,7 @@ def starts(task: Task, known: Mapping[str, Path]) -> dict[int, Path]:
 
 
 def section(key: str, folder: Path, levels: Sequence[int]) -> str:
-    """A table for every round in ``levels``, over the runs that have come that far."""
+    """A table for every round in ``levels``, over the runs that have reached it."""
     task = TASKS[key]
     found: dict[str, list[Run]] = {}
     for name, run in runs_of(task, folder):
@@ -125,7 +125,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
 
 
 def searched(task: Task) -> str:
-    """What the search behind the table was, in a sentence or two."""
+    """A description of the search behind the table, in a sentence or two."""
     tried = rows(FOUND / f"{task.key}.csv")
     if not tried:
         return "Nothing was searched: the recipes are those of the presets."
@@ -144,7 +144,7 @@ def searched(task: Task) -> str:
 
 
 def table(found: dict[str, list[Run]], upto: int) -> str:
-    """All arms that have come as far as ``upto`` rounds, read there."""
+    """All arms that have reached ``upto`` rounds, read there."""
     rows = []
     base = {o.seeds: accuracy(o, upto) for o in found.get(SERVER_ONLY, []) if o.done >= upto}
     for name, runs in found.items():
@@ -167,7 +167,7 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
 
 
 def accuracy(run: Run, upto: int) -> float:
-    """The mean of the last five rounds up to ``upto``: a single round is a draw of five clients."""
+    """The mean of the last five rounds up to ``upto``: a single round is a sample of five clients."""
     tail = [a for r in run.records[max(upto - 5, 0) : upto] if (a := r["accuracy"]) is not None]
     return float(mean(tail))
 
@@ -196,10 +196,10 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--only", help=f"of: {', '.join(ARMS | ABLATION)}")
-    parser.add_argument("--ablation", action="store_true", help="our own method with one ingredient left out, only")
+    parser.add_argument("--ablation", action="store_true", help="only our own method with one ingredient left out")
     parser.add_argument("--until", type=int, default=0, metavar="ROUND")
     parser.add_argument("--at", metavar="ROUND,ROUND", help="rounds to make tables for")
-    parser.add_argument("--jobs", type=int, default=0, help="runs at a time, a process each")
+    parser.add_argument("--jobs", type=int, default=0, help="runs at a time, one process each")
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--page", type=Path, help="write the table into this page instead of running")
     given = parser.parse_args()
@@ -207,7 +207,7 @@ def main() -> None:
     names = given.only.split(",") if given.only else list(ABLATION if given.ablation else task.arms or ARMS)
     unknown = [name for name in names if name not in ARMS | ABLATION]
     if unknown:
-        parser.error(f"--only: {unknown[0]!r} is none of {', '.join(ARMS | ABLATION)}")
+        parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(ARMS | ABLATION)}")
     levels = [int(level) for level in given.at.split(",")] if given.at else [given.until or task.shared["rounds"]]
     if given.page:
         put(given.page, {f"methods-{given.task}": section(given.task, folder, levels)})

@@ -1,8 +1,8 @@
-"""Sites that are not as fedmoments assumes: images of no class, cameras that differ, few clients a round.
+"""Sites that violate the assumptions of fedmoments: images of no class, different cameras, few clients per round.
 
     python -m benchmarks.odd_sites [--seeds 3] [--out runs/odd-sites]
 
-CIFAR-10 with 100 sites, the preset few-labels otherwise as it is. ``animals``: the six animals are the classes, and a
+CIFAR-10 with 100 sites, otherwise the preset few-labels unchanged. ``animals``: the six animals are the classes, and a
 share of the sites' images are vehicles, which belong to none. ``cameras``: each site changes brightness, contrast and
 white balance of all its images in its own way; the server's labeled images and the test images come from no such
 camera. Both are datasets that a config can name: ``dataset.name=benchmarks.odd_sites:animals``, with
@@ -28,7 +28,7 @@ ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
 def animals(
     *, share: float = 0.2, sites: int = 100, images: int = 6600, labels: int = 24, mu: float = 0.1, draw: int = 0
 ) -> Dataset:
-    """Sites with animals by Dirichlet(μ), and a share of vehicles at each of them; ``labels`` stay at the server."""
+    """Sites with animals by Dirichlet(μ), and a share of vehicles at each; ``labels`` are the server's."""
     whole = DATASETS["cifar10"]()
     index = {whole.classes.index(name): label for label, name in enumerate(ANIMALS)}
     rng = np.random.default_rng(draw)
@@ -62,7 +62,7 @@ def animals(
 def cameras(
     *, strength: float = 0.5, sites: int = 100, images: int = 11_000, labels: int = 40, mu: float = 0.1, draw: int = 0
 ) -> Dataset:
-    """Sites by Dirichlet(μ), and a camera for each; ``strength`` 0 changes no pixel, 1 doubles or halves brightness."""
+    """Sites by Dirichlet(μ), each with a camera; ``strength`` 0 changes no pixel, 1 doubles or halves brightness."""
     whole = DATASETS["cifar10"]()
     truth, count = whole.train.labels, len(whole.classes)
     rng = np.random.default_rng(draw)
@@ -88,7 +88,7 @@ def _seen(images: torch.Tensor, rng: np.random.Generator, strength: float) -> to
 
 
 def cases() -> dict[str, dict[str, Any]]:
-    """What is run: a line of the table each."""
+    """The cases to run: one line of the table each."""
     own = {"dataset.unlabeled": 0}
     found: dict[str, dict[str, Any]] = {}
     for share in (0.0, 0.2, 0.4):
@@ -105,7 +105,7 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def changes(case: dict[str, Any], method: str, seed: int) -> dict[str, Any]:
-    """A case with its method, and one seed for everything that is drawn."""
+    """A case with its method, and one seed for all randomness."""
     drawn = "dataset.draw" if str(case.get("dataset.name", "")).startswith(HERE) else "dataset.seed"
     return case | {"method.name": method, "seed": seed, drawn: seed}
 

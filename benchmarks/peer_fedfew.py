@@ -1,4 +1,4 @@
-"""The same rounds by fedfew: on a pool of processes, or inline with one thread or all of them."""
+"""The rounds by fedfew: on a pool of processes, or inline with one thread or all of them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -23,7 +23,7 @@ from fedfew.runtime.rounds import count
 
 @dataclass(frozen=True, eq=False)
 class OneByOne:
-    """A fleet that asks another one for a single client at a time and notes how long each took."""
+    """A fleet that asks another one for a single client at a time and records how long each took."""
 
     fleet: Fleet
     seconds: list[float] = field(default_factory=list)
@@ -79,7 +79,7 @@ def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
             took, updates = round_of(parts, marked, state.with_(round=t), clients)
             seconds.append(took)
             coverage += [update.metrics["coverage"] for update in updates]
-            if isinstance(marked, OneByOne):  # one after the other: leaving clients out leaves out their time
+            if isinstance(marked, OneByOne):  # one after another: leaving clients out also removes their time
                 evens.append(took - sum(marked.seconds[even:]))
             else:
                 evens.append(round_of(parts, fleet, state.with_(round=t), even)[0])

@@ -22,14 +22,14 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-"""Neither Flower nor Ray tells anybody about this run."""
+"""Turn off the telemetry of Flower and Ray."""
 
 client_app = ClientApp()
 
 
 @lru_cache(maxsize=1)
 def _loaded(folder: str) -> Setup:
-    """Model and images, once in each actor."""
+    """Load model and images, once in each actor."""
     random.seed(os.getpid())
     torch.manual_seed(os.getpid())
     return setup(open_workload(Path(folder)))[0]
@@ -92,7 +92,7 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
         found["coverage"] = float(np.mean([float(m["coverage"]) for m in metrics]))
         found["threads"] = int(metrics[0]["threads"])
 
-    with tempfile.TemporaryDirectory(prefix="ray-") as place:  # sockets lie there, whose paths must be short
+    with tempfile.TemporaryDirectory(prefix="ray-") as place:  # holds sockets, whose paths must be short
         arguments: dict[str, Any] = {"num_cpus": actors, "_temp_dir": place, "object_store_memory": 512 * 2**20}
         run_simulation(
             server_app,

@@ -1,7 +1,7 @@
 """FedMix as research code writes it in plain PyTorch: Dataset, DataLoader, Pillow transforms, autograd for every term.
 
 Nothing here is slow on purpose. The votes of all views go through the network in one batch without autograd, images
-are decoded once, and the losses are the paper's. What it does not do is share work between the losses: the views of the
+are decoded once, and the losses are the paper's. It does not share work between the losses: the views of the
 consistency term are passed again, and the cross-entropy pass runs on the whole batch and is masked: 14 forward passes'
 worth for five views.
 """
@@ -59,7 +59,7 @@ def transforms(count: int, flips: bool) -> list[Callable[[Image.Image], Image.Im
 
 
 class ClientImages(Dataset[tuple[Tensor, Tensor]]):
-    """A client's images; an item is the image as it is and its views, each augmented with Pillow."""
+    """A client's images; an item is the original image and its views, each augmented with Pillow."""
 
     def __init__(self, pixels: NDArray[np.uint8], views: int, flips: bool) -> None:
         self.images = [Image.fromarray(array) for array in pixels]
@@ -75,7 +75,7 @@ class ClientImages(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the clients' training needs, the same under a plain loop and under Flower."""
+    """Everything the clients' training needs, the same in a plain loop and under Flower."""
 
     model: nn.Module
     pixels: Sequence[NDArray[np.uint8]]

@@ -1,13 +1,13 @@
-"""fedfew beside what people use now: the same FedMix rounds by fedfew, plain PyTorch, and Flower's simulation engine.
+"""Compares fedfew with common practice: the same FedMix rounds by fedfew, plain PyTorch and Flower's simulation.
 
     python -m benchmarks.peers [--workload cifar|mnist|both] [--images N] [--rounds N] [--repeat N] [--only a,b]
                                [--json] [--page docs/performance.md]
 
-Contestants take turns, each in a process of its own: pool (a process for each core), inline (one thread, as fedfew
+Contestants take turns, each in its own process: pool (a process for each core), inline (one thread, as fedfew
 always does for equal bits), inline-threads (what all threads would give), torch (plain PyTorch), flower (the same
-clients on Ray actors, needs the extra ``bench``). Beside them stands the floor: the counted FLOP of fedfew's round at
-the peak measured in the same run. A round is what lies between the server's training and the scoring: send, train the
-clients, collect, aggregate. Start-up is told separately.
+clients on Ray actors, needs the extra ``bench``). The floor is shown too: the counted FLOP of fedfew's round at
+the peak measured in the same run. A round is everything between the server's training and the scoring: send, train the
+clients, collect, aggregate. Start-up is reported separately.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> d
 def summary(
     workload: Workload, found: dict[str, list[dict[str, Any]]], one: Cost, views: int, best: dict[str, float]
 ) -> dict[str, Any]:
-    """Medians over all timed rounds, and what they come to in arithmetic."""
+    """Medians over all timed rounds, and the arithmetic speed they mean."""
     contestants = {}
     for kind, turns in found.items():
         coverage = sum(turn["coverage"] for turn in turns) / len(turns)
@@ -122,7 +122,7 @@ def summary(
 
 
 def tell(result: dict[str, Any]) -> None:
-    """The tables and targets, for a person."""
+    """Print the tables and targets."""
     for name, found in result["workloads"].items():
         progress(f"\n{name}: {found['model']}, {found['clients']} clients × {found['images']} images, {found['data']}")
         for row in rows(found):
@@ -133,14 +133,14 @@ def tell(result: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, print, and keep what was found if a page is to be written."""
+    """Measure, print, and save the result if a page is to be written."""
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
     parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
     parser.add_argument("--images", type=int, help="images of a client (cifar: 64; mnist: 245)")
     parser.add_argument("--width", type=int, help="width of the network, for a quick trial")
     parser.add_argument("--rounds", type=int, help="timed rounds of each turn (cifar: 1, mnist: 5)")
     parser.add_argument("--repeat", type=int, help="turns of each contestant (2)")
-    parser.add_argument("--only", default="", help="contestants, by commas; all if empty")
+    parser.add_argument("--only", default="", help="contestants, separated by commas; all if empty")
     given = parser.parse_args()
     kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
     for kind in set(KINDS) - set(available()):

@@ -1,4 +1,4 @@
-"""What the peers benchmark found, as a table, as ratios, and against the targets."""
+"""The results of the peers benchmark as a table, as ratios, and against the targets."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ WORDS = {
 
 
 def model_name(workload: str, width: int) -> str:
-    """What a workload trains, in words."""
+    """The model of a workload, in words."""
     return f"{'ResNet-9' if workload == 'cifar' else 'small cnn'} of width {width}"
 
 
 def ratio(found: dict[str, Any], other: str) -> float | None:
-    """How many times the pool is faster than another (the share of the floor's speed for the floor)."""
+    """How many times faster the pool is than another (the share of the floor's speed for the floor)."""
     contestants = found["contestants"]
     pool = contestants.get("pool")
     if pool is None or (other != "floor" and other not in contestants):
@@ -41,7 +41,7 @@ def ratio(found: dict[str, Any], other: str) -> float | None:
 
 
 def targets(workloads: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every goal whose contestants took part, with what came out."""
+    """Every goal whose contestants took part, with the result."""
     found = []
     for name, goals in GOALS.items():
         for other, goal in goals:
@@ -52,7 +52,7 @@ def targets(workloads: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rows(found: dict[str, Any]) -> list[list[str]]:
-    """A table with its head."""
+    """A table with its header."""
     pool = found["contestants"].get("pool")
     table = [HEAD]
     for kind, one in found["contestants"].items():

@@ -1,8 +1,8 @@
-"""The page docs/performance.md with its plots, written from the kept results alone.
+"""The page docs/performance.md with its plots, written from the saved results alone.
 
     python -m benchmarks.performance docs/performance.md
 
-The benchmarks call this themselves with ``--page``; a result that is not there is named with the command that gives it.
+The benchmarks call this themselves with ``--page``; a missing result is named with its command.
 """
 
 import argparse
@@ -20,24 +20,24 @@ RESULTS = ROOT / "benchmarks" / "results"
 def with_output(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The options that all benchmarks have."""
     parser.add_argument("--json", action="store_true", help="print one JSON line last")
-    parser.add_argument("--page", type=Path, help="keep the result under benchmarks/results and write this page anew")
-    parser.add_argument("--anyway", action="store_true", help="keep the result even if other work runs")
+    parser.add_argument("--page", type=Path, help="save the result in benchmarks/results and rewrite this page")
+    parser.add_argument("--anyway", action="store_true", help="save the result even if other work runs")
     return parser
 
 
 def around(given: argparse.Namespace) -> dict[str, Any]:
-    """The machine; stops before anything is measured if the result is to be published and something else runs."""
+    """The machine; stops before measuring if the result is to be published and other work runs."""
     about = machine()
     if about["busy_before"] > BUSY:
         share = f"{about['busy_before']:.0%}"
         if given.page and not given.anyway:
             raise SystemExit(f"Other work takes {share} of the cores. Wait until it is done, or add --anyway.")
-        progress(f"Other work takes {share} of the cores: these numbers will say nothing about speed.")
+        progress(f"Other work takes {share} of the cores: the times will be unreliable.")
     return about
 
 
 def finish(name: str, result: dict[str, Any], given: argparse.Namespace) -> None:
-    """Keep and print what was found, as asked; other work that came up meanwhile is noted too."""
+    """Save and print the result, as requested; other work that started meanwhile is noted too."""
     about = result["machine"]
     about["busy_after"] = round(max(busy(), about.get("busy_after", 0.0)), 3)
     if about["busy_after"] > BUSY:
@@ -51,19 +51,19 @@ def finish(name: str, result: dict[str, Any], given: argparse.Namespace) -> None
 
 
 def kept() -> dict[str, Any]:
-    """The results that are there."""
+    """The existing results."""
     paths = {name: RESULTS / f"{name}.json" for name in COMMANDS}
     return {name: json.loads(path.read_text("utf-8")) for name, path in paths.items() if path.is_file()}
 
 
 def write(page: Path) -> None:
-    """The page and its plots."""
+    """Write the page and its plots."""
     from benchmarks.performance_plots import draw
 
     results = kept()
     draw(results, page.parent / "images")
     page.write_text(page_text(results), "utf-8")
-    progress(f"{page} is written from {', '.join(results) or 'no results'}")
+    progress(f"{page} was written from {', '.join(results) or 'no results'}")
 
 
 if __name__ == "__main__":

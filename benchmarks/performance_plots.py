@@ -21,7 +21,7 @@ PHASES = ("server", "clients", "aggregate", "evaluate", "checkpoint")
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """A PNG for each result that is there."""
+    """A PNG for each existing result."""
     figures = {"peers": peers, "phases": phases, "scaling": scaling}
     written = []
     for name, figure in figures.items():

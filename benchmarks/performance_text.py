@@ -1,4 +1,4 @@
-"""The words and tables of docs/performance.md, from results alone."""
+"""The text and tables of docs/performance.md, from the results alone."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -66,7 +66,7 @@ def _peers(results: Results) -> str:
 
 
 def _spread(one: dict[str, Any]) -> str:
-    """How far the timed rounds lie apart."""
+    """How far apart the timed rounds are."""
     widest = max((max(c["all"]) / min(c["all"]) - 1, kind) for kind, c in one["contestants"].items())
     counts = {len(c["all"]) for c in one["contestants"].values()}
     count = "–".join(str(n) for n in sorted(counts))
@@ -102,7 +102,7 @@ PEERS_NOTES = """
 
 
 def _bounds(results: Results) -> str:
-    """Where the distance to the floor comes from, worked out from the numbers."""
+    """Where the distance to the floor comes from, computed from the numbers."""
     workloads = results.get("peers", {}).get("workloads", {})
     if "pool" not in workloads.get("cifar", {}).get("contestants", {}):
         return ""

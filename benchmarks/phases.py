@@ -28,7 +28,7 @@ from fedfew.core.types import ClientSite
 from fedfew.runs.session import one_thread, start
 
 RANGES = {"augment": "fedfew.methods.fedmix.views", "update": "fedfew.training.sgd._step"}
-"""Functions whose operations are told by their own name, wherever else the same operations occur."""
+"""Functions whose operations are counted under the function's name, wherever else they occur."""
 SERVER_EPOCHS = {"cifar": 1, "mnist": 5}
 """As in the presets paper-tuned and quick."""
 BACKWARD = "autograd::engine::evaluate_function"
@@ -46,14 +46,14 @@ def phases_of(opened: Opened, rounds: int) -> dict[str, float]:
             laps.append(perf_counter() - last)
             last = perf_counter()
     found = {phase: median([seconds[phase] for seconds in records[1:]]) for phase in records[0]}
-    # the server trains σ of the next round before a record is yielded, so a lap holds one training like any other
+    # the server trains σ of the next round before a record is yielded, so a lap includes one training like any other
     found["round"] = median(laps[1:-1] or laps[1:])
     return found
 
 
 @contextmanager
 def marked() -> Iterator[None]:
-    """Have the profiler know the ranges."""
+    """Mark the ranges for the profiler."""
 
     def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -106,7 +106,7 @@ def client_of(opened: Opened) -> dict[str, Any]:
 
 
 def by_kind(events: Any) -> dict[str, float]:
-    """Seconds each kind of operation took by itself, without what it called."""
+    """Seconds of each kind of operation itself, without the operations it called."""
     seconds = dict.fromkeys(KINDS, 0.0)
     for event in events:
         seconds[kind_of(event)] += event.self_cpu_time_total / 1e6
@@ -114,7 +114,7 @@ def by_kind(events: Any) -> dict[str, float]:
 
 
 def kind_of(event: Any) -> str:
-    """An operation's kind, by its name and by what it was called from."""
+    """An operation's kind, by its name and its caller."""
     names, parent = [event.name], event.cpu_parent
     while parent is not None:
         names.append(parent.name)
@@ -141,7 +141,7 @@ def measure(workload: Workload, rounds: int) -> dict[str, Any]:
 
 
 def tell(name: str, found: dict[str, Any], core: float) -> None:
-    """What was found, for a person."""
+    """Print the result."""
     phases, client = found["phases"], found["client"]
     progress(f"\n{name}: " + ", ".join(f"{phase} {seconds:.3f} s" for phase, seconds in phases.items()))
     total = sum(client["seconds"].values())
@@ -151,7 +151,7 @@ def tell(name: str, found: dict[str, Any], core: float) -> None:
 
 
 def main() -> None:
-    """Measure, print, and keep what was found if a page is to be written."""
+    """Measure, print, and save the result if a page is to be written."""
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
     parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
     parser.add_argument("--images", type=int, help="images of a client (cifar: 64; mnist: 245)")

@@ -1,9 +1,9 @@
-"""What a round costs besides training, as the number of clients grows: time and memory, each cell in its own process.
+"""The cost of a round besides training, as the number of clients grows: time and memory, each cell in its own process.
 
     python -m benchmarks.scaling [--json] [--page docs/performance.md] [--quick]
 
-- K = 10², 10⁴, 10⁶ clients, ten of them a round, no local epochs: all that is left is what surrounds the training,
-  and what a round writes to disk (its record and checkpoint), which is told by itself.
+- K = 10², 10⁴, 10⁶ clients, ten of them a round, no local epochs: only the work around the training is left,
+  and what a round writes to disk (its record and checkpoint), which is reported separately.
 - m = 10, 100, 1,000 clients a round of ResNet-9 of width 16 (1.6 MB a model), no local epochs: peak memory.
 - workers 1 and 2 against inline: seconds of a round's clients with training.
 """
@@ -25,7 +25,7 @@ COHORTS = (10, 100, 1_000)
 COHORT = 10
 ROUNDS = 12
 OVERHEAD_MS, EXTRA_MB, FLAT = 5.0, 200.0, 1.15
-"""Targets: milliseconds a round, more memory at 10⁶ clients than at 10², and peak at m = 1,000 over peak at m = 10."""
+"""Targets: milliseconds per round, extra memory at 10⁶ clients over 10², and peak at m = 1,000 over peak at m = 10."""
 Cell = dict[str, Any]
 
 
@@ -103,7 +103,7 @@ def run(overrides: Cell) -> dict[str, Any]:
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """Every cell in a process of its own, so that its peak memory is its own."""
+    """Every cell in its own process, to measure its own peak memory."""
     found, every = [], cells(quick)
     for number, one in enumerate(every, 1):
         config = one["config"]
@@ -118,7 +118,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
 
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Goals with what came out; each is an upper bound."""
+    """Goals with the results; each is an upper bound."""
     found = []
     populations = [row for row in rows if row["family"] == "K" and row["workers"] == 0]
     first, last = populations[0], populations[-1]
@@ -137,9 +137,9 @@ def _at_most(what: str, goal: float, got: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and keep what was found if a page is to be written."""
+    """Measure, print, and save the result if a page is to be written."""
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
-    parser.add_argument("--quick", action="store_true", help="the smallest cells only, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="the smallest cells only, to check that it works")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.cell:

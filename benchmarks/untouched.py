@@ -1,4 +1,4 @@
-"""Data sets that no setting was chosen on: the preset few-labels as it is, against its bounds and SemiFL.
+"""Datasets on which no setting was chosen: the preset few-labels unchanged, against its bounds and SemiFL.
 
     python -m benchmarks.untouched fashion-mnist | clipart=FOLDER [--seeds 3] [--out runs/untouched]
 
@@ -31,7 +31,7 @@ SIDE = 64
 
 
 def clipart(folder: Path, to: Path) -> Path:
-    """The drawings as an NPZ file; a quarter of every category is for tests."""
+    """The drawings as an NPZ file; a quarter of every category is test data."""
     parts: dict[str, list[Any]] = {name: [] for name in ("train_images", "train_labels", "test_images", "test_labels")}
     for label, category in enumerate(CATEGORIES):
         found = sorted((folder / category).rglob("*.png"))
@@ -49,7 +49,7 @@ def clipart(folder: Path, to: Path) -> Path:
 
 
 def _on_white(path: Path) -> NDArray[np.uint8] | None:
-    """A drawing in the middle of a white square; None for a file that is no picture."""
+    """A drawing in the middle of a white square; None for a file that is not an image."""
     try:
         with Image.open(path) as opened:
             drawing = opened.convert("RGBA")
@@ -62,7 +62,7 @@ def _on_white(path: Path) -> NDArray[np.uint8] | None:
 
 
 def accuracy(changes: dict[str, Any], out: Path) -> float:
-    """The accuracy of a run, made if it is not there."""
+    """The accuracy of a run, which is made if it does not exist."""
     if not (out / "summary.json").is_file():
         fedfew.Experiment.load("few-labels", changes).run(out=out)
     value = fedfew.Run.open(out).summary["accuracy"]["last"]

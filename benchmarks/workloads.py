@@ -41,7 +41,7 @@ class Workload:
     warm: int = 32
     """Images of each client that only warms up."""
     epochs: int = 1
-    """Passes over the labels that the model has behind it, so that it is sure of some images and unsure of others."""
+    """Epochs on the labels before the start, so that the model is sure of some images and unsure of others."""
     width: int = 64
 
     @property
@@ -53,11 +53,11 @@ class Workload:
 CIFAR = Workload("cifar", images=64, labels=200)
 MNIST = Workload("mnist", images=245, warm=64, epochs=15, width=16)
 WORKLOADS = {"cifar": CIFAR, "mnist": MNIST}
-"""cifar: ResNet-9 of width 64 on 3×32×32; mnist: the small cnn on the digits that come with fedfew."""
+"""cifar: ResNet-9 of width 64 on 3×32×32; mnist: the small cnn on fedfew's own digits."""
 
 
 def deal(labels: NDArray[np.int64], clients: int, rng: np.random.Generator, *, images: int = 1) -> Partition:
-    """Clients 0..clients−WARM−1 with ``images`` each, then WARM clients that share what is left."""
+    """Clients 0..clients−WARM−1 with ``images`` each, then WARM clients that share the rest."""
     timed = (clients - WARM) * images
     rest = np.linspace(timed, len(labels), WARM + 1).astype(np.int64)
     offsets = np.concatenate([np.arange(0, timed, images), rest])
@@ -84,7 +84,7 @@ def settings(workload: Workload, folder: Path) -> dict[str, Any]:
 
 
 def draw_images(workload: Workload) -> tuple[LabeledSet, LabeledSet, str]:
-    """Images for server and clients, a few to score on, and where they come from."""
+    """Images for server and clients, a few for scoring, and their source."""
     count = workload.total + WARM * workload.warm + workload.labels
     rng = np.random.default_rng(0)
     if workload.name == "mnist":
@@ -100,9 +100,9 @@ def draw_images(workload: Workload) -> tuple[LabeledSet, LabeledSet, str]:
 
 
 def prepare(workload: Workload, folder: Path) -> Workload:
-    """Write images, config, ω, σ and τ into a folder; gives the workload with its source named.
+    """Write images, config, ω, σ and τ into a folder; returns the workload with its source.
 
-    ω has been trained on the labels, and τ is the middle of what it is sure of on unlabeled images: about half of them
+    ω has been trained on the labels, and τ is the median of its confidence on unlabeled images: about half of them
     get a pseudo-label, so that the cross-entropy pass is neither free nor complete.
     """
     train, test, source = draw_images(workload)
@@ -141,7 +141,7 @@ def _middle(parts: Parts, omega: Tensor) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A prepared workload as a contestant finds it."""
+    """A prepared workload as a contestant reads it."""
 
     workload: Workload
     config: Config

@@ -1,11 +1,11 @@
-"""Every target of reliability, measured: runs each with a time limit and writes docs/reliability.md.
+"""Measures every reliability target: runs each with a time limit and writes docs/reliability.md.
 
-    python -m benchmarks.reliability.faults [--quick] [ID …]      run (all, or those named) and write the page
-    python -m benchmarks.reliability.faults --page                only write the page from what was measured before
+    python -m benchmarks.reliability.faults [--quick] [ID …]      run (all, or those given) and write the page
+    python -m benchmarks.reliability.faults --page                only write the page from earlier results
 
-A target is a script that prints its figures as JSON in its last line, or tests. Its exit status says whether it is met;
-one that is missed, or takes longer than its limit, is written down as such. ``--quick`` takes smaller counts, and the
-page has the command that was really run.
+A target is a script whose last line of output is JSON, or tests. Its exit status says whether it is met;
+one that is missed, or exceeds its limit, is recorded as such. ``--quick`` uses smaller counts, and the
+page shows the command that was actually run.
 """
 
 import argparse
@@ -33,7 +33,7 @@ Measured = dict[str, Any]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a command: met, missed or out of time, its figure in a line, and the seconds it took."""
+    """The outcome of a command: met, missed or out of time, its figure in a line, and the seconds it took."""
 
     state: str
     figure: str
@@ -41,7 +41,7 @@ class Outcome:
 
 
 def run(words: list[str], limit: float) -> Outcome:
-    """One target in a process group of its own, which is ended whole when its time is over."""
+    """Run one target in its own process group, which is killed as a whole when its time is up."""
     began = monotonic()
     process = subprocess.Popen(
         [sys.executable, "-m", *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -57,7 +57,7 @@ def run(words: list[str], limit: float) -> Outcome:
 
 
 def figure(said: str) -> str:
-    """The figures in a command's last words: JSON, the count of tests, or the last line itself."""
+    """The figures in a command's output: the JSON, the count of tests, or the last line itself."""
     lines = [line for line in said.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith("{"):
@@ -75,7 +75,7 @@ def _in_words(found: Mapping[str, Any]) -> str:
 
 
 def measure(target: Target, quick: bool) -> Measured:
-    """Run a target and give what the page says about it."""
+    """Run a target and return its entry for the page."""
     words = target.quick if quick and target.quick else target.command
     outcome = run(words, target.limit)
     return {
@@ -89,7 +89,7 @@ def measure(target: Target, quick: bool) -> Measured:
 
 
 def page(measured: Mapping[str, Measured]) -> str:
-    """The table of all targets; one that was never run says so."""
+    """The table of all targets; those never run are marked."""
     rows = []
     for name, target in TARGETS.items():
         found = measured.get(name)
@@ -106,12 +106,12 @@ def page(measured: Mapping[str, Measured]) -> str:
 
 
 def known() -> dict[str, Measured]:
-    """What was measured so far."""
+    """All measurements so far."""
     return json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
 
 
 def write_page(measured: Mapping[str, Measured], place: Path = PAGE) -> None:
-    """Put the table between its marks."""
+    """Put the table between its markers."""
     text = place.read_text("utf-8")
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     place.write_text(before + page(measured) + after, "utf-8")

@@ -1,10 +1,10 @@
-"""What fedfew is made of and built into: a bill of materials, the licences, and distributions that build equal twice.
+"""What fedfew consists of: a bill of materials (SBOM), the licences, and reproducible distributions.
 
     python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
     python -m benchmarks.reliability.supply licences docs/licences.md
     python -m benchmarks.reliability.supply dist dist
 
-Packages are read from this installation: all that fedfew and its extras for users need, however deep.
+Packages are read from this installation: all that fedfew and its user extras need, directly or indirectly.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 FOR_MAKERS = {"dev", "docs", "bench"}
-"""Extras that no user needs."""
+"""Extras that users do not need."""
 NAMES = {
     r"apache.*2|^apache": "Apache-2.0", r"^mit\b": "MIT", r"bsd.*3|3.clause": "BSD-3-Clause",
     r"bsd.*2|2.clause": "BSD-2-Clause", r"^\(?(new |modified )?bsd": "BSD", r"mpl|mozilla": "MPL-2.0",
     r"^(psf|python software)": "PSF-2.0", r"^isc": "ISC", r"unlicense": "Unlicense", r"hpnd": "HPND",
 }  # fmt: skip
-"""How licences are written, and their names in SPDX."""
+"""Spellings of licences, and their SPDX names."""
 
 
 def materials() -> dict[str, tuple[Distribution, list[str]]]:
-    """Every package in use with the names of those it asks for, fedfew first."""
+    """Every package in use with the names of its dependencies, fedfew first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     lines = [*project["dependencies"], *(need for name in extras if name not in FOR_MAKERS for need in extras[name])]
@@ -65,7 +65,7 @@ def _needs(package: Distribution, extras: frozenset[str]) -> Iterator[Requiremen
 
 
 def licence(package: Distribution) -> str:
-    """The licence as SPDX names it where the package says so clearly, else the package's own words."""
+    """The SPDX name of the licence if the package states it clearly, else the package's own words."""
     about = package.metadata
     for expression in about.get_all("License-Expression") or ():
         return str(expression)
@@ -111,7 +111,7 @@ def licences_page() -> str:
 
 
 def build_twice(target: Path) -> dict[str, str]:
-    """Wheel and sdist with their SHA-256, after a second build elsewhere has given the same bytes."""
+    """Wheel and sdist with their SHA-256, after a second build elsewhere gave the same bytes."""
     moment = subprocess.check_output(["git", "log", "-1", "--format=%ct"], cwd=ROOT, text=True).strip()
     with tempfile.TemporaryDirectory() as folder:
         sums = [_built(Path(folder) / name, moment) for name in ("first", "a-second-place")]
@@ -125,7 +125,7 @@ def build_twice(target: Path) -> dict[str, str]:
 
 
 def _built(place: Path, moment: str) -> dict[str, str]:
-    """A build of what is committed, from a checkout of its own."""
+    """A build of the committed state, from a separate checkout."""
     place.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     (place / "source").mkdir()

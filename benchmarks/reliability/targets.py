@@ -1,11 +1,11 @@
-"""The targets of reliability: what must hold, the command that finds out, and how long it may take."""
+"""The reliability targets: what must hold, the command that checks it, and its time limit."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Target:
-    """A claim and how it is tried: words after ``python -m``; ``quick`` has smaller counts."""
+    """A claim and its check: words after ``python -m``; ``quick`` has smaller counts."""
 
     text: str
     command: list[str]

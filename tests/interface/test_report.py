@@ -122,7 +122,7 @@ def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
     shutil.copytree(runs / "mix", tmp_path / "alone")
     text = page_of(write_report(tmp_path / "alone")).text
     assert "What the clients' images bring is not known: there is no server-only run beside this one." in text
-    assert "No run of server-only or all-labels or pooled with this scenario is in the same folder" in text
+    assert "The same folder has no server-only or all-labels or pooled run of this scenario" in text
 
 
 def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> None:

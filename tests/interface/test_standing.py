@@ -39,7 +39,7 @@ def test_sentence_and_bars_come_before_every_chart(pair: Path) -> None:
     text = write_report(pair / "mix").read_text()
     assert text.index('class="verdict"') < text.index('class="standing') < text.index("<figure")
     assert "against" in text and "100 test images" in text
-    assert text.index("<figure") < text.index("Beside the bounds")
+    assert text.index("<figure") < text.index("Compared with the bounds")
 
 
 def test_a_bound_that_is_not_finished_is_marked_and_has_no_interval(tmp_path: Path) -> None:

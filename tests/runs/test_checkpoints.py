@@ -151,7 +151,7 @@ def test_two_damaged_checkpoints_are_the_end(stopped: Path) -> None:
         flip(folder / "checkpoints" / f"state-{number:06d}.safetensors", 5_000)
     before = {path: path.read_bytes() for path in files_of(folder)}
     told: list[FedfewError] = []
-    with pytest.raises(FedfewError, match=r"E304.*none of 2 checkpoints is whole"):
+    with pytest.raises(FedfewError, match=r"E304.*none of 2 checkpoints is intact"):
         reopen(folder, told.append)
     assert [fault.code for fault in told] == ["E303", "E303"]
     assert {path: path.read_bytes() for path in files_of(folder)} == before

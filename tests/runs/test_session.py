@@ -44,7 +44,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
 def test_the_folder_one_is_in_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for out in (".", tmp_path):
-        with pytest.raises(FedfewError, match=r"E301.*the folder you are in"):
+        with pytest.raises(FedfewError, match=r"E301.*is the current folder"):
             start(tiny(), out)
     assert list(tmp_path.iterdir()) == []
 
@@ -352,7 +352,7 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(tmp_path
 def test_other_classes_are_no_start(tmp_path: Path) -> None:
     Experiment(tiny()).run(tmp_path / "first")
     network = assemble(tiny()).network
-    with pytest.raises(FedfewError, match=r"E113.*knows the classes 0, 1.*here they are bar, cross"):
+    with pytest.raises(FedfewError, match=r"E113.*has the classes 0, 1.*this run has bar, cross"):
         first_weights(str(tmp_path / "first"), network, ["bar", "cross"], {})
 
 

@@ -89,7 +89,7 @@ def test_a_damaged_warmup_is_reported_and_begins_anew(tmp_path: Path) -> None:
     flip(file, 8 * (file.stat().st_size - 5))
     told: list[FedfewError] = []
     session = reopen(tmp_path / "run", told.append)
-    assert [fault.code for fault in told] == ["E309"] and "begins anew" in str(told[0])
+    assert [fault.code for fault in told] == ["E309"] and "starts again" in str(told[0])
     list(session.advance())
     assert model_hash(tmp_path / "run") == model_hash(tmp_path / "whole")
 

@@ -1,4 +1,4 @@
-"""A site's own privacy account: the ε of its updates over all runs of all servers, in a file of its folder."""
+"""A site's privacy account: the ε spent by its updates over all runs and servers, in a file in its folder."""
 
 import json
 from dataclasses import dataclass
@@ -11,16 +11,16 @@ from fedfew.transforms.epsilon import epsilon
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """privacy.json: how many updates left with which noise. ``most``: the ε that they may add up to; 0: no limit."""
+    """privacy.json: the number of updates sent at each noise level. ``most``: the largest total ε; 0: no limit."""
 
     path: Path
     most: float = 0.0
     delta: float = 1e-5
 
     def charge(self, noise: float, update: str) -> None:
-        """Count an update before it is made; E420, and nothing counted, if it would go beyond the budget.
+        """Count an update before it is made; raises E420, and counts nothing, if it would exceed the budget.
 
-        The same update once more (``update`` names it) shows nothing new and costs nothing.
+        Repeating the same update (identified by ``update``) reveals nothing new and costs nothing.
         """
         spent, last = self._read()
         if update == last:
@@ -33,7 +33,7 @@ class PrivacyBudget:
         write_atomically(self.path, json.dumps(content, indent=1).encode())
 
     def _read(self) -> tuple[dict[float, int], str]:
-        """A file that cannot be read is a fault and not an empty account."""
+        """An unreadable file is an error, not an empty account."""
         if not self.path.exists():
             return {}, ""
         try:

@@ -15,7 +15,7 @@ from fedfew.core.errors import FedfewError
 _PEM = serialization.Encoding.PEM
 _OPENSSH = serialization.Encoding.OpenSSH
 OFTEN_USED = ec.SECP256R1()
-"""The curve of keys that sign every connection or request: forty times as fast as P-384, so strangers cost less."""
+"""Curve of the keys that sign every connection or request: forty times as fast as P-384, so strangers cost less."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def server_certificate(issuer: Pair, host: str, days: int) -> Pair:
 
 
 def site_key(comment: str) -> Pair:
-    """A site's key pair, as OpenSSH writes them: what Flower reads."""
+    """A site's key pair in OpenSSH format, which Flower reads."""
     key = ec.generate_private_key(OFTEN_USED)
     private = key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
     public = key.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH)
@@ -74,7 +74,7 @@ def as_flower_sends_it(public: bytes) -> str:
 
 
 def check_certificate(path: Path, issuer: Path | None = None) -> datetime:
-    """When the certificate ends; E505 if that was before now, it is not valid yet, or another authority issued it."""
+    """When the certificate expires; E505 if it has expired, is not valid yet, or another authority issued it."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         above = x509.load_pem_x509_certificate(issuer.read_bytes()) if issuer else None
@@ -86,7 +86,7 @@ def check_certificate(path: Path, issuer: Path | None = None) -> datetime:
         raise FedfewError("E505", str(path), f"expired on {last:%Y-%m-%d %H:%M} UTC")
     if now < first:
         raise FedfewError(
-            "E505", str(path), f"is valid from {first:%Y-%m-%d %H:%M} UTC on; the clock says {now:%Y-%m-%d %H:%M}"
+            "E505", str(path), f"is not valid before {first:%Y-%m-%d %H:%M} UTC; the clock says {now:%Y-%m-%d %H:%M}"
         )
     if above is not None:
         try:
@@ -97,7 +97,7 @@ def check_certificate(path: Path, issuer: Path | None = None) -> datetime:
 
 
 def check_site_key(private: Path, public: bytes | None = None) -> None:
-    """E505 if a site's private key cannot be used, is open to others, or does not belong to the public key."""
+    """E505 if a site's private key is unusable, readable by others, or does not match the public key."""
     try:
         key = serialization.load_ssh_private_key(private.read_bytes(), None)
         mode = private.stat().st_mode & 0o077
@@ -107,7 +107,7 @@ def check_site_key(private: Path, public: bytes | None = None) -> None:
         raise FedfewError("E505", str(private), "can be read by others", f"Run chmod 600 {private}")
     ours = key.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH)
     if public is not None and not public.startswith(ours):
-        raise FedfewError("E505", str(private), "does not belong to the site's public key")
+        raise FedfewError("E505", str(private), "does not match the site's public key")
 
 
 def _name(text: str) -> x509.Name:

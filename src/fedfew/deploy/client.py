@@ -1,4 +1,4 @@
-"""A site's processes: the warm site, and Flower's SuperNode beside it; both are started again when they die."""
+"""A site's processes: the warm site and Flower's SuperNode; both are restarted when they die."""
 
 import sys
 import tempfile
@@ -15,20 +15,20 @@ _START = 120.0
 
 @dataclass(frozen=True)
 class SiteTerms:
-    """What a site insists on, whatever a server's config says."""
+    """Conditions that a site enforces, whatever a server's config says."""
 
     min_noise: float = 0.0
     max_clip: float = 0.0
     """0: any."""
     max_epsilon: float = 0.0
-    """ε that all updates of all runs may add up to; 0: no limit."""
+    """Largest total ε of all updates in all runs; 0: no limit."""
     delta: float = 1e-5
-    """δ for which ε is computed."""
+    """δ at which ε is computed."""
     allow_code: tuple[str, ...] = ()
-    """Names of code outside fedfew that a server's config may ask for."""
+    """Names of code outside fedfew that a server's config may use."""
 
     def options(self) -> list[str]:
-        """As options of a command, only those that differ from the defaults."""
+        """The terms as command-line options; only those that differ from the defaults."""
         plain = SiteTerms()
         numbers = ("min_noise", "max_clip", "max_epsilon", "delta")
         given = [(name, value) for name in numbers if (value := getattr(self, name)) != getattr(plain, name)]
@@ -38,20 +38,20 @@ class SiteTerms:
 
 @dataclass(eq=False)
 class SiteProcesses:
-    """What runs at a site. Without ``data`` it is a trial: the images come from the config's partition."""
+    """The processes of a site. Without ``data`` it is a trial: the images come from the config's partition."""
 
     plan: SitePlan
     supervisor: Supervisor
     data: Path | None = None
     terms: SiteTerms = field(default_factory=SiteTerms)
     memory: Path | None = None
-    """Where clients' memories go, if not into the site's folder."""
+    """Where clients' memories are stored, if not in the site's folder."""
     _sockets: tempfile.TemporaryDirectory[str] = field(
         default_factory=lambda: tempfile.TemporaryDirectory(prefix="fedfew-")  # mode 0700, short path
     )
 
     def check(self) -> None:
-        """E505 if key or certificate cannot be used."""
+        """E505 if the key or certificate is unusable."""
         self.plan.check()
         if not self.plan.insecure:
             check_certificate(self.plan.ca)
@@ -97,7 +97,7 @@ class SiteProcesses:
         return self.plan.folder / "flower"
 
     def wait_for_warm_site(self) -> None:
-        """Until the process that trains listens."""
+        """Wait until the process that trains is listening."""
         wait_until(
             self.socket.exists, self.supervisor.processes[f"site-{self.plan.name}"], _START, f"site {self.plan.name}"
         )

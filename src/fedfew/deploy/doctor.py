@@ -1,4 +1,4 @@
-"""Checks before a start: each finding says what was looked at, what was found, and what to do about it."""
+"""Checks before a start: each finding says what was checked, the result, and what to do about it."""
 
 import json
 import shutil
@@ -43,7 +43,7 @@ class Finding:
 
 
 def examine_server(folder: Path) -> Iterator[Finding]:
-    """The server's side."""
+    """Check the server's side."""
     try:
         plan = open_server(folder)
     except FedfewError as fault:
@@ -61,7 +61,7 @@ def examine_server(folder: Path) -> Iterator[Finding]:
 
 
 def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -> Iterator[Finding]:
-    """A site's side."""
+    """Check a site's side."""
     try:
         plan = open_bundle(bundle, state)
     except FedfewError as fault:
@@ -96,19 +96,19 @@ def _failed(name: str, fault: FedfewError) -> Finding:
 
 def _key_of(plan: SitePlan) -> str:
     check_site_key(plan.key)
-    return "belongs to this user alone"
+    return "readable by this user only"
 
 
 def _closed(key: Path) -> str:
     if key.stat().st_mode & 0o077:
         raise FedfewError("E505", str(key), "can be read by others", f"Run chmod 600 {key}")
-    return "belongs to this user alone"
+    return "readable by this user only"
 
 
 def _keys_of(plan: ServerPlan) -> str:
     lacking = [site for site in plan.sites if not plan.public_key(site).is_file()]
     if lacking:
-        raise FedfewError("E505", str(plan.folder / "keys"), f"has no key of {', '.join(lacking)}")
+        raise FedfewError("E505", str(plan.folder / "keys"), f"has no key for {', '.join(lacking)}")
     return f"{len(plan.sites)} public keys"
 
 
@@ -144,7 +144,7 @@ def _server_step(plan: ServerPlan) -> str:
     state = parts.algorithm.start(parts.network.snapshot())
     state = parts.algorithm.before_clients(state, parts.server, stream(config["seed"], "doctor"))
     if not bool(torch.isfinite(state.sigma).all()):
-        raise FedfewError("E404", str(source), "a training step gave numbers that are not finite", "Lower server.lr")
+        raise FedfewError("E404", str(source), "a training step gave NaN or infinite values", "Lower server.lr")
     return f"{len(parts.server.labeled)} labels of {len(parts.federation.classes)} classes, σ is finite"
 
 
@@ -160,7 +160,7 @@ def _handshake(plan: SitePlan) -> str:
     try:
         status, _ = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
     except ssl.SSLCertVerificationError as error:
-        what = f"its certificate is refused: {error.verify_message}"
+        what = f"its certificate was rejected: {error.verify_message}"
         raise FedfewError(
             "E505", plan.address, what, "Check the bundle, the clock, and the server's certificate"
         ) from None
@@ -183,8 +183,8 @@ def _compare(plan: SitePlan) -> Iterator[Finding]:
             return "nginx is the front and does not report the time"
         apart = time() - float(reported["time"])
         if abs(apart) > CLOCK:
-            raise FedfewError("E510", "clock", f"{apart:+.0f} s from the server's", "Set both clocks, e.g. with NTP")
-        return f"{abs(apart):.1f} s from the server's"
+            raise FedfewError("E510", "clock", f"{apart:+.0f} s off the server's", "Set both clocks, e.g. with NTP")
+        return f"{abs(apart):.1f} s off the server's"
 
     def same_versions() -> str:
         ours = versions()
@@ -209,7 +209,7 @@ def _compare(plan: SitePlan) -> Iterator[Finding]:
 
 
 def _connect(plan: SitePlan) -> str:
-    """Go online for a moment: the only proof that the server knows the key. A client that is running is one too."""
+    """Go online briefly: only this proves that the server knows the key. A running client proves it too."""
     try:
         with locked(plan.folder), tempfile.TemporaryDirectory() as place:
             return _go_online(plan, Path(place))
@@ -232,9 +232,9 @@ def _go_online(plan: SitePlan, logs: Path) -> str:
         deadline = monotonic() + _ONLINE
         while monotonic() < deadline and node.running:
             if "SuperNode ID:" in node.log_tail(50):
-                return "the server let this key in"
+                return "the server accepts this key"
             sleep(0.2)
-        what = f"the server did not let this key in: {node.log_tail(3)}"
+        what = f"the server did not accept this key: {node.log_tail(3)}"
         raise FedfewError("E510", plan.address, what, "Is the site in server.toml, and the bundle from the same init?")
     finally:
         supervisor.close()
@@ -247,12 +247,12 @@ def _site_step(data: Path | None) -> str:
         raise FedfewError("E509", "--data", "is missing")
     images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
     if not len(images):
-        raise FedfewError("E509", str(data), "holds no image")
+        raise FedfewError("E509", str(data), "contains no image")
     channels, size = images.shape[1], images.shape[2]
     rng = stream(0, "doctor")
     network = Network.of(build_model("cnn", channels, size, 10, {}, rng), Pixels.unit(channels))
     loss = network(images[:8]).logsumexp(1).mean()
     loss.backward()
     if not bool(torch.isfinite(network.gradient).all()):
-        raise FedfewError("E404", str(data), "a training step gave numbers that are not finite")
+        raise FedfewError("E404", str(data), "a training step gave NaN or infinite values")
     return f"{len(images):,} images of {channels}×{size}×{images.shape[3]}, gradient is finite"

@@ -22,7 +22,7 @@ from fedfew.runtime.gate import reply_limit
 
 
 def flower_fleet(parts: Parts, score: Callable[[Vector, Vector | None], Scores], folder: Path) -> FlowerFleet:
-    """Start what the config asks for; if anything goes wrong on the way, nothing is left running."""
+    """Start what the config asks for; after an error nothing is left running."""
     stack = contextlib.ExitStack()
     moves = None
     try:
@@ -80,7 +80,7 @@ def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[
 
 
 def run_description(parts: Parts, run: str) -> dict[str, Any]:
-    """What every message says besides its payload: the run, and all that a site needs to build its part."""
+    """Fields of every message besides its payload: the run, and all that a site needs to build its part."""
     federation = parts.federation
     document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
     return {

@@ -1,4 +1,4 @@
-"""A site's ledger: every message that leaves, with all its fields, and every tensor in it, before it leaves."""
+"""A site's ledger: every message that leaves, with all its fields and tensors, recorded before it leaves."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ class Ledger:
     path: Path
 
     def write(self, asked: Mapping[str, Any], reply: Mapping[str, Any], frame: Iterable[bytes | memoryview]) -> None:
-        """Write down a reply and wait until it is on disk; ``frame``: its bytes as they leave, head first."""
+        """Record a reply and wait until it is on disk; ``frame``: its bytes as they leave, head first."""
         pieces = list(frame)
         common: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
         if isinstance(asked.get("run"), str) and type(asked.get("round")) is int:
@@ -35,7 +35,7 @@ class Ledger:
 
 
 def _tensors(reply: Mapping[str, Any], parts: list[bytes | memoryview]) -> Iterable[dict[str, Any]]:
-    """What the index of a reply names, part by part."""
+    """The tensors in the index of a reply, part by part."""
     for answer in reply.get("answers", []):
         for name, (part, shape, dtype) in answer.get("tensors", {}).items():
             content = parts[int(part)]

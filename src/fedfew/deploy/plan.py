@@ -1,4 +1,4 @@
-"""The folders of a network: what the server keeps, and the bundle that a site is given."""
+"""The folders of a network: the server's, and the bundle for each site."""
 
 import io
 import os
@@ -20,7 +20,7 @@ from fedfew.deploy.certificates import authority, server_certificate, site_key
 PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
 STATUS = "status"
-"""A site's file with what its running client says about itself; the doctor reads it."""
+"""A site's file with the status of its running client; the doctor reads it."""
 _BUNDLE_LIMIT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -40,7 +40,7 @@ class ServerPlan:
     sites: tuple[str, ...]
     insecure: bool = False
     behind: int = 0
-    """Port on which the SuperLink waits for nginx, which is the front then; 0: the built-in front."""
+    """Port on which the SuperLink waits for nginx, if nginx is the front; 0: the built-in front."""
 
     @property
     def ca(self) -> Path:
@@ -121,7 +121,7 @@ def make_network(
         shutil.rmtree(old, ignore_errors=True)
     (server.folder / "keys").mkdir(parents=True)
     (folder / "bundles").mkdir(parents=True)
-    (server.folder / "state.db").unlink(missing_ok=True)  # the keys it knows are of the old network
+    (server.folder / "state.db").unlink(missing_ok=True)  # it knows the keys of the old network
     ca = authority(folder.name, days)
     own = server_certificate(ca, host, days)
     _write(server.ca, ca.public)
@@ -175,7 +175,7 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
 def _checked(sites: Sequence[str]) -> tuple[str, ...]:
     odd = [name for name in sites if not _NAME.fullmatch(name)]
     if odd or not sites or len(set(sites)) != len(sites):
-        what = f"{odd[0]!r} is not a valid name" if odd else "each site needs a name of its own"
+        what = f"{odd[0]!r} is not a valid name" if odd else "each site needs a different name"
         raise FedfewError("E103", "--sites", what, "Give names of letters, digits, - and _, e.g. --sites north,south")
     return tuple(sites)
 
@@ -213,7 +213,7 @@ def _parse(content: bytes, place: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
-    """A private key is never readable for others, not even for a moment."""
+    """Write a file; a private key is never readable by others, not even briefly."""
     try:
         path.unlink(missing_ok=True)
         mode = stat.S_IRUSR | stat.S_IWUSR | (0 if secret else stat.S_IRGRP | stat.S_IROTH)
@@ -242,7 +242,7 @@ def _untar(bundle: Path) -> dict[str, bytes]:
         with tarfile.open(bundle, "r:") as archive:
             entries = archive.getmembers()
             if {entry.name for entry in entries} != expected or not all(entry.isreg() for entry in entries):
-                raise FedfewError("E511", str(bundle), f"does not hold exactly {', '.join(sorted(expected))}")
+                raise FedfewError("E511", str(bundle), f"must contain exactly {', '.join(sorted(expected))}")
             files = {entry.name: archive.extractfile(entry) for entry in entries}
             return {name: file.read() for name, file in files.items() if file is not None}
     except (OSError, tarfile.TarError) as error:

@@ -18,7 +18,7 @@ from fedfew.core.errors import FedfewError
 
 _LONGEST_PAUSE = 8.0
 LOG_CAP = 8 * 2**20
-"""Bytes of a log from which on it is rotated; the one before it stays."""
+"""Bytes at which a log is rotated; one older log stays."""
 
 
 @dataclass(eq=False)
@@ -66,7 +66,7 @@ class ManagedProcess:
             self.lifeline = -1
 
     def stop(self, patience: float) -> None:
-        """Wait for its end, then make sure of it; whatever is left of its group is killed."""
+        """Wait for it to end; whatever is left of its group is then killed."""
         self.request_stop()
         if self.process is None:
             return
@@ -125,7 +125,7 @@ class Supervisor:
 
     def _restart(self, process: ManagedProcess) -> None:
         now = monotonic()
-        if not process.restart_at:  # just found dead; a quick death is answered with a longer pause
+        if not process.restart_at:  # just found dead; a quick death makes the next pause longer
             process.stop(0.0)
             quick = now - process.started_at < 30
             process.restart_at = now + (min(0.5 * 2 ** min(process.starts, 10), _LONGEST_PAUSE) if quick else 0.5)
@@ -134,7 +134,7 @@ class Supervisor:
             process.start()
 
     def close(self) -> None:
-        """End all of them, together, and wait until they have."""
+        """End all of them together, and wait until they have ended."""
         self._closing.set()
         if self._thread is not None:
             self._thread.join(10.0)
@@ -159,7 +159,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
 
 
 def check_port(host: str, port: int) -> None:
-    """E504 if somebody listens there already, or the address is not one of this machine."""
+    """E504 if the port is in use, or the address does not belong to this machine."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as one:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -169,7 +169,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def flower_environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes: own home, no telemetry, no update check, no run-time installs."""
+    """The environment of Flower's processes: its own home, no telemetry, no update check, no run-time installs."""
     scripts = sysconfig.get_path("scripts")
     return os.environ | {
         "FLWR_HOME": str(home),
@@ -184,7 +184,7 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
 
 
 def wait_until(ready: Callable[[], bool], process: ManagedProcess, patience: float, what: str) -> None:
-    """Wait until a process is ready; E508 with the end of its log if it is not in time or keeps dying."""
+    """Wait until a process is ready; E508 with the end of its log if it takes too long or keeps dying."""
     deadline = monotonic() + patience
     while monotonic() < deadline:
         if ready():

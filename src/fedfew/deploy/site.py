@@ -1,6 +1,6 @@
 """A site's warm process: loads the images once, builds what a server's config asks for, and serves the ClientApp.
 
-Started as ``python -m fedfew.deploy.site``; it never sees a label, because there is no place to give one.
+Started as ``python -m fedfew.deploy.site``; it never sees a label, because it has no option for them.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def check_versions(claimed: Mapping[str, str]) -> None:
 
 
 def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a trial on one machine: the clients k with k mod sites = number, from the partition that the config gives."""
+    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition."""
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
@@ -58,7 +58,7 @@ def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
 def real_site(
     number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a real network: the site's own images, which are the share of the client with the site's number."""
+    """For a real network: the site's own images are those of the client with the site's number."""
     loaded: dict[tuple[int, ...], Tensor] = {}
 
     def build(head: Mapping[str, Any]) -> Ready:
@@ -77,9 +77,9 @@ def real_site(
 
 
 def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
-    """The server's config, checked here as it was there: a hostile server does not check what it sends.
+    """The server's config, validated again here: a hostile server does not validate what it sends.
 
-    Its dataset and partition are the server's own affair: they are not looked at, so that nothing of them is imported.
+    Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
     """
     refuse_foreign_code(Config(dict(given)), allowed)
     config = check({**given, "dataset": {}, "partition": {"kind": SITES}})
@@ -98,26 +98,26 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
     for section, key in OWN_CODE:
         name = str(config.document.get(section, {}).get(key, ""))
         if is_own(name) and name not in allowed:
-            remedy = f"If you know it and want it, start the site with --allow-code {name}"
+            remedy = f"If you trust it, start the site with --allow-code {name}"
             raise RefusedError("code", f"{section}.{key}", f"the server asks this site to run {name}", remedy)
     source = str(config.document.get("model", {}).get("source", ""))
     if source and source not in allowed:  # a folder of this machine, or a download
-        remedy = f"If you know it and want it, start the site with --allow-code {source}"
+        remedy = f"If you trust it, start the site with --allow-code {source}"
         raise RefusedError("code", "model.source", f"the server asks this site to load {source}", remedy)
 
 
 def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
-    """The noise on each update; a site may insist on noise and clipping, whatever the server's config says."""
+    """The noise on each update; a site may require noise and clipping, whatever the server's config says."""
     privacy = config.document.get("privacy", {})
     noise, clip = float(privacy.get("noise", 0.0)), float(privacy.get("clip", 0.0))
     if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
-        what = f"clip is {clip:g} and noise {noise:g}; this site wants clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
+        what = f"clip is {clip:g} and noise {noise:g}; this site requires clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
         raise RefusedError("privacy", "privacy", what)
     return noise if clip else 0.0
 
 
 def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
-    """All that a site knows of the federation: its own images, and how the server's are normalised."""
+    """All that a site knows of the federation: its own images, and the server's normalisation."""
     nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
     return Federation(
         server=nothing,
@@ -133,7 +133,7 @@ def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federa
 
 
 def secret_of(state: Path) -> bytes:
-    """Random bytes that only this site knows, made once."""
+    """Random bytes that only this site knows, created once."""
     path = state / "secret"
     if not path.exists():
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -157,7 +157,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--allow-code", action="append", default=[])
     given = parser.parse_args(arguments)
     logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("fedfew").setLevel(logging.DEBUG)  # what goes wrong in training is logged here and nowhere else
+    logging.getLogger("fedfew").setLevel(logging.DEBUG)  # training errors are logged here and nowhere else
     torch.set_num_threads(1)
     keep_freed_memory()
     given.state.mkdir(parents=True, exist_ok=True)

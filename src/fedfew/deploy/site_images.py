@@ -1,4 +1,4 @@
-"""A site's own images: a folder of image files, or an NPZ with an array ``images``; labels are never asked for."""
+"""A site's own images: a folder of image files, or an NPZ with an array ``images``; labels are never read."""
 
 from pathlib import Path
 
@@ -17,18 +17,18 @@ NPZ_LIMIT = 64 << 30
 
 
 def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
-    """The images as uint8 N×C×H×W of the run's shape; E509 where there are none."""
+    """The images as uint8 N×C×H×W of the run's shape; E509 if there are none."""
     if not data.exists():
         raise FedfewError("E509", str(data), "does not exist")
     channels, height, width = shape
     if data.is_dir():
         if height != width:
-            raise FedfewError("E417", str(data), f"the run has images of {height}×{width}, files are cut to squares")
+            raise FedfewError("E417", str(data), f"the run has images of {height}×{width}; files are cut to squares")
         images, _ = read_images(data, height, channels)
     else:
         images = read_npz(data)
     if not len(images):
-        raise FedfewError("E509", str(data), "holds no image that can be used")
+        raise FedfewError("E509", str(data), "contains no usable image")
     if tuple(images.shape[1:]) != tuple(shape):
         what = f"its images are {'×'.join(map(str, images.shape[1:]))}, the run's {'×'.join(map(str, shape))}"
         raise FedfewError("E417", str(data), what)
@@ -36,7 +36,7 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
 
 
 def read_npz(path: Path) -> Tensor:
-    """The array ``images`` of an NPZ, with a channel if it has none; nothing else in the file is looked at."""
+    """The array ``images`` of an NPZ, with a channel if it has none; nothing else in the file is read."""
     try:
         array = npz.read_npz(path, ("images",), NPZ_LIMIT).get("images")
     except FedfewError as fault:
@@ -50,7 +50,7 @@ def read_npz(path: Path) -> Tensor:
 
 
 def count_images(data: Path) -> str:
-    """How many images (or files, where they are not opened yet) there are, in words; E509 if none."""
+    """The number of images (or of files, if they are not opened yet), in words; E509 if there are none."""
     if data.is_dir():
         files = [path for path in data.rglob("*") if path.is_file()]
         if not files:
@@ -62,12 +62,12 @@ def count_images(data: Path) -> str:
         raise FedfewError("E509", str(data), "does not exist")
     images = read_npz(data)
     if not len(images):
-        raise FedfewError("E509", str(data), "holds no image")
+        raise FedfewError("E509", str(data), "contains no image")
     return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
 
 
 def _seems_readable(path: Path) -> bool:
-    """By the header alone."""
+    """Judged by the header alone."""
     try:
         probe(read_file(path))
     except Unreadable:

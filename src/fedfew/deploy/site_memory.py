@@ -1,4 +1,4 @@
-"""What clients keep between rounds in a trial on Flower: files in the run's folder that other fleets can use."""
+"""Clients' memories in a trial on Flower: files in the run's folder that other fleets can use."""
 
 import secrets
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ Memories = dict[int, dict[str, Tensor]]
 
 
 def run_id(folder: Path) -> str:
-    """A name for the run that no other run has, kept in its folder: sites file their memories under it."""
+    """A unique name for the run, saved in its folder: sites store their memories under it."""
     path = folder / "network-id"
     if not path.exists():
         write_atomically(path, secrets.token_hex(8).encode())
@@ -26,7 +26,7 @@ def memory_folder(folder: Path) -> Path:
 
 
 def hand_over(folder: Path, memory: Mapping[int, Mapping[str, Tensor]]) -> None:
-    """Give the sites of a trial what another fleet kept for their clients, in place of what they had."""
+    """Replace the clients' memories at a trial's sites with those that another fleet saved."""
     for path in memory_folder(folder).glob(f"{run_id(folder)}-*"):
         path.unlink()
     for client, tensors in memory.items():
@@ -34,7 +34,7 @@ def hand_over(folder: Path, memory: Mapping[int, Mapping[str, Tensor]]) -> None:
 
 
 def left_at_sites(folder: Path, round: int) -> Memories:
-    """What the clients kept when ``round`` began, for another fleet to go on with; nothing if Flower was not used."""
+    """The clients' memories when ``round`` began, for another fleet to continue; empty if Flower was not used."""
     if not memory_folder(folder).is_dir():
         return {}
     run = run_id(folder)

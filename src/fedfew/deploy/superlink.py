@@ -55,7 +55,7 @@ class SuperLink:
         self.port = free_ports(1)[0]
 
     def start(self) -> None:
-        """Bring everything up to the point where sites can connect."""
+        """Start everything that sites need to connect."""
         plan = self.plan
         if not plan.insecure:
             check_certificate(plan.ca)
@@ -76,7 +76,7 @@ class SuperLink:
         self.supervisor.add("superexec", executor, environment)
         if not plan.insecure:
             self._register()
-        if self.front:  # last: a site that is let in finds its key registered
+        if self.front:  # last: a site that connects finds its key registered
             front = self.supervisor.add("front", self._front(), environment)
             wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
 
@@ -86,7 +86,7 @@ class SuperLink:
 
     @property
     def front(self) -> bool:
-        """Whether sites come in through our own TLS front: not without TLS, and not where nginx is one."""
+        """Whether sites connect through fedfew's own TLS front: not without TLS, and not behind nginx."""
         return not (self.plan.insecure or self.plan.behind)
 
     def _superlink(self) -> list[str]:
@@ -106,7 +106,7 @@ class SuperLink:
         return [*command, "--certificate", str(plan.certificate), "--key", str(plan.key)]
 
     def _write_home(self) -> None:
-        """The app that names our modules, and the connection for Flower's command line."""
+        """Write the app that names our modules, and the connection for Flower's command line."""
         app = self.home / "app"
         app.mkdir(parents=True, exist_ok=True)
         (app / "pyproject.toml").write_text(_APP.format(client_app=self.client_app))
@@ -125,7 +125,7 @@ class SuperLink:
         return answers("127.0.0.1", self.port, None if self.plan.insecure else self.plan.ca, "/health")
 
     def _register(self) -> None:
-        """Make the sites' keys known; those known already stay."""
+        """Register the sites' keys; known ones stay."""
         plan = self.plan
         commands = [
             ["supernode", "register", str(plan.public_key(site)), "fedfew", "--name", site] for site in plan.sites
@@ -136,13 +136,13 @@ class SuperLink:
                 raise FedfewError("E508", f"site {site}", f"its key could not be registered: {message[:300]}")
 
     def submit(self) -> None:
-        """Start a Flower run; its ServerApp connects to us."""
+        """Start a Flower run; its ServerApp connects to this process."""
         (result,) = self._flwr([["run", str(self.home / "app"), "fedfew"]])
         if not result.get("success"):
             raise FedfewError("E508", "flwr run", str(result.get("error-message", result))[:300])
 
     def _flwr(self, commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Flower's own command line, several commands in one process."""
+        """Run Flower's command line, several commands in one process."""
         environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost")
         try:
             done = subprocess.run(
@@ -165,7 +165,7 @@ class SuperLink:
 
 
 def answers(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> bool:
-    """Whether something answers a request there, with a certificate of this authority."""
+    """Whether a server answers a request there, with a certificate of this authority."""
     return ask(host, port, ca, path) is not None
 
 
@@ -177,7 +177,7 @@ def ask(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) 
 
 
 def ask_or_fail(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
-    """The same, with the reason raised."""
+    """Like `ask`, but raises the reason for a failure."""
     where = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     if ca is None:
         connection = http.client.HTTPConnection(where, port, timeout=timeout)

@@ -1,8 +1,7 @@
-"""For a Flower project that stays as it is: a Strategy for its ServerApp, and the training step of its ClientApp.
+"""For an existing Flower project: a Strategy for its ServerApp, and the training step of its ClientApp.
 
 The project keeps its model, data loading, pyproject.toml and SuperLink; the server gets a few labels, and the clients'
-images need none. `FewLabels` stands where Flower's FedAvg stood, `train` is called in the project's own
-``@app.train()``.
+images need none. `FewLabels` replaces Flower's FedAvg; the project's own ``@app.train()`` calls `train`.
 """
 
 from fedfew.core.extras import require

@@ -30,7 +30,7 @@ from fedfew.deploy.site import check_versions, refuse_foreign_code
 from fedfew.runtime.site import Sites
 
 MEMORY = "fedfew-memory"
-"""Where in Flower's Context a client keeps what its method remembers between rounds."""
+"""Key of Flower's Context under which a client stores its method's memory between rounds."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +40,7 @@ def train(
     """The reply to a message of `FewLabels`: ``model`` trained on ``images``, which need no labels.
 
     ``images`` are uint8 N×C×H×W (or features N×V×d) as the server's are. ``allow_code`` lists names of your own code
-    (``package.module:Name``) that the server's settings may use here; none else is imported.
+    (``package.module:Name``) that the server's settings may use here; no other code is imported.
     """
     try:
         text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
@@ -49,7 +49,7 @@ def train(
     except FedfewError as fault:
         _log.error("a message is refused: %s", fault)
         reply, tensors = {"code": fault_code(fault)}, {}
-    except Exception:  # its text must not travel
+    except Exception:  # its text must not leave
         _log.exception("a message could not be answered")
         reply, tensors = {"code": "E408"}, {}
     return Message(to_content(reply, tensors), reply_to=message)
@@ -77,14 +77,14 @@ def _trained(
         return {"code": "E408"}, {}
     _remember(context, str(head["run"]), sites.memory.get(client, {}))
     index, tensors = pack({"reply": dict(update.reply)})
-    # how many pseudo-labels each class has would tell the site's class mix
+    # how many pseudo-labels each class has would reveal the site's class mix
     metrics = {name: value for name, value in update.metrics.items() if not name.startswith("class/")}
     answer = {"client": client, "examples": update.examples, "metrics": metrics, "tensors": index["reply"]}
     return {"run": head["run"], "round": round, "answers": [answer]}, tensors
 
 
 def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Module, images: Tensor) -> Sites:
-    """One client, with the number the server knows it by."""
+    """One client, under the number that the server knows it by."""
     pixels = Pixels(tuple(about["mean"]), tuple(about["std"]))
     network = Network.of(model, pixels, Engine(**config["engine"]), tuple(images.shape[1:]))
     method = method_of(config.document)
@@ -107,7 +107,7 @@ def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Modu
 
 
 def _recall(context: Context, run: str) -> dict[str, Tensor]:
-    """What the client's method kept in this run."""
+    """The memory of the client's method in this run."""
     kept = context.state.get(MEMORY), context.state.get(f"{MEMORY}-run")
     match kept:
         case (ArrayRecord() as arrays, ConfigRecord() as about) if about.get("run") == run:

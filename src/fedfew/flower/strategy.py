@@ -1,7 +1,7 @@
 """The Strategy: any method of fedfew inside Flower's own round loop, `strategy.start(grid, …)`.
 
-Flower asks twice a round. ``configure_train`` is the server's turn, the draw and the broadcast; ``aggregate_train`` is
-gate, screen and aggregation, by the code that every other fleet uses.
+Flower calls it twice a round. ``configure_train`` trains the server, samples clients and broadcasts;
+``aggregate_train`` is gate, screen and aggregation, by the code that every other fleet uses.
 """
 
 import logging
@@ -38,7 +38,7 @@ from fedfew.runtime.rounds import close_round
 from fedfew.runtime.wire import Wire
 
 APP = {"fleet.kind": "flower", "fleet.network": "a Flower app", "dataset.validation": 0}
-"""What every config means here: the clients are other machines, and nothing is held out by fedfew."""
+"""Settings of every config here: the clients are other machines, and fedfew holds nothing out."""
 
 _log = logging.getLogger("flwr")  # among the lines of Flower's own loop
 
@@ -81,7 +81,7 @@ class FewLabels(FedAvg):
         self._build(self.config)
 
     def _build(self, config: Config) -> None:
-        """The method of a config, and nothing learned yet."""
+        """Build the method of a config, with nothing learned yet."""
         self.config, self._method = config, method_of(config.document)
         if isinstance(self._method, Oracle) or self._method.pools:
             what = f"{config['method.name']} needs the labels of the clients' images, which only a simulation has"
@@ -101,14 +101,14 @@ class FewLabels(FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Flower's own loop over ``num_rounds``; step sizes that fall over the rounds fall over this many."""
+        """Flower's own loop over ``num_rounds``; learning-rate schedules span this many rounds."""
         self._build(self.config.with_({"rounds": num_rounds}))
         return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The server trains on its labels; then a message for each client that is asked."""
+        """Train the server on its labels; then make a message for each sampled client."""
         if self._state is None:
             self._network.module.load_state_dict(arrays.to_torch_state_dict())
             self._state = self._method.start(self._network.snapshot())
@@ -121,7 +121,7 @@ class FewLabels(FedAvg):
         return self._messages(trained, draw(clients, Replied(online), state.round)) if asks else []
 
     def _online(self, grid: Grid) -> list[int]:
-        """The numbers of the clients that can be reached; a node keeps its number once it has one."""
+        """The numbers of the clients that can be reached; a node keeps its number."""
         _, nodes = sample_nodes(grid, self.min_available_nodes, 1)
         for node in sorted(set(nodes) - set(self._clients)):
             self._clients[node] = len(self._clients)
@@ -134,7 +134,7 @@ class FewLabels(FedAvg):
         return Clients(self.config["seed"], online, wanted, gate=gate, transforms=transforms, min_updates=least)
 
     def _messages(self, trained: ServerState, cohort: Sequence[int]) -> list[Message]:
-        """One for each client; a vector that goes to all of them is packed once."""
+        """One message per client; a vector that goes to all of them is packed once."""
         index, raw = pack({str(k): self._method.broadcast(trained, k) for k in cohort})
         arrays = {name: as_array(part) for name, part in raw.items()}
         messages = []
@@ -155,7 +155,7 @@ class FewLabels(FedAvg):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check the replies, aggregate those that pass, and let the server have its turn."""
+        """Check the replies, aggregate those that pass, and finish the round."""
         assert self._state is not None and self._asked is not None
         clients, trained, online = self._asked
         limit = reply_limit(self._wire.reply_schema(self._network.layout))
@@ -176,7 +176,7 @@ class FewLabels(FedAvg):
         return self._arrays(state.evaluated), MetricRecord(metrics)
 
     def _arrays(self, vector: Vector) -> ArrayRecord:
-        """Weights as Flower knows them: the model's state_dict."""
+        """The weights as Flower expects them: the model's state_dict."""
         self._network.load(vector)
         return ArrayRecord({name: tensor.clone() for name, tensor in self._network.module.state_dict().items()})
 
@@ -193,12 +193,12 @@ class FewLabels(FedAvg):
 
 
 def _node(clients: Mapping[int, int], client: int) -> int:
-    """Flower's number of a client."""
+    """Flower's node id of a client."""
     return next(node for node, number in clients.items() if number == client)
 
 
 class Replied:
-    """The fleet that Flower has already asked: its answers are here, or nobody's yet."""
+    """A fleet whose replies Flower has already collected; without ``replies`` nobody has answered yet."""
 
     def __init__(
         self, online: list[int], replies: Mapping[int, Message] | None = None, run: str = "", limit: int = 0
@@ -206,15 +206,15 @@ class Replied:
         self._online, self._replies, self._run, self._limit = online, replies or {}, run, limit
 
     def online(self) -> list[int]:
-        """Who could be reached when the round began."""
+        """The clients that were online when the round began."""
         return self._online
 
     def traffic(self) -> dict[str, int]:
-        """Flower's loop does not count what travels."""
+        """Empty: Flower's loop does not count traffic."""
         return {}
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        """What the replies say; a client without one gave no answer."""
+        """The content of the replies; a client without a reply gives no answer."""
         for client in payloads:
             message = self._replies.get(client)
             if message is None:

@@ -1,1 +1,1 @@
-"""What a trained model is used for: predictions, exports, which images to label next."""
+"""Uses of a trained model: predictions, exports, and which images to label next."""

@@ -1,6 +1,6 @@
-"""Whether an exported file says what the model says: logits relative to their range, and the classes themselves.
+"""Whether an exported file agrees with the model: logits relative to their range, and the predicted classes.
 
-The reference is the model with plain convolutions. Winograd's, which trains here, differs from them by about 10⁻⁵ of
+The reference is the model with plain convolutions. Winograd's, used in training, differs from them by about 10⁻⁵ of
 the largest value, and no exported file holds it.
 """
 
@@ -16,22 +16,22 @@ from fedfew.core.streams import stream
 Predict = Callable[[Tensor], Tensor]
 """From uint8 images N×C×H×W to probabilities."""
 TOLERANCE = 1e-4
-"""Difference of a logit that is allowed, as a share of the range of the logits. Float32 in another order of sums gives
+"""Largest allowed difference of a logit, as a share of the range of the logits. Float32 in another order of sums gives
 a few 10⁻⁶; a lost scale, a swapped channel or another interpolation 10⁻² and more."""
 SAMPLE = 64
-"""Images of each kind the file and the model are compared on."""
+"""Images of each kind on which the file and the model are compared."""
 SMALLEST = 1e-30
-"""Probabilities below are none: float32 rounds them to 0."""
+"""Smaller probabilities are not compared: float32 rounds them to 0."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far a file is from the model at most, over all images that were tried."""
+    """The largest distance between a file and the model over all images that were tried."""
 
     difference: float
-    """Of a logit, as a share of the range of the logits (of 1 where they spread less)."""
+    """Of a logit, as a share of the range of the logits (of 1 if they spread less)."""
     classes: float
-    """Share of the images for which both name the same class; one that the model itself is torn on counts as equal."""
+    """Share of the images for which both predict the same class; a tie in the model itself counts as equal."""
 
     @property
     def holds(self) -> bool:
@@ -56,7 +56,7 @@ def agreement(model: Predict, file: Predict, shape: list[int]) -> Agreement:
 
 
 def _logits(probabilities: Tensor) -> Tensor:
-    """Up to a constant for each image, in which probabilities near 0 count as much as those near 1."""
+    """Logits up to a constant for each image: probabilities near 0 count as much as those near 1."""
     return probabilities.double().clamp_min(SMALLEST).log()
 
 

@@ -1,4 +1,4 @@
-"""A trained model measured: on the test images of its run, or on labeled images of a folder."""
+"""Evaluates a trained model: on the test images of its run, or on a folder of labeled images."""
 
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from fedfew.runs.session import assemble
 
 
 def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
-    """The measures on the run's own test images, as kept with it; worked out where they are not.
+    """The measures on the run's own test images, as saved with it; computed if they are not.
 
-    ``sites``: the clients of a simulation too.
+    ``sites``: also for the clients of a simulation.
     """
     if run.evaluation and run.weights == MODEL and not sites:
         return run.evaluation
@@ -38,7 +38,7 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
 
 
 def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tuple[dict[str, Any], list[Problem]]:
-    """The measures on a folder with a folder for each class, or with a labels.csv."""
+    """The measures on a folder with a subfolder for each class, or with a labels.csv."""
     about, root = run.about_model(), existing(folder)
     problems: list[Problem] = []
     places: list[Place] = look_into(root, problems)

@@ -1,4 +1,4 @@
-"""Export of a trained model: one file that takes uint8 images and knows its classes, kept if it agrees with torch."""
+"""Export of a trained model: one file that takes uint8 images and knows its classes, saved if it agrees with torch."""
 
 import contextlib
 import copy
@@ -32,7 +32,7 @@ FORMATS = (*SUFFIX, HUGGINGFACE)
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from the model."""
+    """The files written, and how far they are from the model."""
 
     path: Path
     format: str
@@ -43,7 +43,7 @@ class Exported:
 class FromPixels(nn.Module):
     """The model with its normalisation in front and the softmax behind: uint8 images in, probabilities out.
 
-    Convolutions are the plain ones, as in the files that are made of it.
+    Convolutions are the plain ones, as in the exported files.
     """
 
     scale: Tensor
@@ -52,7 +52,7 @@ class FromPixels(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.module = copy.deepcopy(network.module)
-        # the network's tensors are views into one vector; a file needs each by itself
+        # the network's tensors are views into one vector; a file needs each on its own
         own = {name: value.detach().clone().contiguous() for name, value in network.module.state_dict().items()}
         self.module.load_state_dict(own, assign=True)
         for parameter in self.module.parameters():
@@ -67,7 +67,7 @@ class FromPixels(nn.Module):
 
 
 def export_model(run: Run, format: str, target: Path | None = None, beside: float | None = None) -> Exported:
-    """Write the model of a run, read it back, compare, and only then put the file in its place, with its card.
+    """Write the model of a run, read it back, compare, and only then move the file to its place, with its model card.
 
     ``beside`` is the accuracy of server-only training for the card. The format huggingface makes a folder.
     """
@@ -95,18 +95,18 @@ def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path
 
 
 def export_network(network: Network, about: dict[str, Any], format: str, path: Path) -> Exported:
-    """The same for a network that is at hand; ``about`` goes with it into the file."""
+    """The same for a network in memory; ``about`` goes into the file with it."""
     write = {"safetensors": _safetensors, "onnx": _onnx, "torch-export": _torch_export}[format]
     with _staged(path) as temporary:
         read_back = write(network, about, temporary)
         found = agreement(_predict(FromPixels(network).eval()), read_back, about["shape"])
         if not found.holds:
-            raise FedfewError("E312", str(path), f"the {format} file is not the model: {found}")
+            raise FedfewError("E312", str(path), f"the {format} file does not agree with the model: {found}")
     return Exported(path, format, found)
 
 
 def described(about: dict[str, Any]) -> dict[str, Any]:
-    """What someone needs to know who has only the file."""
+    """What users need to know who have only the file."""
     channels, height, width = about["shape"]
     colors = "grey" if channels == 1 else "RGB"
     if backbone := about.get("backbone"):
@@ -115,7 +115,7 @@ def described(about: dict[str, Any]) -> dict[str, Any]:
         about = about | {"inside": f"the model itself scales images to {scaled}, {means.format(**look)}"}
     return about | {
         "input": f"uint8 N×{channels}×{height}×{width}, {colors}, 0..255",
-        "resize": f"shorter side to {height} (bicubic), middle {height}×{width} cut out",
+        "resize": f"shorter side to {height} (bicubic), centre crop {height}×{width}",
         "normalisation": "(pixel / 255 − mean) / std",
         "output": "probabilities N×classes, in the order of classes",
     }
@@ -123,7 +123,7 @@ def described(about: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _staged(path: Path) -> Iterator[Path]:
-    """A temporary file that takes its place when all went well, and is gone if not."""
+    """A temporary file that takes its final name on success, and is deleted on failure."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def _traced(network: Network, about: dict[str, Any]) -> torch.export.ExportedPro
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporters remark on their own insides; what matters is compared afterwards."""
+    """Silence the exporters' remarks about their internals; the result is compared afterwards."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     with warnings.catch_warnings():

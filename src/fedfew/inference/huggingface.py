@@ -7,7 +7,7 @@ BICUBIC = 3
 
 
 def config(about: dict[str, Any]) -> dict[str, Any]:
-    """config.json: what the hub shows, and all that fedfew needs to build the model again."""
+    """config.json: what the hub shows, and all that fedfew needs to rebuild the model."""
     labels = dict(enumerate(about["classes"]))
     channels, height, _ = about["shape"]
     return {
@@ -22,7 +22,7 @@ def config(about: dict[str, Any]) -> dict[str, Any]:
 
 
 def preprocessor(about: dict[str, Any]) -> dict[str, Any]:
-    """preprocessor_config.json in the words of transformers: resize, cut out the middle, scale, normalise."""
+    """preprocessor_config.json in transformers' terms: resize, centre crop, rescale, normalise."""
     channels, height, width = about["shape"]
     return {
         "image_processor_type": "CLIPImageProcessor",

@@ -1,4 +1,4 @@
-"""Which images are most worth labelling next: those the model is least certain of, and no two alike.
+"""Which images to label next (active learning): those the model is least certain of, and no two alike.
 
 Greedy: the first is the most uncertain; each next one has the largest product of uncertainty and distance to the ones
 chosen before, in the space of the model's last features (the weighted k-center of active learning: uncertainty as in
@@ -105,7 +105,7 @@ def embed(network: Network, images: Tensor, batch: int = 500) -> tuple[Tensor, T
 
 
 def reason(names: Sequence[str], shares: Sequence[float], pick: Pick) -> str:
-    """Why this one, in words."""
+    """Why this image was chosen, in words."""
     first, second = (f"{name} ({100 * share:.0f} %)" for name, share in zip(names, shares, strict=True))
     if pick.uncertainty >= 0.8:
         doubt = f"torn between {first} and {second}"

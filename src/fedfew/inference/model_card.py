@@ -9,15 +9,15 @@ from fedfew.runs.run import Run
 NAME = "MODEL_CARD.md"
 MARK = "<!-- written by fedfew export -->"
 LIMITS = """\
-- It knows the classes below and no others: an image of anything else is given one of them.
+- It knows the classes below and no others: an image of anything else still gets one of them.
 - The accuracy holds for images like the test images: other cameras, sites or years can be worse.
 - It was trained with few labels. A mistake in them, or a kind of image they lack, is learned or missed.
-- A probability is not a diagnosis, and no test for fairness between groups of people was made.
+- A probability is not a diagnosis, and fairness between groups of people was not tested.
 """
 
 
 def write_card(run: Run, about: dict[str, Any], file: Path, beside: float | None) -> Path:
-    """Put the card beside an exported file; a card that somebody else wrote there is kept."""
+    """Put the card beside an exported file; a card that somebody else wrote there stays."""
     path = file.parent / NAME
     if path.exists() and MARK not in path.read_text("utf-8", errors="replace"):
         path = file.parent / f"{file.stem}.{NAME}"
@@ -26,11 +26,11 @@ def write_card(run: Run, about: dict[str, Any], file: Path, beside: float | None
 
 
 def model_card(run: Run, about: dict[str, Any], file: Path, beside: float | None = None) -> str:
-    """The text of the card; ``beside`` is the accuracy of server-only training, where it is known."""
+    """The text of the card; ``beside`` is the accuracy of server-only training, if it is known."""
     parts = [
         f"# {run.title} on {run.dataset}\n\n{MARK}",
         f"An image classifier of {len(about['classes'])} classes, trained by federated learning with fedfew: a server "
-        "that holds a few labels, and clients that hold images without labels and keep them.",
+        "that holds a few labels, and clients whose unlabeled images never leave them.",
         f"## Accuracy\n\n{_accuracy(run, beside)}",
         f"## Data\n\n{_data(run, about)}",
         f"## Training\n\n{_training(run, about)}",

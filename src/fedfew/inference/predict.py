@@ -1,4 +1,4 @@
-"""Predictions for image files: read as in training, class probabilities, and if wanted the site's own class mix."""
+"""Predictions for image files: read as in training, class probabilities, and optionally the site's class mix."""
 
 import os
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """Image files of a person's choice as the model takes them."""
+    """The image files that a user chose, as the model takes them."""
 
     names: list[str]
     images: Tensor
@@ -39,7 +39,7 @@ class Predictions:
     temperature: float = 1.0
 
     def rows(self, confident: float) -> list[dict[str, Any]]:
-        """Best class first; ``sure`` is False for what a person should look at, None where no bound is given (0)."""
+        """Best class first; ``sure`` is False for images a person should check, None if no bound is given (0)."""
         best = self.probabilities.max(1)
         return [
             {
@@ -56,7 +56,7 @@ class Predictions:
 
 
 def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
-    """The images among the given files and below the given folders, brought to the model's shape."""
+    """The images among the given files and folders, brought to the model's shape."""
     channels, size = about["shape"][0], square(about)
     files: list[str] = []
     problems: list[Problem] = []
@@ -77,15 +77,15 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
 
 
 def square(about: dict[str, Any]) -> int:
-    """Pixels a side of the images a model takes; E204 if they are not square."""
+    """Side length in pixels of the images a model takes; E204 if they are not square."""
     _, height, width = about["shape"]
     if height != width:
-        raise FedfewError("E204", "model", f"takes images of {height}×{width}; files can be read for square ones only")
+        raise FedfewError("E204", "model", f"takes images of {height}×{width}; files can only be read for square ones")
     return int(height)
 
 
 def adapt(probabilities: Tensor, about: dict[str, Any], concentration: float = CONCENTRATION) -> tuple[Tensor, Tensor]:
-    """Probabilities read with the images' own class mix, and that mix."""
+    """Probabilities corrected for the images' own class mix, and that mix."""
     classes = len(about["classes"])
     server = torch.tensor(about.get("prior") or [1 / classes] * classes)
     scale = float(about.get("temperature", 1.0))
@@ -102,8 +102,8 @@ def predict_files(
 ) -> Predictions:
     """Class probabilities of image files.
 
-    ``calibrate`` corrects over-confidence by the temperature found on held-out labels; ``adapt_prior`` reads them
-    with the class mix that label-shift EM finds in the images themselves.
+    ``calibrate`` corrects over-confidence with the temperature found on held-out labels; ``adapt_prior`` corrects
+    them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
     found = find_images(about, paths, report)

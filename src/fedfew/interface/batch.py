@@ -37,7 +37,7 @@ class Tally:
 def run_all(
     cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Tally:
-    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C say how to continue."""
+    """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C show how to continue."""
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
         if jobs
@@ -47,11 +47,11 @@ def run_all(
 
 
 def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0) -> Tally:
-    """Show events as they come; ``cells`` are those to come, as far as they are known."""
+    """Show events as they come; ``cells`` are the remaining ones, as far as known."""
     try:
         return _follow(events, cells, max(jobs, 1), until)
     except KeyboardInterrupt:
-        err.print("stopped; every round that was done is saved. The same command continues from there:")
+        err.print("stopped; every finished round is saved. The same command continues from there:")
         err.print(f"  {command}", markup=False, soft_wrap=True)
         raise
 
@@ -85,7 +85,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
             if event.record is not None and not usual:
                 usual = pace(event.record) / abreast
                 if usual * left > LONG:
-                    bar.console.print(f"about {_duration(usual * left)} for {left} rounds, if all go like the first")
+                    bar.console.print(f"about {_duration(usual * left)} for {left} rounds, at the pace of the first")
     return tally
 
 

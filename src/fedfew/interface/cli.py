@@ -1,4 +1,4 @@
-"""The command line: lists the commands, turns faults into one line with a code and exit status 2, and nothing else."""
+"""The command line: lists the commands, and reports an error in one line with a code and exit status 2."""
 
 import signal
 import sys
@@ -23,7 +23,7 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 VERSION = click.Option(
     ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
-DATA = LazyGroup("data", "Fetch datasets once, and see what is here.", {"fetch": "data:fetch", "ls": "data:ls"})
+DATA = LazyGroup("data", "Fetch datasets once, and list them.", {"fetch": "data:fetch", "ls": "data:ls"})
 DOCTOR = LazyGroup(
     "deploy doctor",
     "Check a side of a network before it starts.",
@@ -77,11 +77,11 @@ app = LazyGroup(
 
 
 def main() -> NoReturn:
-    """Entry point of ``fedfew``; ``--debug`` anywhere shows the traceback of a fault."""
+    """Entry point of ``fedfew``; ``--debug`` anywhere shows the traceback of an error."""
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
-    for request in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: in the background a shell hands it down as ignored
+    for request in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell ignores it for background processes
         signal.signal(request, _interrupt)
     try:
         app(standalone_mode=True)
@@ -97,13 +97,13 @@ def main() -> NoReturn:
     except MemoryError as error:
         if debug:
             raise
-        complain(FedfewError("E119", "memory", plain(error) or "this machine has not enough"))
+        complain(FedfewError("E119", "memory", plain(error) or "this machine has too little"))
         sys.exit(2)
     sys.exit(0)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    """SIGTERM is treated like Ctrl-C: stop, and say how to continue."""
+    """Treat SIGTERM like Ctrl-C: stop, and show how to continue."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""Console output: messages for people on stderr, results on stdout, and one JSON line at the end when asked for."""
+"""Console output: messages for people on stderr, results on stdout, and a final JSON line on request."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ err = Console(stderr=True, highlight=False)
 
 
 def complain(fault: FedfewError) -> None:
-    """A fault in red, every one of them if there are several."""
+    """Print an error in red, or all of them if there are several."""
     faults = fault.errors if isinstance(fault, ConfigErrors) else [fault]
     for one in faults:
         err.print(f"[bold red]{one.code}[/]", end=" ")
@@ -21,24 +21,24 @@ def complain(fault: FedfewError) -> None:
 
 
 def warn(fault: FedfewError) -> None:
-    """Something to know about that does not stop the work."""
+    """Print a warning that does not stop the work."""
     err.print(f"[bold yellow]{fault.code}[/]", end=" ")
     err.print(str(fault).removeprefix(fault.code).strip(), markup=False, soft_wrap=True)
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """The last line of stdout."""
+    """Print the last line of stdout."""
     sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.4753 → 47.5 %, and a dash for what is not known."""
+    """0.4753 → 47.5 %, and a dash for an unknown value."""
     return "–" if value is None else f"{100 * value:.{digits}f} %"
 
 
 def size(count: float) -> str:
-    """Bytes for people."""
+    """Bytes in a readable form."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000 or unit == "GB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""One method, aggregator, objective, model, dataset or partition with its settings; one preset with every key."""
+"""Shows a method, aggregator, objective, model, dataset or partition with its settings, or a preset with every key."""
 
 import difflib
 import inspect
@@ -29,11 +29,11 @@ REGISTRIES: dict[str, Any] = {
     "partition": PARTITIONS,
 }
 TELLING = ("paper-tuned", "semifl", "fl2")
-"""Presets that show a name at its best where several use it."""
+"""Presets to show first for a name that several presets use."""
 
 
 def whole(name: str, json: bool) -> None:
-    """A preset or a config file as run.toml would hold it."""
+    """Print a preset or a config file as in run.toml."""
     document = load(name).document
     if json:
         print_json(document)
@@ -42,7 +42,7 @@ def whole(name: str, json: bool) -> None:
 
 
 def describe(name: str, json: bool) -> None:
-    """What a name stands for, its settings and the aggregators it does not fit."""
+    """Print what a name means, its settings and the aggregators it does not fit."""
     registries = {"own": {name: imported(name, "methods")}} if is_own(name) else REGISTRIES
     kind = next((kind for kind, names in registries.items() if name in names), None)
     if kind is None:
@@ -71,7 +71,7 @@ def describe(name: str, json: bool) -> None:
 
 
 def _preset(name: str, json: bool) -> None:
-    """A published method that is a preset of parts: say which."""
+    """Print the parts of a published method that is a preset."""
     about = presets().get(name)
     if about is None:
         known = [entry for names in REGISTRIES.values() for entry in names]
@@ -90,7 +90,7 @@ def _preset(name: str, json: bool) -> None:
 
 
 def _preset_with(kind: str, name: str) -> str | None:
-    """The first preset that names it, where none has its name."""
+    """The first preset that uses it, if none has its name."""
     if kind not in ("method", "aggregator", "objective"):
         return None
     known = sorted(presets(), key=lambda preset: preset not in TELLING)
@@ -98,7 +98,7 @@ def _preset_with(kind: str, name: str) -> str | None:
 
 
 def _about(kind: str, target: Any) -> str:
-    """Its docstring; before it the module's, which has citation and equation, where a module is about one family."""
+    """Its docstring, preceded by the module's with citation and equation if the module is about one family."""
     own = inspect.getdoc(target) or ""
     module = sys.modules[target.__module__]
     if kind == "method":

@@ -42,8 +42,8 @@ class Command(TyperCommand):
 
 
 def _key_like(word: str) -> str:
-    """The key of a config that someone meant: by its whole name, its last part, its section, or nearly so."""
-    from fedfew.config.sections import NAMED, SECTIONS, settings_for  # noqa: PLC0415 - after a mistake alone
+    """The config key that was probably meant: by its full name, its last part, its section, or a close match."""
+    from fedfew.config.sections import NAMED, SECTIONS, settings_for  # noqa: PLC0415 - only after a mistake
 
     meant = {section: f"{section}.{NAMED[section][0]}" for section in NAMED}
     for section in ("", *SECTIONS):
@@ -57,7 +57,7 @@ def _key_like(word: str) -> str:
 
 
 class LazyGroup(TyperGroup):
-    """Commands by name, each as ``module:function`` below fedfew.interface.commands, or a group of its own."""
+    """Commands by name, each as ``module:function`` below fedfew.interface.commands, or a subgroup."""
 
     def __init__(self, name: str, help: str, commands: "Mapping[str, str | LazyGroup]", extra: str = "", **more: Any):
         super().__init__(name=name, help=help, no_args_is_help=True, rich_markup_mode="rich", **more)
@@ -67,7 +67,7 @@ class LazyGroup(TyperGroup):
         return list(self.targets)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """What stands in the list of commands: the name, and the help line as it is in the source."""
+        """A command for the list of commands: its name, and the help line from its source."""
         target = self.targets.get(cmd_name)
         return click.Command(cmd_name, help=summary(f"{COMMANDS}.{target}")) if isinstance(target, str) else target
 

@@ -1,4 +1,4 @@
-"""Progress of a run in a notebook: one line of HTML that is written anew after each round, without widgets."""
+"""Progress of a run in a notebook: one line of HTML that is updated after each round, without widgets."""
 
 import sys
 from html import escape
@@ -9,16 +9,16 @@ from fedfew.interface.console import err, percent
 from fedfew.runs.session import Session
 
 SELDOM = 0.3
-"""Seconds between two looks at a warm-up."""
+"""Seconds between two updates of a warm-up."""
 
 
 def is_notebook() -> bool:
-    """Whether a notebook shows what is displayed; a terminal, IPython's too, has the bar."""
+    """Whether output is displayed in a notebook; a terminal, IPython's too, shows the bar."""
     return err.is_jupyter and "IPython" in sys.modules
 
 
 class _Line:
-    """What a notebook draws."""
+    """The line that a notebook shows."""
 
     def __init__(self, title: str, done: int, total: int, note: str) -> None:
         self.title, self.done, self.total, self.note, self.unit = title, done, total, note, "rounds"
@@ -32,8 +32,8 @@ class _Line:
 
 
 def follow(session: Session, title: str) -> None:
-    """Run a session to its end and show how it goes; interrupting the kernel leaves a run that can be continued."""
-    from IPython.display import display  # noqa: PLC0415 - a notebook brings it
+    """Run a session to its end and show its progress; interrupting the kernel leaves a run that can be resumed."""
+    from IPython.display import display  # noqa: PLC0415 - every notebook has it
 
     line = _Line(title, session.state.round, session.rounds, "starting")
     shown: Any = display(line, display_id=True)

@@ -20,10 +20,10 @@ Scale = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder to create (default: runs/…).")]
 Config = Annotated[str, typer.Argument(metavar="PRESET|CONFIG.toml", help="A preset's name or a TOML file.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders with runs below them.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN…", help="Run folders, or folders that contain runs.")]
 Finished = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 Model = Annotated[
-    str, typer.Option("--model", metavar="last|best", help="After the last round, or where validation was best.")
+    str, typer.Option("--model", metavar="last|best", help="Model after the last round, or with the best validation.")
 ]
 Anyway = Annotated[
     bool, typer.Option("--anyway", help="Continue even if torch or the machine has changed since the start.")

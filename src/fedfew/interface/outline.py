@@ -1,4 +1,4 @@
-"""What a module says about itself, read from its source: names and help lines without importing torch."""
+"""Reads names and help lines from a module's source, without importing torch."""
 
 import ast
 from functools import cache
@@ -8,13 +8,13 @@ ROOT = resources.files("fedfew")
 
 
 def summary(target: str) -> str:
-    """The first line of the docstring of ``package.module:name``; nothing if it has none."""
+    """The first line of the docstring of ``package.module:name``; empty if it has none."""
     module, _, name = target.partition(":")
     return next(((ast.get_docstring(node) or "").partition("\n")[0] for node in _definitions(module, name)), "")
 
 
 def registry(target: str) -> dict[str, str]:
-    """The names in a registry, a dict written out in its module, and the ``package.module:name`` of each."""
+    """The names in a registry (a dict literal in its module) and the ``package.module:name`` of each."""
     module, _, variable = target.partition(":")
     homes: dict[str, str] = {}
     for node in _tree(module).body:

@@ -1,4 +1,4 @@
-"""The paper's figures and that of a comparison, drawn with matplotlib from the run folders alone, at any time."""
+"""The paper's figures and the figure of a comparison, drawn with matplotlib from the run folders alone."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def draw(figure: str, found: Results) -> Figure:
-    """The figure by its name."""
+    """Draw a figure by name."""
     return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
             "few-labels": _few, "ablation": _ablation}[figure](found)  # fmt: skip
 
@@ -46,7 +46,7 @@ def _sheet(width: float, height: float = 4.0) -> Figure:
 
 
 def _panels(found: Results) -> Figure:
-    """Accuracy by round, IID beside non-IID."""
+    """Accuracy by round, IID and non-IID side by side."""
     figure = _sheet(10.4, 4.4)
     axes = figure.subplots(1, len(PANELS), sharey=True)
     for axis, panel in zip(axes, PANELS, strict=True):
@@ -79,7 +79,7 @@ def _levels(found: Results) -> Figure:
 
 
 def _labels(found: Results) -> Figure:
-    """Figure 6b: FedMix's curves by number of labels, and accuracy against it for all methods."""
+    """Figure 6b: FedMix's curves by number of labels, and the accuracy of all methods against it."""
     figure = _sheet(10.4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     curves(left, [arm for (_, label), arm in found.items() if label.startswith("FedMix")])
@@ -116,7 +116,7 @@ def _extra(found: Results) -> Figure:
 
 
 def _ablation(found: Results) -> Figure:
-    """What γ costs and why, how far FedFreq's weights are from equal ones, and how many labels τ lets through."""
+    """What γ costs and why, how far FedFreq's weights are from equal ones, and how many pseudo-labels exceed τ."""
     figure = _sheet(10.4, 7.2)
     (accuracy, steps), (weights, labels) = figure.subplots(2, 2)
     curves(accuracy, list(found.values()))
@@ -141,7 +141,7 @@ def _ablation(found: Results) -> Figure:
 
 
 def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) -> None:
-    """A measure of each round's record, the mean over the seeds."""
+    """A measure of each round's record, averaged over the seeds."""
     by_round: dict[int, list[float]] = {}
     for record in (record for run in arm.runs for record in run.records):
         if (value := of(record)) is not None:
@@ -196,7 +196,7 @@ def bubbles(histograms: Mapping[str, NDArray[np.int64]], classes: Sequence[str],
 
 
 def weight_by_rank(records: Sequence[RoundRecord], clients: int) -> NDArray[np.float64]:
-    """The share of all weight that each client was given in a run, the most frequent client first."""
+    """The share of all weight that each client received in a run, the most frequent client first."""
     times, weight = np.zeros(clients), np.zeros(clients)
     for record in records:
         for client, share in record["weights"].items():
@@ -207,7 +207,7 @@ def weight_by_rank(records: Sequence[RoundRecord], clients: int) -> NDArray[np.f
 
 
 def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
-    """Mean accuracy by round with a band of one standard deviation; runs that are not finished are named."""
+    """Mean accuracy by round with a band of one standard deviation; unfinished runs are named."""
     short: dict[str, str] = {}
     for place, arm in enumerate(arms):
         if not arm.runs:
@@ -237,7 +237,7 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
 
 
 def _reported(axis: Axes, accuracy: float) -> None:
-    """What the paper reports, as a thin line."""
+    """The accuracy in the paper, as a thin line."""
     axis.axhline(accuracy, color="#868e96", linewidth=0.8, zorder=0)
     axis.text(
         0.01, accuracy, f"paper: {100 * accuracy:g} %", transform=axis.get_yaxis_transform(), fontsize=7,

@@ -1,6 +1,6 @@
 """Progress of a run on the console: a bar with the time left, the newest accuracy, and every update left out.
 
-A warm-up before the first round has a bar of its own.
+A warm-up before the first round has a separate bar.
 """
 
 from time import monotonic
@@ -24,13 +24,13 @@ from fedfew.runs.session import Session
 from fedfew.runtime.record import RoundRecord, left_out, pace
 
 LONG = 120.0
-"""Seconds from which on a run is announced as a long one."""
+"""Seconds from which a run is announced as long."""
 SELDOM = 10.0
 """Seconds between two lines about a warm-up in a log file."""
 
 
 def estimate(record: RoundRecord, rounds: int) -> str:
-    """What the rounds to come will take if they go like this one; nothing to say where that is short."""
+    """The estimated time for the remaining rounds, from this one; empty if that is short."""
     usual, left = pace(record), rounds - record["round"]
     if usual * left < LONG:
         return ""
@@ -52,22 +52,20 @@ class _Warmup:
         self._said = monotonic()
 
     def report(self, done: int, total: int) -> None:
-        """So many passes over the labels are done."""
+        """Show how many passes over the labels are done."""
         if self._task is None:
             self._task = self._bar.add_task("warm-up", total=total, note="passes over the labels")
         self._bar.update(self._task, completed=done)
         if done == total:
             self._bar.remove_task(self._task)
-            self._bar.reset(
-                self._rounds, completed=int(self._bar.tasks[0].completed)
-            )  # the time left is that of rounds
+            self._bar.reset(self._rounds, completed=int(self._bar.tasks[0].completed))  # the estimate is for rounds
         if not err.is_terminal and (done == total or monotonic() - self._said > SELDOM):
             err.print(f"warm-up: {done} of {total} passes over the labels", soft_wrap=True)
             self._said = monotonic()
 
 
 def follow(session: Session, title: str) -> None:
-    """Run a session to its end and show how it goes; on Ctrl-C say how to continue."""
+    """Run a session to its end and show its progress; on Ctrl-C show how to continue."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -79,7 +77,7 @@ def follow(session: Session, title: str) -> None:
     try:
         with Progress(*columns, console=err, transient=True) as bar:
             task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            usual = session.state.round + 2  # the start of a pool is in the first round
+            usual = session.state.round + 2  # the first round includes the start of a pool
             guard = Guard(label_counts(session.parts.federation))
             for known in session.folder.records():
                 guard.look(known)
@@ -96,7 +94,7 @@ def follow(session: Session, title: str) -> None:
                     bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
                 if record["skipped"]:
                     bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
-                if not err.is_terminal:  # a log file: a bar would not be seen
+                if not err.is_terminal:  # a log file cannot show a bar
                     err.print(_line(record, session.rounds), soft_wrap=True)
                 bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
     except KeyboardInterrupt:

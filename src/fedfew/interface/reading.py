@@ -1,4 +1,4 @@
-"""The progress of reading many images, on the console."""
+"""Progress of reading many images, on the console."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ SELDOM = 10.0
 
 @contextlib.contextmanager
 def counting(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar that is moved by calling what this gives with (done, total), gone when it is done; or lines in a log."""
+    """Yields ``report(done, total)``, which moves a bar that disappears at the end; or prints lines in a log."""
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     said = monotonic()
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
@@ -22,7 +22,7 @@ def counting(title: str) -> Iterator[Callable[[int, int], None]]:
 
         def report(done: int, total: int) -> None:
             nonlocal said
-            if done % 16 == 0 or done == total:  # small images are read faster than anyone can look
+            if done % 16 == 0 or done == total:  # small images are read too fast to show each
                 bar.update(task, completed=done, total=total, visible=True)
             if not err.is_terminal and monotonic() - said > SELDOM:
                 said = monotonic()

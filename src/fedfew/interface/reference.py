@@ -1,4 +1,4 @@
-"""Reference pages of the docs, written from the code: every error code, and every key of a config.
+"""Generates the reference pages of the docs from the code: error codes, config keys and the Python API.
 
 ``python -m fedfew.interface.reference docs`` writes errors.md, config.md and python-api.md into the folder.
 """
@@ -18,7 +18,7 @@ from fedfew.core.settings import Setting, settings_of
 from fedfew.interface.reference_api import api_page
 
 FAMILIES = {
-    "1": ("Config", "What was asked for cannot be run. Nothing has been started yet."),
+    "1": ("Config", "The requested run is not possible. Nothing has been started yet."),
     "2": ("Data", "Images or labels are missing, damaged, or would spoil the result."),
     "3": ("Storage", "Run folders, checkpoints and files that were written."),
     "4": ("Updates", "A client's answer was missing or left out. The run continued; the codes are in `rounds.jsonl`."),
@@ -26,22 +26,22 @@ FAMILIES = {
 }
 ABOUT = {
     "dataset": "Which images, and how they are split. The first table holds for every dataset.",
-    "partition": "How a simulation deals the unlabeled images to its clients. Own images in folders have sites.",
+    "partition": "How a simulation assigns the unlabeled images to its clients. Images in folders have sites instead.",
     "model": "The network.",
     "method": "How server and clients train, and how their models become one. Equations are in [Methods](methods.md).",
     "objective": "What clients minimise, for methods that leave it open: fedavg and those built on it, ds-fl.",
-    "aggregator": "How the clients' models are joined. Where none is named it is `\"auto\"`: the method's usual one.",
+    "aggregator": "How the clients' models are aggregated. The default `\"auto\"` is the method's usual rule.",
     "server": "How the server trains on its labels.",
     "client": "How a client trains on its images.",
     "client_labels": "Labels at clients, a scenario of the simulation: see [Methods](methods.md#labels-at-clients).",
-    "vote": "Whose class shares a pseudo-label assumes.",
+    "vote": "Whose class distribution pseudo-labels assume.",
     "norm": "What happens to normalisation layers.",
     "privacy": "What is done to an update before it leaves its client.",
-    "compression": "How updates are shortened on their way up.",
-    "availability": "Which clients can be asked.",
+    "compression": "How updates are compressed before upload.",
+    "availability": "Which clients can be sampled.",
     "gate": "What a client's answer must satisfy.",
-    "evaluate": "What is scored after a round. [Methods](methods.md) says what each accuracy means.",
-    "engine": "What networks compute on. Other bits may come out on another device, in another type or compiled.",
+    "evaluate": "What is scored after a round. [Methods](methods.md) defines each accuracy.",
+    "engine": "What networks compute on. Another device, data type or compilation may change the bits of the result.",
     "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
 }
 NOTE = "<!-- written by python -m fedfew.interface.reference; change the code, not this page -->\n"
@@ -50,8 +50,8 @@ NOTE = "<!-- written by python -m fedfew.interface.reference; change the code, n
 ERRORS = f"""# Errors
 
 {NOTE}
-A fault that you can fix has a code. The message names the place, what was given and what to do; the exit
-status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. All faults
+An error that you can fix has a code. The message names the place, what was given and what to do; the exit
+status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. All errors
 of a config are reported at once."""
 CONFIG = f"""# Config keys
 
@@ -71,7 +71,7 @@ name = "median"
 ```
 
 This means the same as the base with `--set rounds=30 --set aggregator.name=median`. A base may have a base.
-`fedfew presets NAME` prints a preset or a file whole. Naming another method, model, … keeps only the settings that both
+`fedfew presets NAME` prints a preset or file in full. Naming another method, model, … keeps only the settings that both
 have.
 
 The sections `dataset`, `partition`, `model`, `method`, `objective`, `aggregator` and `fleet` name something: `name = …`
@@ -123,12 +123,12 @@ def _named(section: str) -> Iterator[str]:
 
 
 def _about(target: Callable[..., Any]) -> str:
-    """The first paragraph of what it says about itself."""
+    """The first paragraph of its docstring."""
     return plain(" ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split()).replace("``", "`"))
 
 
 def plain(text: str) -> str:
-    """Text as Markdown shows it: <class> is not a tag, except in code, where it is shown as it stands."""
+    """Text for Markdown: <class> is not a tag, except in code, where it is shown as it is."""
     parts = text.split("`")
     return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
@@ -148,7 +148,7 @@ def _toml(value: Any) -> str:
 
 
 def value_of(annotation: Any) -> str:
-    """What values a setting takes, in words."""
+    """The values a setting takes, in words."""
     if typing.get_origin(annotation) is Annotated:
         inner, *notes = typing.get_args(annotation)
         signs = {Ge: "≥", Gt: ">", Le: "≤", Lt: "<"}

@@ -1,4 +1,4 @@
-"""The reference page of the Python API, written from signatures and docstrings."""
+"""Generates the reference page of the Python API from signatures and docstrings."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,10 +13,10 @@ TOP = """# Python API
 
 <!-- written by python -m fedfew.interface.reference; change the code, not this page -->
 
-What `import fedfew` offers. [Python](python.md) shows how the parts go together. Names that are not on this page
-may move at any time."""
+Everything that `import fedfew` offers. [Python](python.md) shows how the parts work together. Names that are not on
+this page may change at any time."""
 CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
-"""Those whose methods are listed; what belongs to no user is left out of them."""
+"""Classes whose methods are listed, without those that are internal."""
 INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}
 
 
@@ -30,7 +30,7 @@ def api_page() -> str:
         lines += ["", f"## {own}", "", _words(kind)]
         for name, member in vars(kind).items():
             lines += _member(name, member)
-    lines += ["", "## fedfew.plots", "", "Every function gives a matplotlib figure of a `Run` or of a run folder.", ""]
+    lines += ["", "## fedfew.plots", "", "Each function returns a matplotlib figure of a `Run` or of a run folder.", ""]
     lines += [f"- `{name}`: {_words(getattr(plots, name))}" for name in plots.__all__]
     lines += ["", "## fedfew.flower", "", _words(flower)]
     lines += ["", *_entry("fedfew.flower.FewLabels", flower.FewLabels.__init__)[1:4], "", _words(flower.FewLabels)]
@@ -55,7 +55,7 @@ def _entry(name: str, target: Any, mark: str = "### ") -> list[str]:
 
 
 def _parameters(target: Any) -> str:
-    """Names and defaults; types are in the code, where an editor shows them."""
+    """Names and defaults; types are in the code, and editors show them."""
     given = [p for p in inspect.signature(target).parameters.values() if p.name != "self"]
     words = []
     for place, parameter in enumerate(given):

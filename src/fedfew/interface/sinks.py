@@ -1,4 +1,4 @@
-"""Where else a run's rounds can go: TensorBoard and MLflow, fed from rounds.jsonl, each round once."""
+"""Exports a run's rounds to TensorBoard and MLflow, from rounds.jsonl, each round once."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def times(run: Run) -> Iterator[float]:
 
 
 def to_tensorboard(run: Run, out: Path) -> int:
-    """Write the rounds that the event files in OUT/NAME do not have yet, and say how many they were."""
+    """Write the rounds that the event files in OUT/NAME do not have yet, and return how many."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
         from tensorboard.compat.proto.event_pb2 import Event
@@ -53,7 +53,7 @@ def to_mlflow(run: Run, out: str) -> int:
     """Log the rounds that MLflow does not have yet; OUT is a folder or the address of a tracking server."""
     address = out if "://" in out else Path(out).absolute().as_uri()
     if address.startswith("file:"):
-        # without a database (not part of mlflow-skinny) a folder is the only local store, and must be asked for
+        # without a database (not part of mlflow-skinny) a folder is the only local store, and must be requested
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     try:
         from mlflow.entities import Metric, Param, RunTag
@@ -83,7 +83,7 @@ def to_mlflow(run: Run, out: str) -> int:
 
 
 def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
-    """The MLflow run of this run (made if there is none), and the last round it has."""
+    """The MLflow run of this run (created if there is none), and the last round it has."""
     name = run.dataset
     experiment = client.get_experiment_by_name(name)
     identifier = experiment.experiment_id if experiment else client.create_experiment(name)

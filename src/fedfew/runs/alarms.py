@@ -1,6 +1,6 @@
-"""Guard rails: pseudo-labels that collapse, seen in the records of the rounds alone.
+"""Guard rails: detect collapsing pseudo-labels from the records of the rounds alone.
 
-Two signs. One class takes far more of the labels than its share: the model names everything the same, and learns from
+Two signs. One class takes far more of the labels than its share: the model predicts it for everything, and learns from
 that. Or nearly every image is labelled while the model gets worse: it is sure, and wrong.
 """
 
@@ -12,22 +12,22 @@ from itertools import zip_longest
 from fedfew.runtime.record import RoundRecord
 
 WINDOW = 5
-"""Rounds looked at together: one non-IID cohort may well hold little else than one class."""
+"""Rounds judged together: one non-IID cohort may hold little but one class."""
 FEWEST = 50
-"""Kept labels from which on a share means something."""
+"""Fewest pseudo-labels for which a share means something."""
 TIMES_ITS_SHARE = 3.0
 NEARLY_ALL = 0.99
-"""Where there are so few classes that three times a share is everything, this much of the labels is too much."""
+"""With so few classes that three times a share is everything, this share of the labels is too much."""
 COVERAGE = 0.9
 FALL = 0.02
-"""Validation accuracy lost since its best before it counts as falling: twice the standard error of some 600 images."""
+"""Drop of validation accuracy below its best that counts as falling: twice the standard error of some 600 images."""
 STEADY = 3
-"""Rounds in a row that coverage must be high and validation low."""
+"""Rounds in a row for which coverage must be high and validation low."""
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """Something that a person should look at: since which round, of which kind, and in words."""
+    """Something that a person should look at: since which round, which kind, and a text."""
 
     round: int
     kind: str
@@ -40,7 +40,7 @@ class Guard:
     """Looks at each round once, as it comes, and raises each kind of alarm at the first round that shows it."""
 
     labels: Sequence[float] = ()
-    """How many labels the server has of each class, which is a class's usual share; without them all are alike."""
+    """How many labels of each class the server has: a class's expected share. Without them all classes are equal."""
     _recent: deque[RoundRecord] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _best: float | None = None
     """The best validation accuracy before the last ``STEADY`` rounds."""

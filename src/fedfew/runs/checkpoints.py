@@ -1,8 +1,8 @@
-"""Checkpoints: after every round the whole server state, hashed, written atomically; the two newest are kept.
+"""Checkpoints: the whole server state after every round, hashed and written atomically; the two newest are kept.
 
 A checkpoint is a manifest ``round-N.json`` that names its files with their SHA-256. The state is one safetensors file;
-tensors that belong to single clients (helpers, client memory) are files of their own, named by content, so that a round
-writes only those that changed. Both checkpoints may need the same one of these, so each is there twice.
+tensors that belong to single clients (helpers, client memory) are separate files, named by content, so that a round
+writes only those that changed. Both checkpoints may need the same file, so each is stored twice.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ from fedfew.runs.reading import Manifest, Warmed, fits, read_warmup
 KEPT = 2
 COPY = ".copy"
 EVERY = 5.0
-"""Seconds after which a warm-up is kept again; a shorter one is sooner repeated than written."""
+"""Seconds between two saves of a warm-up; a shorter one is repeated sooner than written."""
 Memory = dict[int, dict[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A state to resume from, and what the manifest says besides."""
+    """A state to resume from, and the other facts in its manifest."""
 
     state: ServerState
     memory: Memory
@@ -43,7 +43,7 @@ class Checkpoint:
     damaged: tuple[Path, ...] = ()
     """Manifests that cannot be used."""
     broken: dict[Path, Path] = field(default_factory=dict)
-    """Client tensors whose file is damaged, and where the same one is whole."""
+    """Damaged files of client tensors, and the intact copy of each."""
 
 
 @dataclass(eq=False)
@@ -52,7 +52,7 @@ class Checkpoints:
 
     folder: Path
     _written: dict[str, tuple[Tensor, str, str]] = field(default_factory=dict)
-    """Client tensors already on disk: key → (the tensor, file, hash); the same object need not be hashed again."""
+    """Client tensors already on disk: key → (the tensor, file, hash); the same object is not hashed again."""
 
     def write_state(self, state: ServerState, memory: Memory) -> dict[str, Any]:
         """Write the tensors; they count only once a manifest names them."""
@@ -83,7 +83,7 @@ class Checkpoints:
         return self.folder / name, self.folder / f"{name}{COPY}"
 
     def commit(self, round: int, files: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        """Write the manifest: from this moment the round is done. Then drop what is older than the two newest."""
+        """Write the manifest: from this moment the round is done. Then delete all but the two newest checkpoints."""
         body = {"round": round, "files": dict(files), "facts": dict(facts)}
         write_atomically(self.folder / f"round-{round:06d}.json", sealed_json(body))
         if round and (self.folder / WARMUP).exists():
@@ -100,7 +100,7 @@ class Checkpoints:
                 return  # something is damaged: delete nothing
             needed |= {body["files"]["state"][0], *(name for name, _ in body["files"]["parts"].values())}
         tensors = (path for path in self.folder.glob("*.safetensors*") if path.name.removesuffix(COPY) not in needed)
-        with contextlib.suppress(OSError):  # what is left over does no harm
+        with contextlib.suppress(OSError):  # leftovers do no harm
             for path in (*manifests[KEPT:], *tensors):
                 path.unlink(missing_ok=True)
 
@@ -109,19 +109,19 @@ class Checkpoints:
         return sorted(self.folder.glob("round-*.json"), reverse=True)
 
     def last_round(self) -> int:
-        """The round of the newest manifest, going by its name; −1 if there is none."""
+        """The round of the newest manifest, by its file name; −1 if there is none."""
         manifests = self._manifests()
         return int(manifests[0].stem.removeprefix("round-")) if manifests else -1
 
     def newest(self, accept: Callable[[dict[str, Any]], bool], warn: Warn) -> Checkpoint:
-        """The newest checkpoint that is whole and whose facts are accepted; every damaged one is reported."""
+        """The newest intact checkpoint whose facts are accepted; every damaged one is reported."""
         chosen: Checkpoint | None = None
         manifests, damaged = self._manifests(), []
         broken: dict[Path, Path] = {}
         for path in manifests:
             found = self._open(path)
             if isinstance(found, Checkpoint) and not accept(found.facts):
-                found = "it does not say all about the run, or rounds.jsonl does not match it"
+                found = "its facts are incomplete, or rounds.jsonl does not match it"
             if isinstance(found, str):
                 damaged.append(path)
                 warn(FedfewError("E303" if chosen is None else "E311", str(path), found))
@@ -129,11 +129,11 @@ class Checkpoints:
             broken |= found.broken
             chosen = chosen or found
         if chosen is None:
-            raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is whole")
+            raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is intact")
         return replace(chosen, damaged=tuple(damaged), broken=broken)
 
     def repair(self, checkpoint: Checkpoint, warn: Warn) -> None:
-        """Remove what cannot be used or is no longer needed, and write anew what only one of two copies has kept."""
+        """Remove what is unusable or no longer needed, and restore files of which only one of two copies is intact."""
         for path in checkpoint.damaged:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -161,7 +161,7 @@ class Checkpoints:
         return Checkpoint(state.with_(weights=weights, metrics=files["metrics"]), memory, body["facts"], broken=broken)
 
     def _part(self, name: str, hash_: str, broken: dict[Path, Path]) -> Tensor:
-        """A client's tensor from the first of its two files that is whole; the other is noted if it is not."""
+        """A client's tensor from the first intact one of its two files; a damaged one is noted."""
         first, second = self._twins(name)
         pairs = ((first, second), (second, first))
         broken |= {path: other for path, other in pairs if file_digest(path) != hash_}
@@ -170,11 +170,11 @@ class Checkpoints:
 
 @dataclass(eq=False)
 class Warmup:
-    """The warm-up before the first round, pass by pass: reported, kept every few seconds, continued after a stop."""
+    """The warm-up before the first round, pass by pass: reported, saved every few seconds, continued after a stop."""
 
     file: Path
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    """What an earlier process has kept, and in ``known`` how far it came."""
+    """What an earlier process saved, and in ``known`` how far it got."""
     known: Warmed | None = None
     report: Callable[[int, int], None] = lambda done, total: None
     """Called with the passes done and their number."""
@@ -185,19 +185,19 @@ class Warmup:
 
     @staticmethod
     def open(folder: Path, warn: Warn) -> "Warmup":
-        """What is kept in the folder of checkpoints; a damaged file is reported and removed."""
+        """The warm-up saved in the folder of checkpoints; a damaged file is reported and removed."""
         file = folder / WARMUP
         if not file.is_file():
             return Warmup(file)
         known = read_warmup(file) if is_whole(file) else None
         if known is None:
-            warn(FedfewError("E309", str(file), "was damaged; the warm-up begins anew", ""))
+            warn(FedfewError("E309", str(file), "was damaged; the warm-up starts again", ""))
             file.unlink()
             return Warmup(file)
         return Warmup(file, load_tensors(file.read_bytes()), known)
 
     def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
-        """Continue where an earlier process was, if it trained for the same round from the same seed."""
+        """Continue an earlier process's warm-up, if it trained for the same round from the same seed."""
         self._looked = self._kept = perf_counter()
         if self.known is None or self.known.stream != str(rng.initial_seed()):
             return 0
@@ -229,7 +229,7 @@ class Warmup:
 
 
 def _manifest(path: Path) -> dict[str, Any] | None:
-    """What a manifest says, or None if it is damaged or lacks something that a resume needs."""
+    """The content of a manifest, or None if it is damaged or lacks something that a resume needs."""
     body = open_sealed(path)
     return body if fits(Manifest, body) else None
 
@@ -262,15 +262,15 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
 
 
 def _saved(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file, by way of NumPy: the writer for torch keeps 6 kB for every new length that it has seen, and
-    the validation scores have a new one each round."""
-    if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):  # NumPy has no such numbers
+    """A safetensors file, written through NumPy: the writer for torch keeps 6 kB for every new length it sees, and the
+    validation scores have a new one each round."""
+    if any(tensor.dtype is torch.bfloat16 for tensor in tensors.values()):  # NumPy has no bfloat16
         return bytes(save_tensors(tensors))
     return bytes(save_arrays({name: tensor.numpy() for name, tensor in tensors.items()}))
 
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with memory of their own each: at the start σ is ω and ψ is what the wire has; a file has both."""
+    """The tensors, each with its own memory: at the start σ is ω and ψ is what the wire has; a file needs both."""
     apart: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():

@@ -1,4 +1,4 @@
-"""Experiments in Python: load a config, run it, and use the model it gave."""
+"""Experiments in Python: load a config, run it, and use the trained model."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Experiment:
         return start(self.config, out, command, report)
 
     def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
-        """Run, giving each round's record as it is done."""
+        """Run, yielding each round's record as it is done."""
         yield from self.start(out).advance()
 
     def run(self, out: str | Path | None = None) -> Run:

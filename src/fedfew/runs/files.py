@@ -1,4 +1,4 @@
-"""What the files of a run folder hold, worked out from the run itself: so each can be checked and written again."""
+"""The content of a run folder's files, derived from the run itself, so that each can be checked and rewritten."""
 
 import json
 from typing import Any
@@ -29,11 +29,11 @@ from fedfew.runs.summary import summarise
 from fedfew.training.label_shift import own_class_mix
 
 CHARTED_CLIENTS = 10_000
-"""Beyond this many clients no chart shows them one by one, and counting them would cost more than the run."""
+"""With more clients no chart shows them one by one, and counting them would cost more than the run."""
 
 
 def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
-    """The files that stay the same for the whole run; the manifest holds all that is needed to write them again."""
+    """The files that stay the same for the whole run; the manifest holds all that is needed to rewrite them."""
     return {
         CONFIG: toml.dumps(facts["document"]).encode(),
         ENVIRONMENT: as_json(facts["environment"]),
@@ -43,7 +43,7 @@ def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
 
 
 def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
-    """The files of a run that has done its last round."""
+    """The files of a run that has finished its last round."""
     model = model_file(parts, state)
     files, found = {MODEL: model}, dict[str, Any]()
     if len(parts.federation.test):
@@ -60,7 +60,7 @@ def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str
 def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> list[dict[str, Any]]:
     """For each site whose images are here: its class mix as the model sees it, and accuracy where classes are known.
 
-    Clients of a simulation have no names and are many, so they are looked at only if asked for (``simulated``).
+    Clients of a simulation have no names and are many, so they are included only on request (``simulated``).
     """
     federation = parts.federation
     if not len(federation.images) or not (federation.sites or simulated):
@@ -90,7 +90,7 @@ def as_json(content: dict[str, Any]) -> bytes:
 def class_counts(federation: Federation) -> dict[str, Any]:
     """The classes' names and how many images of each the server and every client hold, for charts without the dataset.
 
-    The clients' counts are known in a simulation only; where any image's class is not known they are left out.
+    The clients' counts are known in a simulation only; if any image's class is unknown they are left out.
     """
     width, truth = len(federation.classes), federation.truth.numpy()
     few = federation.partition.clients <= CHARTED_CLIENTS

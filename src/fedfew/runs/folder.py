@@ -61,19 +61,19 @@ def find_runs(folder: Path) -> list[Path]:
 
 
 def named_runs(places: Iterable[str | Path]) -> list[Path]:
-    """The run folders named, or below the folders named; one that holds none is refused with E302."""
+    """The run folders given, or those below the given folders; E302 for a folder without any."""
     found: dict[Path, None] = {}
     for place in map(Path, places):
         below = find_runs(place)
         if not below:
-            what = "is not a run folder and has none below it" if place.exists() else "does not exist"
+            what = "is not a run folder and contains none" if place.exists() else "does not exist"
             raise FedfewError("E302", str(place), what)
         found |= dict.fromkeys(below)
     return list(found)
 
 
 def held_locks() -> frozenset[int] | None:
-    """The files that some process holds a lock on, by inode; None where the system does not say."""
+    """Inodes of the files that some process holds a lock on; None if the system does not say."""
     try:
         rows = [line.split() for line in Path("/proc/locks").read_text("ascii").splitlines()]
     except (OSError, UnicodeDecodeError):
@@ -82,7 +82,7 @@ def held_locks() -> frozenset[int] | None:
 
 
 def is_held(folder: Path, locks: frozenset[int] | None) -> bool | None:
-    """Whether a process works on a run, found without touching its lock; None where the system does not say."""
+    """Whether a process is working on a run, without touching its lock; None if the system does not say."""
     try:
         inode = (folder / LOCK).stat().st_ino
     except OSError:
@@ -91,7 +91,7 @@ def is_held(folder: Path, locks: frozenset[int] | None) -> bool | None:
 
 
 def new_folder(out: str | Path | None, name: str) -> Path:
-    """Where a run goes: ``out``, or runs/NAME-TIME; a folder that already holds something is refused."""
+    """The folder of a new run: ``out``, or runs/NAME-TIME; a folder that is not empty is refused."""
     if out is None:
         base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
         path, number = base, 1
@@ -102,7 +102,7 @@ def new_folder(out: str | Path | None, name: str) -> Path:
     path = Path(out)
     try:
         if path.resolve() == Path.cwd():
-            raise FedfewError("E301", str(path), "is the folder you are in", "Give the name of a new folder")
+            raise FedfewError("E301", str(path), "is the current folder", "Give the name of a new folder")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FedfewError("E301", str(path), "is not empty" if path.is_dir() else "is a file")
     except OSError as error:
@@ -111,7 +111,7 @@ def new_folder(out: str | Path | None, name: str) -> Path:
 
 
 def stage(path: Path) -> Path:
-    """An empty folder beside the run's place, to prepare it in."""
+    """An empty folder next to the run's place, in which to prepare it."""
     staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         (staged / CHECKPOINTS).mkdir(parents=True)
@@ -121,9 +121,9 @@ def stage(path: Path) -> Path:
 
 
 def put_in_place(staged: Path, path: Path) -> None:
-    """Rename a folder that was prepared beside its place, so that a run folder is there whole or not at all."""
+    """Move a prepared folder to its place, so that a run folder is there completely or not at all."""
     try:
-        staged.rename(path)  # over an empty folder too; one that has been filled meanwhile is refused
+        staged.rename(path)  # replaces an empty folder; fails if it has been filled meanwhile
         sync_folder(path.parent)
     except OSError as error:
         shutil.rmtree(staged, ignore_errors=True)

@@ -1,6 +1,6 @@
 """The journal of a run: rounds.jsonl and its copy beside the checkpoints, sealed by length and hash in every manifest.
 
-The hash covers what this process meant to write, not what a later look at the file finds, so damage is never sealed in.
+The hash covers what this process meant to write, not what the file holds later, so damage is never sealed in.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ class Journal:
         self._hash, self._length, self.content = hashlib.sha256(self.content), len(self.content), b""
 
     def append(self, record: Mapping[str, Any]) -> Seal:
-        """Add a round, and give the seal of everything up to it."""
+        """Append a round, and return the seal of everything up to it."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
         for place in self.places:
             append_durably(place, line)
@@ -53,15 +53,15 @@ def begin(folder: RunFolder) -> Seal:
 
 
 def sealed(folder: RunFolder, seal: Seal) -> bytes | None:
-    """The journal as it was when it was sealed, from the first of the two files that still has it."""
+    """The journal as it was when it was sealed, from the first of the two files that is intact."""
     return next((content for place in places(folder) if (content := _sealed(place, seal)) is not None), None)
 
 
 def go_on(folder: RunFolder, seal: Seal, warn: Warn | None = None) -> Journal:
-    """Bring both files back to the sealed state, dropping what no checkpoint covers, and append from there."""
+    """Restore both files to the sealed state, dropping what no checkpoint covers, and append from there."""
     content = sealed(folder, seal)
     if content is None:
-        raise FedfewError("E309", str(folder / ROUNDS), "does not hold the rounds that the checkpoint was made after")
+        raise FedfewError("E309", str(folder / ROUNDS), "lacks rounds that the checkpoint includes")
     for place in places(folder):
         if _sealed(place, seal) is None and warn is not None:
             warn(FedfewError("E309", str(place), "was damaged and has been restored from its copy", ""))

@@ -1,4 +1,4 @@
-"""How good a model is on labeled images: measures of its probabilities, and intervals from drawing the images anew."""
+"""How good a model is on labeled images: measures of its probabilities, and bootstrap intervals over the images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from fedfew.runs.statistics import Interval
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 BINS = 10
-"""Bins of confidence, equally wide, that calibration is measured in."""
+"""Equally wide bins of confidence for calibration."""
 DRAWS = 10_000
-"""Times the test images are drawn anew for an interval."""
+"""Bootstrap samples of the test images for an interval."""
 
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A model's probabilities N×C of images whose classes are known."""
+    """A model's probabilities N×C for images whose classes are known."""
 
     labels: Labels
     probabilities: Floats
 
     @property
     def right(self) -> NDArray[np.bool_]:
-        """Whether the likeliest class is the true one."""
+        """Whether the most likely class is the true one."""
         found: NDArray[np.bool_] = self.probabilities.argmax(1) == self.labels
         return found
 
@@ -41,12 +41,12 @@ class Judged:
 
     @staticmethod
     def joined(parts: Sequence["Judged"]) -> "Judged":
-        """Those of several folds, one after another."""
+        """The results of several folds, joined."""
         return Judged(np.concatenate([p.labels for p in parts]), np.concatenate([p.probabilities for p in parts]))
 
 
 def read_predictions(place: Path) -> Judged | None:
-    """A finished run's probabilities of its test images; None if they are not there."""
+    """A finished run's probabilities for its test images; None if there are none."""
     try:
         found = load_arrays(place.read_bytes())
         labels, probabilities = found["labels"], found["probabilities"]
@@ -62,7 +62,7 @@ def read_predictions(place: Path) -> Judged | None:
 
 
 def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
-    """Every measure, as evaluation.json holds them."""
+    """All measures, as in evaluation.json."""
     confusion = confusion_matrix(judged, len(classes))
     by_class = per_class(confusion)
     recalls = [row["recall"] for row in by_class if row["recall"] is not None]
@@ -88,7 +88,7 @@ def confusion_matrix(judged: Judged, classes: int) -> NDArray[np.int64]:
 
 
 def per_class(confusion: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Images, precision and recall of each class; None where there is nothing to divide by."""
+    """Images, precision and recall of each class; None if undefined."""
     hits, true, said = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     return [
         {
@@ -103,7 +103,7 @@ def per_class(confusion: NDArray[np.int64]) -> list[dict[str, Any]]:
 def auroc(judged: Judged) -> float | None:
     """Area under the ROC curve: of the second class if there are two, else the mean of each class against the others.
 
-    By ranks (Mann and Whitney), equal probabilities counting half; classes without an image on both sides are left out.
+    From ranks (Mann and Whitney), ties counting half; classes without an image on both sides are left out.
     """
     width = judged.probabilities.shape[1]
     found = [_area(judged.probabilities[:, c], judged.labels == c) for c in ([1] if width == 2 else range(width))]
@@ -116,12 +116,12 @@ def _area(scores: Floats, positive: NDArray[np.bool_]) -> float | None:
     if not hits or not misses:
         return None
     _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # the mean rank of those that are equal
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # the mean rank of ties
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
 
 def calibration(judged: Judged) -> list[dict[str, Any]]:
-    """The reliability curve: mean confidence, share right and images in each bin of confidence that has any."""
+    """The reliability curve: mean confidence, share correct and images in each bin of confidence that has any."""
     confidence = judged.probabilities.max(1)
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     right = judged.right
@@ -137,7 +137,7 @@ def calibration(judged: Judged) -> list[dict[str, Any]]:
 
 
 def expected_calibration_error(curve: Sequence[dict[str, Any]], images: int) -> float | None:
-    """ECE: by how much confidence and accuracy differ, the mean over the images."""
+    """ECE: the difference between confidence and accuracy, averaged over the images."""
     if not images:
         return None
     return float(sum(b["images"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / images)
@@ -150,14 +150,14 @@ def accuracy_interval(judged: Judged) -> Interval:
 
 
 def paired_difference(first: Judged, second: Judged) -> Interval:
-    """By how much the first is more accurate on the same images, with its 95 % bootstrap interval over them."""
+    """How much more accurate the first is on the same images, with its 95 % bootstrap interval over them."""
     gained = int((first.right & ~second.right).sum())
     lost = int((second.right & ~first.right).sum())
     return _bootstrap(gained, lost, len(first.labels))
 
 
 def _bootstrap(plus: int, minus: int, images: int) -> Interval:
-    """The mean of so many +1, −1 and otherwise 0: drawing the images anew draws from these three kinds."""
+    """The mean of so many +1, −1 and otherwise 0: resampling the images draws from these three kinds."""
     shares = np.array([plus, minus, images - plus - minus]) / images
     drawn = np.random.default_rng(0).multinomial(images, shares, DRAWS)
     means = (drawn[:, 0] - drawn[:, 1]) / images

@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from fedfew.build.parts import Parts
 
 PIXELS = 0.1
-"""Pixel means and deviations that differ by less than this come from other images, not from another normalisation."""
+"""Smaller differences of pixel means and deviations come from other images, not from another normalisation."""
 SURE, UNSURE = 0.5, 10.0
-"""Bounds of T: on a few labels a model may be right every time, which does not prove that it will be."""
+"""Bounds of T: on a few labels a model may always be right, which does not prove that it will be."""
 
 
 def model_file(parts: "Parts", state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
     federation, backbone = parts.federation, parts.backbone
-    if not backbone:  # a published backbone is found again by its name and hash
+    if not backbone:  # a published backbone is identified by name and hash
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.evaluated)
     about = {
@@ -57,23 +57,23 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
 
 
 def load_model(path: str | Path) -> tuple[Network, dict[str, Any]]:
-    """A network and what is known about it, from a run folder, a model file or an export for Hugging Face."""
+    """A network and its metadata, from a run folder, a model file or an export for Hugging Face."""
     place = Path(path)
     file = place / MODEL if place.is_dir() else place
     if not file.is_file():
-        raise FedfewError("E302", str(path), "holds no model" if place.is_dir() else "does not exist")
+        raise FedfewError("E302", str(path), "contains no model" if place.is_dir() else "does not exist")
     return read_model(file)
 
 
 def sealed(content: bytes) -> bytes:
-    """A model file with its own SHA-256 in it: nothing else in a run folder could tell that it was damaged."""
+    """A model file with its own SHA-256 in it: nothing else in a run folder could reveal damage to it."""
     tensors, about = load_tensors(content), _metadata(content)["fedfew"]
     made: bytes = save_tensors(tensors, metadata={"fedfew": about, "sha256": digest(content)})
     return made
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a sealed model file is as it was written."""
+    """Whether a sealed model file is unchanged."""
     try:
         content = path.read_bytes()
         seal = _metadata(content)
@@ -89,7 +89,7 @@ def _metadata(content: bytes) -> dict[str, str]:
 
 
 def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
-    """The network, ready to predict, and what is known about it."""
+    """The network, ready to predict, and its metadata."""
     tensors, about = read_weights(path)
     try:
         name, options = about["model"]["name"], {k: v for k, v in about["model"].items() if k != "name"}
@@ -102,7 +102,7 @@ def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
             tensors = network.frozen | tensors
         network.load_all(tensors)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise FedfewError("E309", str(path), f"the weights do not fit what is said about them ({error})") from None
+        raise FedfewError("E309", str(path), f"the weights do not match their metadata ({error})") from None
     network.module.eval()
     return network, about
 
@@ -117,7 +117,7 @@ def refuse_other_backbone(about: dict[str, Any], backbone: Mapping[str, Any], pa
 
 
 def first_weights(start: str, network: Network, classes: Sequence[str], backbone: Mapping[str, Any]) -> Vector:
-    """ω_0: as drawn from the seed, or those of a finished run or of its model file."""
+    """ω_0: drawn from the seed, or the weights of a finished run or its model file."""
     if not start:
         return network.snapshot()
     path = Path(start)
@@ -127,16 +127,14 @@ def first_weights(start: str, network: Network, classes: Sequence[str], backbone
         raise FedfewError(code, f"start = {start!r}", what, "Give a finished run's folder, or a model file of one")
     weights, about = read_weights(file)
     if list(about["classes"]) != list(classes):
-        what = (
-            f"the model in {file} knows the classes {', '.join(about['classes'])}, here they are {', '.join(classes)}"
-        )
+        what = f"the model in {file} has the classes {', '.join(about['classes'])}, this run has {', '.join(classes)}"
         raise FedfewError("E113", "start", what, "Start from a run with the same classes")
     if not allclose((*about["mean"], *about["std"]), (*network.pixels.mean, *network.pixels.std), atol=PIXELS):
-        what = f"the model in {file} was trained on pixels normalised in another way"
+        what = f"the model in {file} was trained with another pixel normalisation"
         raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
     refuse_other_backbone(about, backbone, file)
     if isinstance(network.module, Pretrained):
-        weights = network.layout.views(network.snapshot()) | weights  # a head's run holds no backbone
+        weights = network.layout.views(network.snapshot()) | weights  # the run of a head stores no backbone
     try:
         return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})
     except FedfewError as error:
@@ -168,7 +166,7 @@ def temperature(network: Network, held_out: LabeledSet) -> float:
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The cross-entropy is convex in β = 1/T, so its slope has one zero: found by halving."""
+    """The cross-entropy is convex in β = 1/T, so its slope has one zero: found by bisection."""
 
     def slope(beta: float) -> float:
         expected = ((beta * logits).softmax(1) * logits).sum(1)
@@ -186,6 +184,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def class_shares(labeled: LabeledSet, classes: int) -> list[float]:
-    """The mix of classes that the server's labels show; an even one where it has none."""
+    """The class mix of the server's labels; uniform if it has none."""
     counts = torch.bincount(labeled.labels, minlength=classes).double() if len(labeled) else torch.ones(classes)
     return [round(share, 6) for share in (counts / counts.sum()).tolist()]

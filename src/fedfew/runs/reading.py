@@ -1,4 +1,4 @@
-"""Reading the files of a run folder: each is checked once, so that no chart or table meets what a run never writes."""
+"""Reads the files of a run folder; each is validated once, so charts and tables meet only what a run writes."""
 
 import json
 import os
@@ -19,25 +19,25 @@ from fedfew.runtime.record import Natural, RoundRecord, apart, complete
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 RESUME = "`fedfew resume` restores it"
 HEADER = 1 << 16
-"""Bytes that the header of a warm-up's file stays below."""
+"""Upper limit for the header of a warm-up file, in bytes."""
 KEYS = frozenset({"round", "accuracy"})
-"""What every record has had from the first version on."""
+"""Keys of every record since the first version."""
 
 
 class Shape(BaseModel):
-    """A file's content as far as it is relied on."""
+    """The part of a file's content that is relied on."""
 
     model_config = STRICT
 
 
 class Named(Shape):
-    """A section of the config that names what it is about."""
+    """A section of the config with a name."""
 
     name: str
 
 
 class Data(Named):
-    """Which images, and the seed of their split."""
+    """The dataset, and the seed of its split."""
 
     seed: int
 
@@ -69,7 +69,7 @@ class Environment(Shape):
 
 
 class Resumed(Shape):
-    """What computed a run, or a part of it."""
+    """The environment that computed a run, or a part of it."""
 
     fingerprint: dict[str, Any]
 
@@ -81,7 +81,7 @@ class Started(Resumed):
 
 
 class Privacy(Shape):
-    """What was done to updates, and the ε it gave; unknown without noise."""
+    """How updates were protected, and the resulting ε; unknown without noise."""
 
     clip: float
     noise: float
@@ -126,7 +126,7 @@ class Evaluation(Shape):
 
 
 class Seal(Shape):
-    """Up to where a journal is covered by a checkpoint."""
+    """How much of a journal a checkpoint covers."""
 
     bytes: Natural
     sha256: str
@@ -140,7 +140,7 @@ class Document(Settings):
 
 
 class Facts(Shape):
-    """What a manifest says besides the state."""
+    """The facts in a manifest besides the state."""
 
     document: Document
     environment: Started
@@ -166,7 +166,7 @@ class Manifest(Shape):
 
 
 class Warmed(Shape):
-    """What checkpoints/warmup.safetensors says about its tensors."""
+    """The metadata in checkpoints/warmup.safetensors."""
 
     done: Natural
     total: Natural
@@ -175,12 +175,12 @@ class Warmed(Shape):
 
     @property
     def left(self) -> float:
-        """Estimated seconds for the passes to come."""
+        """Estimated seconds for the remaining passes."""
         return self.seconds / max(self.done, 1) * (self.total - self.done)
 
 
 class About(Shape):
-    """What a model file says about its tensors."""
+    """The metadata of a model file."""
 
     model: Named
     classes: list[str]
@@ -193,7 +193,7 @@ RECORDS = TypeAdapter(list[RoundRecord], config=STRICT)
 
 
 def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, place: Path) -> None:
-    """E309 with the first thing that is not as it must be."""
+    """E309 with the first error."""
     try:
         if isinstance(shape, TypeAdapter):
             shape.validate_python(content)
@@ -206,7 +206,7 @@ def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, place: Pat
 
 
 def fits(shape: type[BaseModel], content: object) -> bool:
-    """Whether something has all that is relied on."""
+    """Whether the content is valid."""
     try:
         shape.model_validate(content)
     except ValidationError:
@@ -215,7 +215,7 @@ def fits(shape: type[BaseModel], content: object) -> bool:
 
 
 def read_config(place: Path) -> dict[str, Any]:
-    """run.toml; do not change what is returned, runs share sections that are alike."""
+    """run.toml; do not modify the result: runs share equal sections."""
     try:
         config = _parsed(place.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -225,7 +225,7 @@ def read_config(place: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Section by section: the runs of a sweep differ in few of them, and parsing TOML is slow."""
+    """Parse section by section: the runs of a sweep differ in few of them, and parsing TOML is slow."""
     config: dict[str, Any] = {}
     try:
         for part in re.split(r"^(?=\[)", text, flags=re.MULTILINE):
@@ -233,7 +233,7 @@ def _parsed(text: str) -> dict[str, Any]:
             if section.keys() & config.keys():
                 return tomllib.loads(text)
             config |= section
-    except tomllib.TOMLDecodeError:  # a bracket at the start of a line was no section: only the whole can tell
+    except tomllib.TOMLDecodeError:  # a line began with a bracket that was no section: parse the whole
         return tomllib.loads(text)
     return config
 
@@ -242,7 +242,7 @@ _section = lru_cache(4096)(tomllib.loads)
 
 
 def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
-    """A run.toml with today's defaults for the keys it lacks, so that old and new runs can be compared."""
+    """A run.toml with today's defaults for missing keys, so that old and new runs can be compared."""
     from fedfew.config.sections import NAMED, SECTIONS
 
     plain = {key: value for key, value in document.items() if key not in SECTIONS}
@@ -257,20 +257,20 @@ def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @cache
 def _defaults(section: str, name: str) -> dict[str, Any]:
-    """The defaults of a section; a part of someone's own is not imported to find them."""
+    """The defaults of a section; user code is not imported to find them."""
     from fedfew.config.names import is_own
     from fedfew.config.sections import settings_for
 
     try:
         settings = {} if is_own(name) else settings_for(section, name)
-    except KeyError:  # the partition of a dataset that brings its sites, or a name that fedfew no longer has
+    except KeyError:  # the partition of a dataset with its own sites, or a name that fedfew no longer has
         return {}
     known = {key: setting.default for key, setting in settings.items()}
     return {key: value for key, value in known.items() if isinstance(value, int | float | str | list | tuple)}
 
 
 def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
-    """What a file of the folder holds; None if it is not there (yet)."""
+    """The content of a JSON file; None if it does not exist (yet)."""
     try:
         content: dict[str, Any] = json.loads(place.read_bytes())
     except FileNotFoundError:
@@ -282,7 +282,7 @@ def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
 
 
 def read_warmup(place: Path) -> Warmed | None:
-    """How far a warm-up is, from the file's header alone; None if there is none that can be read."""
+    """The progress of a warm-up, from the file's header alone; None if there is none that can be read."""
     try:
         with place.open("rb") as file:
             header = file.read(min(int.from_bytes(file.read(8), "little"), HEADER))
@@ -293,7 +293,7 @@ def read_warmup(place: Path) -> Warmed | None:
 
 @dataclass(frozen=True, eq=False)
 class Rounds:
-    """The records in a rounds.jsonl up to a byte of it."""
+    """The records in a rounds.jsonl up to a byte offset."""
 
     records: list[RoundRecord]
     end: int = 0
@@ -301,9 +301,9 @@ class Rounds:
 
 
 def read_rounds(place: Path, known: Rounds | None = None) -> Rounds:
-    """The rounds so far; of a file that has only grown since ``known``, the new lines alone are read.
+    """The rounds so far; if the file has only grown since ``known``, only the new lines are read.
 
-    A line still being written is left out. Going back to a checkpoint puts another file in its place.
+    A line still being written is left out. Going back to a checkpoint replaces the file.
     """
     try:
         with place.open("rb") as file:

@@ -1,4 +1,4 @@
-"""Before a run continues: does the checkpoint belong here, will the bits be equal, and is every file as it was left?"""
+"""Checks before a run continues: does the checkpoint belong here, will the bits be equal, is every file intact?"""
 
 import json
 import tomllib
@@ -17,9 +17,9 @@ from fedfew.runs.model_file import is_whole
 
 
 def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
-    """A checkpoint with another config *and* another start than the folder's own files belongs to another run.
+    """A checkpoint whose config *and* start differ from the folder's own files belongs to another run.
 
-    One of them alone is damage or somebody's edit: it is restored from the checkpoint.
+    If only one differs it is damage or somebody's edit, and is restored from the checkpoint.
     """
     try:
         document = tomllib.loads((folder / CONFIG).read_text("utf-8"))
@@ -31,7 +31,7 @@ def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
 
 
 def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bool) -> dict[str, Any]:
-    """The run's environment, with this one added if it is another: then the bits may differ, and the folder says so."""
+    """The run's environment, plus this one if it differs: then the bits may differ, and the folder says so."""
     around: dict[str, Any] = found.facts["environment"]
     before = [around, *around.get("resumed", [])][-1]["fingerprint"]
     now = fingerprint(Engine(found.facts["document"].get("engine", {}).get("device", "auto")).place())
@@ -48,7 +48,7 @@ def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bo
 
 
 def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
-    """Data and model must be what the run was started with."""
+    """Refuse data or a model other than those the run was started with."""
     if parts.federation.partition.hash != found.facts["partition"]:
         raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
     if found.facts.get("images", "") not in ("", parts.federation.fingerprint()):
@@ -60,19 +60,19 @@ def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
 
 
 def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None:
-    """Write every file again that is not as it was left; what was there instead is kept beside it."""
+    """Rewrite every file that has changed; the changed file is kept next to it."""
     for place in (folder.path, folder.checkpoints):
         drop_temporaries(place)
     go_on(folder, found.facts["rounds"], warn)
     files = static_files(parts, found.facts)
-    if found.state.round < parts.config["rounds"]:  # a run that goes back behind its end is not finished
+    if found.state.round < parts.config["rounds"]:  # a run that goes back from its end is not finished
         (folder / SUMMARY).unlink(missing_ok=True)
     else:
         final = final_files(folder, parts, found.state)
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
     if (folder / BEST).exists() and not is_whole(folder / BEST):
         _move_aside(folder, BEST)
-        what = f"had changed and cannot be made again; the changed file is now {BEST}.changed"
+        what = f"had changed and cannot be recreated; the changed file is now {BEST}.changed"
         warn(FedfewError("E309", str(folder / BEST), what, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):

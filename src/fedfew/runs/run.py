@@ -34,7 +34,7 @@ from fedfew.runs.folder import (
 from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
 from fedfew.runtime.record import RoundRecord, pace
 
-if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is asked for
+if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is needed
     from pandas import DataFrame
     from torch import nn
 
@@ -49,31 +49,31 @@ State = Literal["starting", "warm-up", "running", "finished", "stopped"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder, read only: every part is read when it is first used, and then kept.
+    """A run folder, read only: every part is read on first use, and then cached.
 
-    So a run that is still going on is seen as it was at that moment; ``again()`` looks anew.
+    So a run in progress is seen as it was at that moment; ``again()`` reads it again.
     """
 
     folder: RunFolder
 
     @staticmethod
     def open(path: str | Path, **parts: Any) -> "Run":
-        """The run in a folder, finished or not; ``parts`` are known and need not be read."""
+        """The run in a folder, finished or not; ``parts`` are given and not read."""
         return Run(RunFolder.open(path)).with_(**parts)
 
     def with_(self, **parts: Any) -> "Run":
-        """The same run with some parts given; the others are read when they are used."""
+        """The same run with some parts given; the others are read on first use."""
         made = Run(self.folder)
         vars(made).update(parts)
         return made
 
     def again(self, **parts: Any) -> "Run":
-        """The run as it is now; rounds that are known are not read again."""
+        """The run as it is now; known rounds are not read again."""
         known = {"_before": self._rounds} if "_rounds" in vars(self) else {}
         return self.with_(name=self.name, **known, **parts)
 
     def cut(self, rounds: int) -> "Run":
-        """The run as it was after so many rounds."""
+        """The run as it was after this many rounds."""
         if rounds >= self.done:
             return self
         kept = {"name": self.name, "document": self.document, "config": self.config, "environment": self.environment}
@@ -85,7 +85,7 @@ class Run:
 
     @cached_property
     def name(self) -> str:
-        """What lists call it: the folder's name, or its way from the folder that was searched."""
+        """Its name in lists: the folder's name, or its path below the folder that was searched."""
         return self.path.resolve().name
 
     @cached_property
@@ -95,7 +95,7 @@ class Run:
 
     @cached_property
     def config(self) -> "Config":
-        """Its config, with the defaults of today for settings that fedfew did not have then."""
+        """Its config, with today's defaults for settings that did not exist then."""
         from fedfew.config.schema import Config
         from fedfew.runs.reading import with_defaults
 
@@ -103,7 +103,7 @@ class Run:
 
     @cached_property
     def flat(self) -> dict[str, Any]:
-        """The same as dotted keys."""
+        """The config as dotted keys."""
         found: dict[str, Any] = {}
         for key, value in self.config.document.items():
             found |= {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
@@ -137,22 +137,22 @@ class Run:
 
     @property
     def seeds(self) -> tuple[int, int]:
-        """Of training and of the split; runs that share both are compared pair by pair."""
+        """The seeds of training and of the split; runs that share both are compared in pairs."""
         return self.seed, int(self.document["dataset"]["seed"])
 
     @property
     def planned(self) -> int:
-        """How many rounds it is to have."""
+        """How many rounds are planned."""
         return int(self.document["rounds"])
 
     @property
     def title(self) -> str:
-        """Method and, where clients are asked, how their updates are joined."""
+        """The method and, if clients take part, the aggregation rule."""
         if self.method in BOUNDS:
             return TITLES.get(self.method, self.method)
         return f"{self.method} + {self.aggregator}"
 
-    # what came of it
+    # its results
 
     @cached_property
     def _rounds(self) -> reading.Rounds:
@@ -160,12 +160,12 @@ class Run:
 
     @cached_property
     def records(self) -> list[RoundRecord]:
-        """One record a round, as in rounds.jsonl."""
+        """One record per round, as in rounds.jsonl."""
         return self._rounds.records
 
     @property
     def rounds(self) -> list[RoundRecord]:
-        """One record a round, as in rounds.jsonl."""
+        """One record per round, as in rounds.jsonl."""
         return self.records
 
     @cached_property
@@ -175,7 +175,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """What summary.json holds; E310 if the run has not finished."""
+        """The content of summary.json; E310 if the run has not finished."""
         found = reading.read_json(self.folder / SUMMARY, reading.Summary)
         if found is None:
             raise FedfewError("E310", str(self.path), "has not finished")
@@ -183,29 +183,29 @@ class Run:
 
     @property
     def final(self) -> dict[str, Any]:
-        """The summary, or nothing while there is none."""
+        """The summary; empty while there is none."""
         return self.summary if self.finished else {}
 
     @property
     def done(self) -> int:
-        """How many rounds it has done."""
+        """How many rounds are done."""
         return int(self.final.get("rounds") or len(self.records))
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
-        """Confusion matrix, measures by class, calibration and sites after the last round; nothing where not known."""
+        """Confusion matrix, measures by class, calibration and sites after the last round; empty if unknown."""
         return (reading.read_json(self.folder / EVALUATION, reading.Evaluation) or {}) if self.finished else {}
 
     @cached_property
     def judged(self) -> "Judged | None":
-        """The test images' classes and the final model's probabilities of them, if they were kept."""
+        """The test images' classes and the final model's probabilities for them, if they were saved."""
         from fedfew.runs.measures import read_predictions
 
         return read_predictions(self.folder / PREDICTIONS) if self.finished else None
 
     @cached_property
     def accuracies(self) -> dict[str, float | None]:
-        """Last round, mean of the last ten, and at the round where validation was best."""
+        """Accuracy after the last round, mean of the last ten, and at the round with the best validation accuracy."""
         return self.final.get("accuracy") or accuracies(self.records)
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
@@ -214,32 +214,32 @@ class Run:
         return found
 
     def curve(self) -> list[float]:
-        """Test accuracy by round, not a number where there is none."""
+        """Test accuracy by round, NaN where there is none."""
         return [math.nan if r["accuracy"] is None else float(r["accuracy"]) for r in self.records]
 
     @property
     def best_round(self) -> int | None:
-        """The round where validation was best."""
+        """The round with the best validation accuracy."""
         best = best_round(self.records)
         return best["round"] if best else None
 
     def newest(self, key: Literal["coverage", "correct"]) -> float | None:
-        """The last value of coverage or correctness that is known."""
+        """The last known value of coverage or correctness."""
         return self.final[key] if key in self.final else newest(self.records, key)
 
     def traffic(self, key: Literal["bytes_up", "bytes_down"]) -> float:
-        """Bytes of a round, the mean over the rounds."""
+        """Bytes per round, the mean over the rounds."""
         total = self.final[key] if key in self.final else sum(r[key] for r in self.records)
         return float(total) / max(self.done, 1)
 
     @cached_property
     def seconds(self) -> float:
-        """What the rounds so far took."""
+        """Duration of the rounds so far."""
         return float(self.final.get("seconds") or sum(sum(r["seconds"].values()) for r in self.records))
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds for the rounds to come, from the last ten."""
+        """Estimated seconds for the remaining rounds, from the last ten."""
         if self.state != "running" or not self.records:
             return None
         last = [pace(r) for r in self.records[-10:]]
@@ -247,17 +247,17 @@ class Run:
 
     @cached_property
     def warmup(self) -> reading.Warmed | None:
-        """How far the training before the first round is, as it was last kept; None without one, and after it."""
+        """Progress of the training before the first round, as last saved; None without one, and after it."""
         return None if self.finished or self.records else reading.read_warmup(self.folder.checkpoints / WARMUP)
 
     @cached_property
     def held(self) -> bool | None:
-        """Whether a process works on it; None where the system does not say."""
+        """Whether a process is working on it; None if the system does not say."""
         return is_held(self.path, held_locks())
 
     @cached_property
     def state(self) -> State:
-        """Finished, or whether a process works on it."""
+        """Finished, or whether a process is working on it."""
         if self.finished:
             return "finished"
         held = self.held
@@ -273,12 +273,12 @@ class Run:
 
     @cached_property
     def alarms(self) -> list[Alarm]:
-        """What a person should look at."""
+        """Alarms that a person should look at."""
         return alarms(self.records, self.classes.get("server", ()))
 
     @cached_property
     def fault(self) -> FedfewError | None:
-        """Why it cannot be shown: the first file that is damaged."""
+        """Why it cannot be shown: the first damaged file."""
         try:
             _ = self.document, self.environment, self.classes, self.final, self.records
         except FedfewError as fault:
@@ -296,18 +296,18 @@ class Run:
         return self.network().module
 
     def network(self) -> "Network":
-        """The same with its normalisation, for uint8 images."""
+        """The model with its normalisation, for uint8 images."""
         from fedfew.runs.model_file import read_model
 
         return read_model(self.model_path())[0]
 
     @cached_property
     def weights(self) -> str:
-        """The model file that is used: that after the last round, unless another is asked for."""
+        """The model file in use: the one after the last round, unless another is chosen."""
         return MODEL
 
     def using(self, model: str) -> "Run":
-        """The same run with the model after the ``last`` round, or that of the round where validation was ``best``."""
+        """The same run with the model after the ``last`` round, or of the one with the ``best`` validation accuracy."""
         if model not in ("last", "best"):
             raise FedfewError("E103", "model", f"{model!r} is unknown", "Use last or best")
         return self.with_(weights=BEST if model == "best" else MODEL)
@@ -317,21 +317,19 @@ class Run:
         if path.is_file() and self.finished:
             return path
         if self.finished and self.weights == BEST:
-            what = "kept no best model: it had no validation images to choose by, or an older version made it"
-            raise FedfewError(
-                "E310", str(self.path), what, "Set dataset.validation, or take the last one: --model last"
-            )
+            what = "has no best model: there were no validation images to choose by, or an older version made the run"
+            raise FedfewError("E310", str(self.path), what, "Set dataset.validation, or use the last one: --model last")
         raise FedfewError("E310", str(self.path), "has no final model yet")
 
     def to_frame(self) -> "DataFrame":
-        """The numbers of all rounds as a pandas table, one row a round."""
+        """The numbers of all rounds as a pandas DataFrame, one row per round."""
         pandas = import_optional("pandas", "pandas", "to_frame")
         rows = [scalars(record) for record in self.records]
         frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])
         return frame.rename_axis("round")
 
     def _repr_html_(self) -> str:
-        """The run as a notebook shows it."""
+        """The run as shown in a notebook."""
         rows = {"run": self.path, "state": self.state, "rounds": f"{self.done} of {self.planned}"}
         rows |= {f"accuracy, {key}": "–" if a is None else f"{100 * a:.1f} %" for key, a in self.accuracies.items()}
         cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
@@ -339,11 +337,11 @@ class Run:
 
 
 def read_all(folder: Path) -> tuple[list[Run], list[FedfewError]]:
-    """Every run at or below a folder that can be read, and the faults of the others."""
+    """Every readable run at or below a folder, and the faults of the others."""
     runs = [Run.open(path, name=name_below(folder, path)) for path in find_runs(folder)]
     return [run for run in runs if run.fault is None], [run.fault for run in runs if run.fault is not None]
 
 
 def name_below(folder: Path, path: Path) -> str:
-    """A run's way from a folder; the folder's own name if it is the run."""
+    """A run's path below a folder; the folder's own name if it is the run."""
     return path.resolve().name if path == folder else path.relative_to(folder).as_posix()

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Informing(Protocol):
-    """A fleet whose sites are informed when the last round is done."""
+    """A fleet that informs its sites when the last round is done."""
 
     def end(self) -> None: ...
 
@@ -64,26 +64,26 @@ class Session:
     state: ServerState
     memory: Memory
     facts: dict[str, Any]
-    """What every manifest says besides the state: config, environment, partition's hash, the journal's seal."""
+    """Facts in every manifest besides the state: config, environment, partition's hash, the journal's seal."""
     warmup: Warmup
 
     @property
     def rounds(self) -> int:
-        """How many rounds the run has in all."""
+        """How many rounds the run has in total."""
         return int(self.parts.config["rounds"])
 
     @property
     def saved(self) -> str:
-        """Where a resume would continue, as the disk has it."""
+        """Where a resume would continue, according to the disk."""
         done, warmed = Checkpoints(self.folder.checkpoints).last_round(), Run(self.folder).warmup
         if done or warmed is None:
             return f"after round {done}" if done else "before the first round"
         return f"in the warm-up, after pass {warmed.done} of {warmed.total}"
 
     def advance(self, report: Report | None = None) -> Generator[RoundRecord]:
-        """The rounds that are left; each is on the disk when it is yielded; at the end, model and summary are.
+        """The remaining rounds; each is on disk when it is yielded; at the end, model and summary are too.
 
-        ``report`` is called with the passes of a warm-up before the first round that are done, and their number.
+        ``report`` is called during a warm-up before the first round, with the passes that are done and their total.
         """
         self.warmup.report = report or self.warmup.report
         store = Checkpoints(self.folder.checkpoints)
@@ -108,7 +108,7 @@ class Session:
                     write_atomically(self.folder / name, content)
 
     def _memory(self) -> Memory:
-        """What the clients keep: in the checkpoint, or, if the run was on Flower until now, where its sites left it."""
+        """The clients' memories: from the checkpoint, or, if the run was on Flower so far, from its sites' files."""
         if self.memory or self.parts.config["fleet.kind"] == "flower":
             return self.memory
         return left_at_sites(self.folder.path, self.state.round)
@@ -128,9 +128,9 @@ class Session:
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Equal bits need an equal number of threads: one, in every process; the caller's setting comes back after.
+    """Equal bits need an equal number of threads: one, in every process; the caller's setting is restored afterwards.
 
-    Freed memory is kept from here on, in the caller's process too."""
+    Freed memory is kept from then on, in the caller's process too."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -161,7 +161,7 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
 
 
 def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
-    """Build everything first, so that a fault leaves nothing behind; then put the folder in its place whole."""
+    """Build everything first, so that an error leaves nothing behind; then move the complete folder to its place."""
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config, report)
@@ -199,7 +199,7 @@ def reopen(
     anyway: bool = False,
     report: Report | None = None,
 ) -> Session:
-    """Resume a run from its newest whole checkpoint; what is damaged in the folder is reported and repaired.
+    """Resume a run from its newest intact checkpoint; damage in the folder is reported and repaired.
 
     Only the fleet may be changed by ``overrides``: it has no influence on the result.
     """
@@ -230,7 +230,7 @@ def reopen(
 def start_or_resume(
     plan: "ServerPlan", warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False
 ) -> Session:
-    """The run of a real network, in the network's own folder; one that has begun is resumed."""
+    """The run of a real network, in the network's own folder; an unfinished one is resumed."""
     from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
 
     folder = out or plan.folder / "run"
@@ -238,7 +238,7 @@ def start_or_resume(
     if (folder / "checkpoints").is_dir():
         if (folder / SUMMARY).is_file():
             raise FedfewError(
-                "E301", str(folder), "holds a finished run", "Give another folder for the next with --out"
+                "E301", str(folder), "contains a finished run", "Give the next run another folder with --out"
             )
         return reopen(folder, warn, overrides | fleet, anyway=anyway)
     return start(load(config or str(plan.folder / NETWORK_CONFIG), overrides | fleet), folder)

@@ -1,4 +1,4 @@
-"""Means over seeds with what can be said about them: standard deviation, standard error, 95 % interval."""
+"""Means over seeds with standard deviation, standard error and 95 % interval."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 Key = TypeVar("Key")
 BEYOND = 2.0
-"""Standard errors on either side of a value whose error is known from elsewhere, such as the number of test images."""
+"""Standard errors on either side of a value whose error comes from elsewhere, such as the number of test images."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over n values with its 95 % interval by Student's t; None where one value is not enough."""
+    """A mean over n values with its 95 % interval by Student's t; None if there is only one value."""
 
     mean: float
     sd: float | None
@@ -27,7 +27,7 @@ class Interval:
 
     @staticmethod
     def of(values: Sequence[float], alone: float | None = None) -> "Interval":
-        """Of some values; ``alone`` is the standard error if there is one only."""
+        """The interval of some values; ``alone`` is the standard error if there is only one."""
         n, centre = len(values), fmean(values)
         sd = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1)) if n > 1 else None
         se = alone if sd is None else sd / math.sqrt(n)
@@ -37,7 +37,7 @@ class Interval:
 
     @staticmethod
     def known(values: Sequence[float | None]) -> "Interval | None":
-        """Of those values that are known; None if there is none."""
+        """The interval of the known values; None if there are none."""
         found = [value for value in values if value is not None]
         return Interval.of(found) if found else None
 
@@ -46,7 +46,7 @@ class Interval:
 
     @property
     def significant(self) -> bool | None:
-        """For a difference: whether the interval leaves out zero; None if there is no interval."""
+        """For a difference: whether the interval excludes zero; None if there is no interval."""
         return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
 
 
@@ -63,5 +63,5 @@ def differences(first: Mapping[Key, float], second: Mapping[Key, float]) -> list
 
 
 def sampling_error(share: float, images: int) -> float:
-    """Standard error of a share measured on so many images."""
+    """Standard error of a share measured on this many images."""
     return math.sqrt(max(share * (1 - share), 0.0) / images)

@@ -1,4 +1,4 @@
-"""The summary of a run: its accuracies, never the best on the test set alone, what it cost, and the privacy it gave."""
+"""The summary of a run: its accuracies (never just the best on the test set), its cost, and its privacy."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from fedfew.config.schema import Config
 
 HEADLINE = "last"
-"""The accuracy that console, pages, comparisons and claims use: after the last round, of the model that is kept."""
+"""The accuracy that console, pages, comparisons and claims use: of the final model, after the last round."""
 MEASURES = (HEADLINE, "mean_last_10", "best_by_validation")
 BY_EVALUATION = ("balanced_accuracy", "auroc", "ece")
-"""Further measures that finished runs can be compared by."""
+"""Further measures by which finished runs can be compared."""
 SPELLED = {
     HEADLINE: "accuracy",
     "mean_last_10": "accuracy, mean of the last ten rounds",
-    "best_by_validation": "accuracy at the round that validation found best",
+    "best_by_validation": "accuracy at the round with the best validation",
     "balanced_accuracy": "balanced accuracy",
     "auroc": "AUROC",
     "ece": "calibration error (ECE)",
 }
-"""What the measures are called where people read them."""
+"""Names of the measures for people."""
 PLAIN = (
     "accuracy", "loss", "validation", "coverage", "correct", "bytes_up", "bytes_down", "norm_server", "norm_step",
 )  # fmt: skip
 
 
 def accuracies(records: Sequence[RoundRecord]) -> dict[str, float | None]:
-    """The last round's that was scored, the mean of those among the last ten, and that where validation was best."""
+    """Accuracy of the last scored round, the mean of those among the last ten, and that with the best validation."""
     if not records:
         return dict.fromkeys(MEASURES)
     tail = [accuracy for r in records[-10:] if (accuracy := r["accuracy"]) is not None]
@@ -43,23 +43,23 @@ def accuracies(records: Sequence[RoundRecord]) -> dict[str, float | None]:
 
 
 def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
-    """The round where validation was best, the first of several."""
+    """The round with the best validation accuracy, the first of several."""
     judged = [r for r in records if r["validation"] is not None]
     return max(judged, key=lambda r: r["validation"] or 0.0) if judged else None
 
 
 def scored(records: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
-    """The rounds after which the model was scored (evaluate.every); all of them where none was."""
+    """The rounds after which the model was scored (evaluate.every); all of them if none was."""
     return [r for r in records if r["accuracy"] is not None] or records
 
 
 def newest(records: Sequence[RoundRecord], key: Literal["accuracy", "coverage", "correct"]) -> float | None:
-    """The last value that is known."""
+    """The last known value."""
     return next((r[key] for r in reversed(records) if r[key] is not None), None)
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
-    """The numbers of a round by name; what is not known is left out."""
+    """The numbers of a round by name; unknown ones are left out."""
     found: dict[str, Any] = {name: record.get(name) for name in PLAIN}
     found |= {f"seconds/{phase}": value for phase, value in record["seconds"].items()}
     found |= {f"metrics/{name}": value for name, value in record["metrics"].items()}
@@ -70,7 +70,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
 def summarise(
     records: Sequence[RoundRecord], config: "Config", model_sha256: str, evaluation: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What summary.json holds; ``evaluation`` is empty where there are no test images."""
+    """The content of summary.json; ``evaluation`` is empty if there are no test images."""
     return {
         "method": config["method.name"],
         "aggregator": config["aggregator.name"],
@@ -93,9 +93,9 @@ def summarise(
 
 
 def privacy_of(records: Sequence[RoundRecord], settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the summary says about privacy; None where it is off.
+    """The privacy part of the summary; None if privacy is off.
 
-    Every time a client was asked counts, used or not: its update may have left.
+    Every time a client was sampled counts, used or not: its update may have left.
     """
     if not settings["clip"]:
         return None

@@ -1,4 +1,4 @@
-"""Pairing a run with its bounds: the one rule by which comparisons, pages and reports say what a method is worth."""
+"""Pairs a run with its bounds: the one rule by which comparisons, pages and reports judge a method."""
 
 import inspect
 import json
@@ -17,27 +17,27 @@ NOT_ITS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
     "client_labels.",
 )  # fmt: skip
-"""Keys without influence on server-only training, since it asks no client."""
+"""Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
 RECIPE = ("server.", "method.lambda_s", "evaluate.ema")
-"""How the server trains, and what of it is evaluated."""
+"""How the server trains, and which model is evaluated."""
 Flat = dict[str, Any]
 
 
 def settings(run: Run) -> Flat:
-    """A run's settings as dotted keys, without the fleet and without what cannot matter to its method."""
+    """A run's settings as dotted keys, without the fleet and without keys that do not affect its method."""
     skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else () if _has_objective(run.method) else ("objective.",)))
     return {key: value for key, value in run.flat.items() if not key.startswith(skip)}
 
 
 @cache
 def _has_objective(method: str) -> bool:
-    """Whether [objective] means anything to a method; one that is not built in may use it."""
+    """Whether [objective] affects a method; one that is not built in may use it."""
     return method not in METHODS or "objective" in inspect.signature(METHODS[method]).parameters
 
 
 def varying(flats: Sequence[Flat]) -> list[str]:
-    """The keys in which any two differ: with thousands of runs only these are looked at again."""
+    """The keys in which any two differ: with thousands of runs only these are compared further."""
     everywhere: Flat = {}
     for flat in flats:
         everywhere |= flat
@@ -45,15 +45,15 @@ def varying(flats: Sequence[Flat]) -> list[str]:
 
 
 def hashable(flat: Flat, key: str) -> Any:
-    """A setting's value for sets and keys of dicts."""
+    """A setting's value in a form for sets and dict keys."""
     value = flat.get(key)
     return repr(value) if isinstance(value, list | dict) else value
 
 
 def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
-    """What two runs must share for their accuracies to stand beside each other; seeds aside.
+    """What two runs must share, apart from seeds, for their accuracies to be comparable.
 
-    Server-only training does not depend on the clients. ``keys`` are further ones that must be equal.
+    Server-only training does not depend on the clients. ``keys`` are further keys that must be equal.
     """
     asks, flat = bound != BASELINE, run.flat
     held = ("client_labels.",) if flat.get("client_labels.each") else ()
@@ -64,19 +64,19 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
 
 
 def other_recipe(run: Run, other: Run) -> list[str]:
-    """The keys in which the server's training differs, or the point at which a round is measured."""
+    """The keys in which the server's training differs, or the point at which a round is scored."""
     keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
     return keys + (["method.order"] if run.flat.get("method.order") == "before" else [])
 
 
 def same_recipe(run: Run, other: Run) -> bool:
-    """Whether the server trains alike in both, and both are measured after its turn."""
+    """Whether the server trains the same way in both, and both are scored after its turn."""
     return not other_recipe(run, other)
 
 
 @dataclass(frozen=True, eq=False)
 class Bound:
-    """The runs of a bound that a run is held against: the one with its seeds, or else all of its scenario."""
+    """The runs of a bound that a run is compared with: the one with its seeds, or else all of its scenario."""
 
     name: str
     runs: tuple[Run, ...] = ()
@@ -84,7 +84,7 @@ class Bound:
     same_recipe: bool = False
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
-        """The mean over its runs; None if nothing is known."""
+        """The mean over its runs; None if unknown."""
         known = [a for run in self.runs if (a := run.accuracy(which)) is not None]
         return sum(known) / len(known) if known else None
 
@@ -94,7 +94,7 @@ class Bound:
 
 
 class Pairing:
-    """Finds the bound of any run among others; each of these is looked at once."""
+    """Finds the bound of any run among others; each of these is read once."""
 
     def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
         self.name, self.keys = name, keys
@@ -108,7 +108,7 @@ class Pairing:
         return bool(self._by_scenario)
 
     def of(self, run: Run) -> Bound:
-        """Of several with the same seeds one with the same recipe, one that is finished, the most accurate."""
+        """Of several with the same seeds it prefers the same recipe, then finished runs, then the most accurate."""
         alike = self._by_scenario.get(scenario(run, self.name, self.keys), []) if self else []
         alike = [other for other in alike if other.path != run.path and _has_accuracy(other)]
         same = [other for other in alike if other.seeds == run.seeds]
@@ -119,7 +119,7 @@ class Pairing:
 
 
 def _is(run: Run, method: str) -> bool:
-    """Whether it is a run of this method; one that cannot be read is none."""
+    """Whether it is a run of this method; False if it cannot be read."""
     try:
         return run.method == method
     except FedfewError:
@@ -134,5 +134,5 @@ def _has_accuracy(run: Run) -> bool:
 
 
 def bounds_of(run: Run, others: Sequence[Run]) -> list[Bound]:
-    """Server-only, FedAvg with true labels and pooled in the scenario of a run."""
+    """Server-only, FedAvg with true labels and pooled training in the scenario of a run."""
     return [Pairing(others, name).of(run) for name in BOUNDS]

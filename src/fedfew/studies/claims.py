@@ -1,4 +1,4 @@
-"""What the paper states about its figures, each beside what our runs say: a pure function from results to verdicts."""
+"""The paper's claims about its figures, each next to our results: a pure function from results to verdicts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -48,7 +48,7 @@ OURS, BASELINE = "FedMix + FedFreq", "FedMatch + FedAvg"
 
 
 def fig4(found: Results) -> list[Verdict]:
-    """Accuracy, the gain over FedMatch, FedFreq's part in it, and the early rounds."""
+    """Accuracy, the gain over FedMatch, FedFreq's share of it, and the early rounds."""
     ours, baseline = found[NON_IID, OURS], found[NON_IID, BASELINE]
     average = found[NON_IID, "FedMix + FedAvg"]
     gain, early_gain = difference(ours, baseline), between(ours, baseline, early, sampled=True)
@@ -181,7 +181,7 @@ def _large(m: Interval) -> tuple[Agrees, str]:
 
 
 def extra(found: Results) -> list[Verdict]:
-    """Where frequency matters: FedFreq is said to help when some clients take part far more often."""
+    """When frequency matters: FedFreq is said to help when some clients take part far more often."""
     source = "FedFreq Aggregation Algorithm"
     ours = found["", OURS]
     return [
@@ -194,7 +194,7 @@ def extra(found: Results) -> list[Verdict]:
 
 
 GOALS = {"μ = 0.1": 0.25, "μ = 0.3": 0.22, "μ = 1": 0.16, "IID": 0.04}
-"""What fedmoments is to gain over server-only training with 40 labels."""
+"""The gain that fedmoments should reach over server-only training with 40 labels."""
 
 
 def _at_least(goal: float) -> Callable[[Interval], tuple[Agrees, str]]:
@@ -238,7 +238,7 @@ def verdicts(figure: str, found: Results) -> list[Verdict]:
 
 
 def against_server_only(found: Results) -> dict[tuple[str, str], Interval]:
-    """For each arm that asks clients, its gain over training on the server's labels alone."""
+    """For each arm with clients, its gain over training on the server's labels alone."""
     gains = {}
     for (panel, label), arm in found.items():
         bound = _bound(found, panel, label)
@@ -258,7 +258,7 @@ def gain_sentence(key: tuple[str, str], m: Interval) -> str:
 
 
 def gain_cell(m: Interval) -> str:
-    """The same for a table."""
+    """The gain for a table."""
     words = {"yes": "better", "no": "**worse**"}.get(positive(m)[0], "not significant")
     return f"{100 * m.mean:+.1f} (SE {100 * (m.se or 0.0):.1f}), {words}"
 

@@ -1,4 +1,4 @@
-"""Why the paper's claims fail where they do, read from runs of FedMix: what γ keeps back, FedFreq's weights, and τ."""
+"""Why some of the paper's claims fail, from runs of FedMix: the damping by γ, FedFreq's weights, and τ."""
 
 from collections.abc import Callable
 from statistics import mean
@@ -12,19 +12,19 @@ from fedfew.studies.reproduce_results import ArmResult, Results
 
 NONE, PUBLISHED, MUCH = DAMPED
 SPREAD = 0.1
-"""FedFreq tells clients apart where weights differ from an equal share by more than this on average."""
+"""FedFreq distinguishes clients if weights differ from an equal share by more than this on average."""
 ENOUGH = 0.1
-"""Pseudo-labels count where at least this share of the images gets one, on average over the rounds."""
+"""Pseudo-labels matter if at least this share of the images gets one, on average over the rounds."""
 
 
 def damping(record: RoundRecord) -> float | None:
-    """How far the model moved, as a share of the step that the server's training alone took."""
+    """How far the model moved, as a share of the step of the server's training alone."""
     moved, server = record["norm_step"], record["norm_server"]
     return moved / server if moved is not None and server else None
 
 
 def unequal(record: RoundRecord) -> float | None:
-    """By how much of an equal share the weights of a round's clients differ from it, on average over the clients."""
+    """The mean distance of a round's client weights from an equal share, as a share of it."""
     weights = [w for w in record["weights"].values() if w is not None]
     return mean(abs(len(weights) * w - 1) for w in weights) if len(weights) > 1 else None
 
@@ -35,7 +35,7 @@ def coverage(record: RoundRecord) -> float | None:
 
 
 def over_rounds(arm: ArmResult, of: Callable[[RoundRecord], float | None]) -> Interval | None:
-    """The mean of a measure over a run's rounds, over the seeds."""
+    """The mean of a measure over a run's rounds, then over the seeds."""
 
     def measure(run: Run) -> float | None:
         known = [value for record in run.records if (value := of(record)) is not None]
@@ -67,5 +67,5 @@ def ablation(found: Results) -> list[Verdict]:
 
 
 def _share(claim: str, source: str, m: Interval | None, least: float) -> Verdict:
-    """Whether a share is as large as it would have to be."""
+    """Whether a share is as large as it must be."""
     return weigh(claim, source, m, lambda m: ("yes" if m.mean >= least else "no", f"At least {least:.0%} would count"))

@@ -1,8 +1,8 @@
-"""Numbers with their standard errors, and what can be said with them: yes, no, or undecided.
+"""Numbers with their standard errors, and the verdict they allow: yes, no, or undecided.
 
 A standard error is sd/√n over the seeds; for one seed it is that of drawing the test images, √(p(1−p)/N). A difference
-is paired by seed and counts as real where its 95 % interval by Student's t leaves out zero, as in ``fedfew compare``.
-The paper's own numbers come from one run on 2,000 images, so they carry an error of their own.
+is paired by seed and counts as real if its 95 % interval by Student's t excludes zero, as in ``fedfew compare``.
+The paper's own numbers come from one run on 2,000 images, so they have an error too.
 """
 
 import math
@@ -23,7 +23,7 @@ IMAGES = 2_000
 
 @dataclass(frozen=True)
 class Verdict:
-    """One claim of the paper beside what we got."""
+    """One claim of the paper next to our result."""
 
     claim: str
     source: str
@@ -71,7 +71,7 @@ def between(
 
 
 def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:
-    """How unsteady a curve is between two shares of the run: the mean change of accuracy from one score to the next."""
+    """How unsteady a curve is between two fractions of the run: the mean change of accuracy from score to score."""
     curve = run.curve()
     part = [a for a in curve[int(first * len(curve)) : int(last * len(curve))] if not math.isnan(a)]
     steps = [abs(b - a) for a, b in pairwise(part)]
@@ -108,9 +108,9 @@ def interval(m: Interval) -> str:
 
 
 def near(m: Interval, target: float) -> tuple[Agrees, str]:
-    """Whether an accuracy is what the paper reports: no further off than two standard errors of both together.
+    """Whether an accuracy is what the paper reports: within two standard errors of both combined.
 
-    Two seeds that happen to be alike do not make ours smaller than what drawing the test images gives.
+    Our error is never taken as smaller than that of sampling the test images, even if two seeds happen to agree.
     """
     own = max(m.se or 0.0, sampling(m.mean) / math.sqrt(m.n))
     gap, total = m.mean - target, math.hypot(own, sampling(target))
@@ -120,7 +120,7 @@ def near(m: Interval, target: float) -> tuple[Agrees, str]:
 
 
 def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:
-    """Whether a gain is as large as reported; one that noise could explain leaves it undecided."""
+    """Whether a gain is as large as reported; undecided if noise could explain it."""
     total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(around))
     direction = positive(m)[0]
     if abs(m.mean - target) > BEYOND * total:
@@ -149,7 +149,7 @@ def weigh(
     *,
     signed: bool = False,
 ) -> Verdict:
-    """A claim beside a number, judged by it."""
+    """A claim and a number, with the verdict."""
     if m is None:
         return Verdict(claim, source, "–", "no runs yet", "")
     agrees, words = judge(m)

@@ -1,4 +1,4 @@
-"""Runs beside each other: mean and 95 % interval over seeds, and the paired difference to server-only training."""
+"""Compares runs: mean and 95 % interval over seeds, and the paired difference to server-only training."""
 
 import difflib
 import json
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SEEDS = ("seed", "dataset.seed")
 SHORT = {"availability": "availability.kind"} | {section: f"{section}.{key}" for section, (key, *_) in NAMED.items()}
-"""What may be written for a section's name in ``--by``: method for method.name, and so on."""
+"""Short names in ``--by``: method for method.name, and so on."""
 TEST_DATA = ("dataset.name", "dataset.path", "dataset.split", "dataset.test")
-"""Accuracies of runs that differ here are measured on different test images."""
+"""Runs that differ in these keys have different test images."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Row:
     key: dict[str, Any]
     accuracy: Interval
     difference: Interval | None
-    """To server-only runs with the same seeds, data, labels, model and rounds."""
+    """Difference to server-only runs with the same seeds, data, labels, model and rounds."""
     bytes_up: float
-    """What the clients send in a round, the mean over runs and rounds."""
+    """Bytes that the clients send in a round, the mean over runs and rounds."""
     bytes_down: float
     runs: tuple[str, ...]
     rounds: int
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A table of rows, what it does not show, and why."""
+    """A table of rows, which runs it leaves out, and why."""
 
     by: tuple[str, ...]
     measure: str
@@ -57,7 +57,7 @@ class Comparison:
     left_out: dict[str, str]
 
     def to_frame(self) -> "DataFrame":
-        """The rows as a pandas table, accuracies as shares."""
+        """The rows as a pandas DataFrame, accuracies as fractions."""
         pandas = import_optional("pandas", "pandas", "to_frame")
         frame: DataFrame = pandas.DataFrame(as_rows(self))
         return frame
@@ -66,13 +66,13 @@ class Comparison:
         return to_text(self)
 
     def _repr_html_(self) -> str:
-        """The table as a notebook shows it."""
+        """The table as shown in a notebook."""
         return to_html(self)
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """A run that is compared, with its settings."""
+    """A run in the comparison, with its settings."""
 
     run: Run
     flat: Flat
@@ -91,7 +91,7 @@ def compare(
     kept, left_out = _usable(runs, flats, differ, partial, which)
     if not kept:
         what = "; ".join(f"{path}: {why}" for path, why in left_out.items()) or "no run was given"
-        raise FedfewError("E310", "compare", what, "Finish the runs, or add --partial to take them as they are")
+        raise FedfewError("E310", "compare", what, "Finish the runs, or add --partial to include them as they are")
     keys = _keys(by, kept) if by else _differing(kept, differ)
     _refuse_mixed(kept, keys)
     groups: dict[str, list[Entry]] = {}
@@ -104,7 +104,7 @@ def compare(
         single = ", ".join(row.label for row in rows if row.accuracy.n < 2)
         notes.append(f"No interval from fewer than two seeds: {single}")
     if not pairing:
-        notes.append("No server-only run among these, so no difference to it")
+        notes.append("There is no server-only run among these, so no difference is shown")
     rows.sort(key=lambda row: -row.accuracy.mean)
     return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out)
 
@@ -129,7 +129,7 @@ def _usable(
 
 
 def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
-    """The keys asked for, written out; one that no run has is refused."""
+    """The requested keys, written out; a key that no run has is refused."""
     keys = [SHORT.get(key, key) for key in by]
     everywhere = set[str]().union(*(entry.flat for entry in entries))
     for key in keys:
@@ -143,7 +143,7 @@ def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
 
 
 def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
-    """The method, and every key in which runs differ that could have been alike."""
+    """The method, and every key in which comparable runs differ."""
     found = [METHOD]
     for key in differ:
         if key in SEEDS or key == METHOD:
@@ -151,7 +151,7 @@ def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
         name = SHORT.get(key.rpartition(".")[0])
         values: dict[Any, set[Any]] = {}
         for flat in (entry.flat for entry in entries):
-            if key in flat:  # settings of a method, a model, … are only compared with those of the same
+            if key in flat:  # settings of a method, a model, … are only compared among runs that share it
                 values.setdefault(flat.get(name) if name and key != name else None, set()).add(hashable(flat, key))
         if any(len(different) > 1 for different in values.values()):
             found.append(key)
@@ -163,7 +163,7 @@ def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
         values = sorted({str(entry.flat[key]) for entry in entries if key in entry.flat})
         if len(values) > 1 and key not in keys:
             what = f"{key} differs: {', '.join(values)}"
-            raise FedfewError("E114", "compare", what, f"Compare them apart, or add --by {key}")
+            raise FedfewError("E114", "compare", what, f"Compare them separately, or add --by {key}")
         if len(values) > 1 and key == "dataset.name":
             return  # the rest of the section differs with it
 
@@ -212,7 +212,7 @@ def _row(
 
 
 def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
-    """One value for each pair of seeds: runs that share them are no independent repetitions."""
+    """One value for each pair of seeds: runs that share them are not independent repetitions."""
     found: dict[tuple[int, int], list[float]] = {}
     for seeds, value in values:
         found.setdefault(seeds, []).append(value)

@@ -1,4 +1,4 @@
-"""A comparison as text, HTML, CSV, LaTeX with booktabs, and as plain values for JSON."""
+"""A comparison as text, HTML, CSV, LaTeX with booktabs, and plain values for JSON."""
 
 from dataclasses import asdict
 from html import escape
@@ -34,7 +34,7 @@ def accuracy_text(value: Interval) -> str:
 
 
 def difference_text(row: "Row") -> str:
-    """+3.1 [1.2, 5.0], and whether that is more than chance."""
+    """+3.1 [1.2, 5.0], and whether it is significant."""
     found = row.difference
     if row.key.get(METHOD) == BASELINE:
         return "–"
@@ -47,18 +47,18 @@ def difference_text(row: "Row") -> str:
 
 
 def settings_line(row: "Row") -> str:
-    """The settings in which rows differ, the method aside, in a line."""
+    """The settings in which rows differ, apart from the method, on one line."""
     return ", ".join(f"{key} {value}" for key, value in row.key.items() if key != METHOD and value is not None)
 
 
 def to_csv(found: "Comparison") -> bytes:
-    """One line a row, accuracies as shares."""
+    """One line per row, accuracies as fractions."""
     rows = as_rows(found)
     return as_csv(rows, list(rows[0]))
 
 
 def _texts(found: "Comparison") -> list[list[str]]:
-    """What people read, the names of the columns first."""
+    """The cells as text, the column names first."""
     head = [*found.by, "seeds", "accuracy (%)", "against server-only (points)"]
     rows = [
         [*("–" if value is None else str(value) for value in row.key.values()), str(row.accuracy.n),
@@ -69,7 +69,7 @@ def _texts(found: "Comparison") -> list[list[str]]:
 
 
 def to_text(found: "Comparison") -> str:
-    """Columns side by side, then the notes."""
+    """Aligned columns, then the notes."""
     rows = _texts(found)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -86,7 +86,7 @@ def to_html(found: "Comparison") -> str:
 
 
 def as_rows(found: "Comparison") -> list[dict[str, Any]]:
-    """One dict a row, accuracies as shares."""
+    """One dict per row, accuracies as fractions."""
     rows = []
     for row in found.rows:
         gap = row.difference

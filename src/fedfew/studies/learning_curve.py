@@ -1,4 +1,4 @@
-"""Accuracy against labels, with the sites' images and without: a pair of runs for each number of labels."""
+"""Accuracy against the number of labels, with and without the sites' images: a pair of runs for each number."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fedfew.studies.sweep import Cell, located, slug
 from fedfew.studies.verdict import baseline_of
 
 MOST = 4
-"""Numbers of labels that are tried where none are named."""
+"""Numbers of labels to try if none are given."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """What so many labels give with the sites' images and alone, on the same test images."""
+    """Accuracy for a number of labels, with the sites' images and without, on the same test images."""
 
     labels: int
     own: Interval
@@ -43,7 +43,7 @@ class Pair:
 
 
 def halves(labels: int, fewest: int) -> list[int]:
-    """All labels, half of them, a quarter…: as many as make sense, in rising order."""
+    """All labels, half of them, a quarter…: as many as make sense, in increasing order."""
     found = [labels]
     while len(found) < MOST and found[0] // 2 >= max(fewest, 2):
         found.insert(0, found[0] // 2)
@@ -51,10 +51,10 @@ def halves(labels: int, fewest: int) -> list[int]:
 
 
 def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> list[Pair]:
-    """The runs to make; the seeds draw other labels and train anew."""
+    """The runs to make; each seed draws other labels and trains again."""
     if config["method.name"] == BASELINE:
         what = "server-only training is one of the two curves already"
-        raise FedfewError("E113", "method.name", what, "Name a method that asks the sites")
+        raise FedfewError("E113", "method.name", what, "Name a method that uses the sites")
     held = [{"dataset.fold": f"{fold}/{folds}"} for fold in range(1, folds + 1)] or [{}]
     return [
         _pair(config, {"labels": count, "seed": seed, "dataset.seed": seed} | fold)
@@ -73,7 +73,7 @@ def _pair(config: Config, chosen: Mapping[str, Any]) -> Pair:
 
 
 def steps(made: Sequence[Pair], folder: Path) -> list[Step]:
-    """What came of the runs, by the number of labels."""
+    """The results of the runs, by the number of labels."""
     places = located([cell for pair in made for cell in (pair.own, pair.base)], folder)
     by_labels: dict[int, dict[int, list[tuple[Judged, Judged]]]] = {}
     for i, pair in enumerate(made):
@@ -106,7 +106,7 @@ def _step(labels: int, seeds: list[list[tuple[Judged, Judged]]]) -> Step:
 
 
 def sentence(found: Sequence[Step]) -> str:
-    """How many labels the sites' images are worth, as far as the curve shows it."""
+    """How many labels the sites' images are worth, as far as the curve shows."""
     last = found[-1]
     enough = next((step for step in found if step.own.mean >= last.base.mean), None)
     if enough is None:

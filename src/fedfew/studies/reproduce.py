@@ -1,4 +1,4 @@
-"""The paper's figures as runs: which arms each figure has, and from which configs their runs are made."""
+"""The paper's figures as runs: the arms of each figure, and the configs of their runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,13 +32,13 @@ class Arm:
     panel: str
     label: str
     overrides: Overrides
-    """What makes the arm; nothing overrides it."""
+    """The settings that define the arm; nothing overrides them."""
     recipe: Overrides = field(default_factory=dict)
-    """Values of a method's own that the preset cannot know; ``--set`` may change them."""
+    """Settings of a method that the preset does not have; ``--set`` may change them."""
     x: float | None = None
-    """Its place where the figure has an axis: μ or N_s."""
+    """Its position if the figure has an axis: μ or N_s."""
     preset: str = ""
-    """The preset its runs start from, whatever the plan's is."""
+    """The preset that its runs start from, whatever the plan's is."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -46,7 +46,7 @@ class Arm:
 
     @property
     def title(self) -> str:
-        """Its setting and name."""
+        """Its panel and name."""
         return f"{self.panel} {self.label}".strip()
 
 
@@ -74,18 +74,18 @@ FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75, "client.lr": 0.01}
 
 
 def server_only(panel: str, **more: Any) -> Arm:
-    """The lower bound. No client is asked, so the partition does not matter: one run serves every panel."""
+    """The lower bound. It uses no client, so the partition does not matter: one run serves every panel."""
     bound: Overrides = {"method.name": "server-only", "aggregator.name": "uniform", "partition.kind": "dirichlet"}
     return Arm(panel, SERVER_ONLY, {**bound, **more})
 
 
 def pooled(panel: str) -> Arm:
-    """The upper bound. Nothing is dealt to clients, so one run serves every panel."""
+    """The upper bound. Nothing is assigned to clients, so one run serves every panel."""
     return Arm(panel, POOLED, {**server_only(panel).overrides, "method.name": "pooled"})
 
 
 def all_labels(panel: str, partition: str = NON_IID) -> Arm:
-    """What averaging makes of labels that are all right."""
+    """FedAvg with the true labels of all images."""
     return Arm(panel, ALL_LABELS, {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]})
 
 
@@ -143,7 +143,7 @@ DAMPED: dict[str, tuple[float, float, float]] = {
 
 
 def _ablation() -> list[Arm]:
-    """Why claims fail: what γ keeps back; what FedFreq's weights and τ do is read from the same runs."""
+    """Why claims fail: the damping by γ; the effect of FedFreq's weights and τ is read from the same runs."""
     arms = [
         Arm("", name, {**fedmix(), **PANELS[NON_IID], **dict(zip(MIX_KEYS, mix, strict=True))})
         for name, mix in DAMPED.items()
@@ -191,11 +191,11 @@ def _few_labels() -> list[Arm]:
 
 
 ONCE, WORST = ("FedMix", "FedMatch", ALL_LABELS), "μ = 0.1"
-"""What stands with the fewest labels and the most skewed clients only, to keep the figure within an hour."""
+"""Methods run only with the fewest labels and the most skewed clients, to keep the figure within an hour."""
 BOUNDS = (SERVER_ONLY, POOLED)
 PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra, "ablation": _ablation}
 FIGURES = PAPER | {FEW: _few_labels}
-"""The figures that are made of runs, in the order in which ``all`` runs them. Figure 3 needs no run."""
+"""The figures that need runs, in the order in which ``all`` runs them. Figure 3 needs none."""
 TITLES = {
     "fig3": "Figure 3: partitions at μ = 0.1, 1, 10",
     "fig4": "Figure 4: test accuracy, IID and non-IID",
@@ -216,7 +216,7 @@ def arms_of(figure: str) -> list[Arm]:
 
 
 def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
-    """The config of one run: preset, scale, the method's recipe, ``--set``, and above all what makes the arm."""
+    """The config of one run: preset, scale, the method's recipe, ``--set``, and last what defines the arm."""
     own: dict[str, Any] = {**arm.recipe, **_applicable(plan, arm), **arm.overrides}
     own |= {"seed": seed, "dataset.seed": seed}
     if arm.preset:
@@ -225,7 +225,7 @@ def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
 
 
 def _applicable(plan: Plan, arm: Arm) -> dict[str, Any]:
-    """Of ``--set``, what concerns this arm: a setting of one method is not applied to the others."""
+    """The part of ``--set`` that concerns this arm: a setting of one method is not applied to the others."""
     table = apply_overrides(read(arm.preset or plan.preset)[0], {**plan.overrides, **arm.overrides})
     return {path: value for path, value in plan.overrides.items() if _concerns(path, table)}
 
@@ -236,7 +236,7 @@ def _concerns(path: str, table: Overrides) -> bool:
         return True
     name_key, registry, default = NAMED[section]
     name = table.get(section, {}).get(name_key, default)
-    # what no entry of the registry has is a misspelt key: let it through, to be refused with a hint
+    # a key that no registry entry has is misspelt: let it through, to be refused with a hint
     known_somewhere = any(key in settings_for(section, entry) for entry in registry)
     return key == name_key or not known_somewhere or name == "auto" or key in settings_for(section, name)
 
@@ -246,11 +246,11 @@ Planned = dict[str, dict[tuple[tuple[str, str], int], Cell]]
 
 
 def cells(plan: Plan, figures: Sequence[str]) -> Planned:
-    """For each figure its cells by (arm, seed); cells that are the same experiment stand in several figures."""
+    """For each figure its cells by (arm, seed); several figures can share a cell, if the experiment is the same."""
     refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
     if refused:
         raise FedfewError(
-            "E113", f"--set {refused[0]}", "the seeds are counted", "Use --seeds and --first-seed instead"
+            "E113", f"--set {refused[0]}", "seeds have their own options", "Use --seeds and --first-seed instead"
         )
     planned: Planned = {}
     for figure in figures:
@@ -278,7 +278,7 @@ def chosen(planned: Planned, figures: Sequence[str], begins: Sequence[str]) -> P
 
 
 def cell_name(config: Config) -> str:
-    """A folder's name that says what the run is, the same for the same run in every figure."""
+    """A folder name that describes the run, the same in every figure."""
     words = [config["method.name"], config["aggregator.name"]]
     words.append(f"mu{config['partition.mu']:g}" if "mu" in config["partition"] else config["partition.kind"])
     words.append(f"n{config['labels']}")
@@ -303,7 +303,7 @@ def in_order(planned: Planned) -> list[Cell]:
 
 
 def folder_of(plan: Plan) -> Path:
-    """Where a reproduction goes if no folder is given."""
+    """The default folder of a reproduction."""
     words = [plan.preset.replace("/", "_").removesuffix(".toml"), plan.scale or "full"]
     words += [f"{key.rpartition('.')[2]}{value}" for key, value in plan.overrides.items()]
     return Path("runs") / ("reproduce-" + "-".join(map(str, words)))

@@ -1,4 +1,4 @@
-"""The results page: a Markdown section for each figure, from the run folders, replaced in place when made again."""
+"""The results page: a Markdown section for each figure, made from the run folders and replaced in place."""
 
 import os
 import re
@@ -21,7 +21,7 @@ RULE = (
 )
 
 FEW = 4
-"""So many runs that were cut short are named; more are counted."""
+"""Up to this many unfinished runs are named; more are counted."""
 
 
 def section(
@@ -33,7 +33,7 @@ def section(
     image: str,
     tables: Sequence[str],
 ) -> str:
-    """Everything about one figure."""
+    """The whole section of one figure."""
     runs = {run.path: run for arm in found.values() for run in arm.runs}
     parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(runs.values()), found)]
     parts.append(f"![{TITLES[figure]}]({image})")
@@ -86,8 +86,8 @@ def _setting(config: dict[str, Any]) -> str:
 
 
 def _smaller(config: dict[str, Any]) -> str:
-    """Where a run is smaller than the paper's, its accuracies are not expected to be the paper's."""
-    if "train" in config["model"]:  # on a pretrained backbone: no experiment of the paper's
+    """Warn if a run is smaller than the paper's: its accuracies are not expected to match."""
+    if "train" in config["model"]:  # on a pretrained backbone: not an experiment of the paper
         return ""
     paper = {"width": 64, "images": 55_000, "rounds": 150}
     ours = {
@@ -122,7 +122,7 @@ def _arms_table(found: Results, gains: Mapping[ArmKey, str]) -> str:
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> str:
-    """paper says / we got / agrees?"""
+    """The columns: paper says / we got / agrees?"""
     rows = []
     for v in verdicts:
         agrees = f"so far: {v.agrees}" if v.partial and v.agrees in ("yes", "no", "undecided") else v.agrees
@@ -138,7 +138,7 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def put(page: Path, sections: dict[str, str]) -> None:
-    """Write sections into a page between their marks; what stands outside of them stays, new ones are added."""
+    """Write sections into a page between their markers; the rest of the page stays, new sections are added."""
     text = page.read_text("utf-8") if page.is_file() else f"# Results\n\n{RULE}\n"
     for name, content in sections.items():
         block = f"<!-- begin {name} -->\n{content}<!-- end {name} -->"

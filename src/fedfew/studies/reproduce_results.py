@@ -1,4 +1,4 @@
-"""The results of a reproduction, gathered from its run folders whenever asked: finished runs first, others marked."""
+"""The results of a reproduction, collected from its run folders: finished runs first, others marked."""
 
 import csv
 import io
@@ -23,40 +23,40 @@ ArmKey = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class ArmResult:
-    """What the runs of one arm reached, by seed; unfinished runs count only while no run of the arm is finished."""
+    """The results of one arm's runs, by seed; unfinished runs count only while no run of the arm is finished."""
 
     arm: Arm
     runs: tuple[Run, ...]
     wanted: int
     at: int | None = None
-    """The round at which its runs are read, where some run of the figure was cut short."""
+    """The round at which its runs are read, if some run of the figure was cut short."""
 
     @property
     def finished(self) -> bool:
-        """Whether every run that was asked for is finished, and read at its end."""
+        """Whether every planned run is finished, and read at its end."""
         return self.at is None and len(self.runs) == self.wanted and all(run.finished for run in self.runs)
 
     @property
     def partial(self) -> bool:
-        """Whether its numbers come from runs that are not finished, or from before their end."""
+        """Whether its numbers come from unfinished runs, or from before their end."""
         return self.at is not None or any(not run.finished for run in self.runs)
 
     @cached_property
     def read(self) -> tuple[Run, ...]:
-        """The runs as far as they are compared."""
+        """The runs, cut to the round at which they are compared."""
         return self.runs if self.at is None else tuple(run.cut(self.at) for run in self.runs)
 
     def by_seeds(self, measure: Callable[[Run], float | None] = Run.accuracy) -> dict[tuple[int, int], float]:
-        """A measure of its runs by seeds, where it is known."""
+        """A measure of its runs by seeds, where known."""
         return {run.seeds: value for run in self.read if (value := measure(run)) is not None}
 
     @property
     def accuracy(self) -> Interval | None:
-        """Over the seeds."""
+        """The accuracy over the seeds."""
         return Interval.known(list(self.by_seeds().values()))
 
     def row(self) -> dict[str, Any]:
-        """For tables and JSON."""
+        """Values for tables and JSON."""
         own, best = self.accuracy, Interval.known([run.accuracy("best_by_validation") for run in self.read])
         return {
             "panel": self.arm.panel,
@@ -76,7 +76,7 @@ Results = dict[ArmKey, ArmResult]
 
 
 def results(plan: Plan, figure: str, folder: Path) -> Results:
-    """Every arm of a figure with the runs that are there."""
+    """Every arm of a figure with its existing runs."""
     known, planned = index(folder / RUNS), cells(plan, [figure])[figure]
     found: Results = {}
     for arm in arms_of(figure):
@@ -88,7 +88,7 @@ def results(plan: Plan, figure: str, folder: Path) -> Results:
 
 
 def level(found: Results) -> Results:
-    """Where a run was cut short, all runs of the figure are read at the last round that all were scored after."""
+    """If a run was cut short, read all runs of the figure at the last round that was scored in all of them."""
     runs = [run for arm in found.values() for run in arm.runs]
     if all(run.finished for run in runs):
         return found
@@ -104,7 +104,7 @@ def last_scored(run: Run) -> int:
 
 
 def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:
-    """Note how figures were asked for, so that they can be drawn again without repeating the options."""
+    """Save how figures were requested, so that they can be drawn again without repeating the options."""
     plans = known_plans(folder) if (folder / PLANS).is_file() else {}
     written = {name: _as_json(*entry) for name, entry in plans.items()}
     written |= {name: _as_json(plan, command) for name in figures}
@@ -117,7 +117,7 @@ def _as_json(plan: Plan, command: str) -> dict[str, Any]:
 
 
 def known_plans(folder: Path) -> dict[str, tuple[Plan, str]]:
-    """For each figure that was asked for: its plan and the command."""
+    """For each requested figure: its plan and the command."""
     place = folder / PLANS
     try:
         content = json.loads(place.read_text("utf-8"))
@@ -126,7 +126,7 @@ def known_plans(folder: Path) -> dict[str, tuple[Plan, str]]:
             for name, entry in content.items()
         }
     except FileNotFoundError:
-        what = "holds no reproduction"
+        what = "contains no reproduction"
         raise FedfewError("E302", str(folder), what, "Run `fedfew reproduce fig4` first, or give its --out") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise FedfewError("E309", str(place), f"is damaged ({error})", "Run `fedfew reproduce` again") from None

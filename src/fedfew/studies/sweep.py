@@ -1,4 +1,4 @@
-"""Many runs in one folder: a cell is a config; finished runs are kept, interrupted ones resumed, each run once."""
+"""Many runs in one folder: a cell is a config; finished runs stay, interrupted ones are resumed, each runs once."""
 
 import contextlib
 import itertools
@@ -19,12 +19,12 @@ from fedfew.runs.session import Session, reopen, start
 from fedfew.runtime.record import RoundRecord
 
 BUSY = ("E301", "E306")
-"""Another process has just made the folder, or is working in it."""
+"""Another process has just created the folder, or is working in it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """One run to make: a name for people and a checked config."""
+    """One run to make: a readable name and a validated config."""
 
     name: str
     config: Config
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """The name for people and a hash, so that no two cells share a folder."""
+        """The readable name and a hash, so that no two cells share a folder."""
         return f"{self.name}-{digest(self.identity.encode())[:8]}"
 
 
@@ -59,14 +59,14 @@ def identity(config: Config) -> str:
 
 
 def index(folder: Path) -> dict[str, Path]:
-    """The runs of a folder by identity. Their configs are read anew, so a setting that has been added to fedfew since
+    """The runs of a folder by identity. Their configs are resolved again, so a setting added to fedfew since then
     counts as its default, and no run is repeated because of it."""
     found: dict[str, Path] = {}
     for place in sorted(folder.glob(f"[!.]*/{CONFIG}")):
         try:
             run = Run.open(place.parent)
             known = identity(run.config)
-        except FedfewError:  # of a version with other settings, or damaged: nothing to resume
+        except FedfewError:  # from a version with other settings, or damaged: nothing to resume
             continue
         if known not in found or run.finished:
             found[known] = run.path
@@ -74,7 +74,7 @@ def index(folder: Path) -> dict[str, Path]:
 
 
 def located(cells: Sequence[Cell], folder: Path) -> list[Path | None]:
-    """The run of each cell; one about own images knows the number of its sites only once it has begun, and is found by
+    """The run of each cell. A run on own images knows the number of its sites only once it has begun, and is found by
     its folder's name."""
     known = index(folder)
     places = [known.get(cell.identity, folder / cell.folder) for cell in cells]
@@ -123,7 +123,7 @@ def cells_of(source: str | Path | dict[str, Any], base: Mapping[str, Any], grids
 def combined(
     source: str | Path | dict[str, Any], base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
 ) -> list[Cell]:
-    """The same with the values of each key as they are, the last key varying fastest."""
+    """The same with values instead of options, the last key varying fastest."""
     both = [key for key in axes if key in base]
     if both:
         raise FedfewError("E113", f"--grid {both[0]}", f"{both[0]} is also given with --set", "Keep one of the two")
@@ -135,7 +135,7 @@ def combined(
 
 
 def slug(overrides: Mapping[str, Any]) -> str:
-    """A folder's name from overrides: ``method.name=fedmix, partition.mu=0.1, seed=2`` → ``fedmix-mu0.1-seed2``."""
+    """A folder name from overrides: ``method.name=fedmix, partition.mu=0.1, seed=2`` → ``fedmix-mu0.1-seed2``."""
     last = [(key.rpartition(".")[2], value) for key, value in overrides.items()]
     words = [f"{'' if name in ('name', 'kind') else name}{value}" for name, value in last]
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "-".join(words))[:80] or "run"
@@ -144,11 +144,11 @@ def slug(overrides: Mapping[str, Any]) -> str:
 def advance(
     cells: Sequence[Cell], folder: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Generator[Event, None, None]:
-    """Run the cells one after the other, giving every event as it happens; what is finished is skipped.
+    """Run the cells one after another, yielding every event as it happens; finished ones are skipped.
 
     With ``until``, every run pauses after that round, to be resumed by a later call: all grow together.
     A cell that another process works on is skipped, so several processes can share a folder. A run that fails
-    in its rounds is reported and left resumable; the others go on.
+    in its rounds is reported and stays resumable; the others continue.
     """
     known = index(folder)
     for cell in cells:
@@ -197,7 +197,7 @@ def rounds_until(session: Session, until: int) -> Iterator[RoundRecord]:
 
 
 def finished(path: Path) -> bool:
-    """Whether a run folder is there and its run is done."""
+    """Whether the run folder exists and its run is done."""
     return (path / CONFIG).is_file() and Run.open(path).finished
 
 
@@ -215,7 +215,7 @@ def open_cell(
     anyway: bool = False,
     command: str = "",
 ) -> Session:
-    """The cell's run, started or resumed; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
+    """Start or resume the cell's run; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
     changes = dict(fleet or {})
     if (path / CONFIG).is_file():
         return reopen(path, warn, changes, anyway=anyway)

@@ -1,4 +1,4 @@
-"""Several cells at a time, each in a process of its own with an inline fleet; results are the same as one by one."""
+"""Several cells at a time, each in its own process with an inline fleet; the results are the same as one by one."""
 
 import contextlib
 import json
@@ -19,14 +19,14 @@ INLINE: dict[str, Any] = {"fleet.kind": "inline"}
 
 
 def check_jobs(jobs: int) -> None:
-    """More processes than cores would only slow each other down."""
+    """Refuse more processes than cores: they would only slow each other down."""
     if not 1 <= jobs <= cores():
         raise FedfewError("E103", "--jobs", f"{jobs} is not between 1 and the {cores()} cores of this machine", "")
 
 
 @dataclass(eq=False)
 class Job:
-    """A cell under way."""
+    """A running cell."""
 
     cell: Cell
     path: Path
@@ -83,7 +83,7 @@ def _listen(process: "subprocess.Popen[bytes]", lines: "SimpleQueue[tuple[int, b
 
 
 def _events(job: Job, line: bytes) -> Iterator[Event]:
-    if not line:  # its end; without a last word it was killed
+    if not line:  # its end; without a final message it was killed
         if not job.settled:
             what = f"its process ended with status {job.process.wait()}"
             yield Event(job.cell, "failed", job.path, fault=FedfewError("E310", str(job.path), what))

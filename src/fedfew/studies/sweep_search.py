@@ -60,7 +60,7 @@ def search(
     anyway: bool = False,
     command: str = "",
 ) -> Iterator[Event]:
-    """Run trials until the folder's study has as many as asked for; those of an earlier start count."""
+    """Run trials until the folder's study has the requested number; those of an earlier start count."""
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
     if not load(source, base)["dataset.validation"]:
         what = "the search uses validation accuracy, and there are no validation images"
@@ -80,7 +80,7 @@ def search(
                 study.tell(number, best_validation(event.path))
 
     known = index(folder)
-    for trial in study.trials:  # what was under way when the search was last interrupted is resumed
+    for trial in study.trials:  # trials that were running when the search was interrupted are resumed
         if trial.state == optuna.trial.TrialState.COMPLETE:
             cell = cell_of(trial.params)
             yield Event(cell, "skipped", known.get(cell.identity, folder / cell.folder))
@@ -106,20 +106,20 @@ def _suggest(trial: Any, key: str, values: Range | list[Any]) -> Any:
         return trial.suggest_categorical(key, values)
     except ValueError as error:
         what = f"the folder holds a search over other values of {key} ({error})"
-        raise FedfewError("E113", "--out", what, "Give another folder, or the values of before") from None
+        raise FedfewError("E113", "--out", what, "Give another folder, or the same values as before") from None
 
 
 def _short(value: Any) -> Any:
-    """Three digits: a number a person can write down and give with --set."""
+    """Round to three digits: a number that a person can give with --set."""
     return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 def _study(optuna: Any, folder: Path) -> Any:
-    """The folder's study, made if there is none."""
+    """The folder's study, created if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     storage = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL)))
     study = optuna.create_study(storage=storage, study_name="fedfew", direction="maximize", load_if_exists=True)
-    # the same command draws the same values; one that goes on does not draw those of its first trials again
+    # the same command draws the same values; a continued search does not draw those of its first trials again
     study.sampler = optuna.samplers.TPESampler(seed=len(study.trials))
     return study

@@ -1,7 +1,7 @@
-"""One cell of a sweep in a process of its own, started as ``python -m fedfew.studies.sweep_worker``.
+"""One cell of a sweep in its own process, started as ``python -m fedfew.studies.sweep_worker``.
 
-The job is the first line of stdin; each round is a line on stdout. When stdin closes, the process that asked is gone,
-and this one ends too; what is done so far is saved.
+The job is the first line of stdin; each round is a line on stdout. When stdin closes, the parent process is gone, and
+this one ends too; all finished rounds are saved.
 """
 
 import json
@@ -18,7 +18,7 @@ from fedfew.studies.sweep import Cell, open_cell, rounds_until
 
 
 def main() -> None:
-    """Run the cell to its end, or report the fault."""
+    """Run the cell to its end, or report the error."""
     job = _first_line()
     end_with_parent(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent closes stdin in its time
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _first_line() -> dict[str, Any]:
-    """Read byte by byte, so that nothing of what follows is taken from the pipe."""
+    """Read byte by byte, so that nothing after the line is taken from the pipe."""
     line = b""
     while not line.endswith(b"\n"):
         byte = os.read(0, 1)

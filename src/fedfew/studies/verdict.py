@@ -1,4 +1,4 @@
-"""What the sites' images are worth: a run beside server-only training on the same labels, in a sentence."""
+"""What the sites' images are worth: a run compared with server-only training on the same labels, in a sentence."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import BASELINE, Bound, bounds_of
 
 FEWEST = 10
-"""Labels that are suggested at least."""
+"""Fewest labels to suggest."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Verdict:
     images: int
     labels: int
     folds: int = 0
-    """So many folds of the labels were tested on, each by models that had not seen it; 0: on test images."""
+    """Number of folds of the labels, each tested by models that had not seen it; 0: tested on test images."""
 
     @property
     def helps(self) -> bool | None:
-        """Whether the sites' images bring something; None if that cannot be said."""
+        """Whether the sites' images help; None if that cannot be said."""
         return self.difference.mean > 0 if self.difference.significant else None
 
     @property
     def sentence(self) -> str:
-        """What a person can act on."""
+        """A sentence a person can act on."""
         figures = f"{_percent(self.own.mean)} against {_percent(self.base.mean)} with your labels alone"
         if self.helps:
             return f"The sites' images bring {_points(self.difference)}: {figures}, on {self.tested_on}."
@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def advice(self) -> str:
-        """Where the sites do not help, labels do: as many again as there are."""
+        """If the sites do not help, labels do: as many again as there are."""
         return f"label {max(self.labels, FEWEST)} more images (`fedfew label-next`)"
 
     @property
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def baseline_of(config: Config) -> Config:
-    """Server-only training with all else equal."""
+    """Server-only training with everything else equal."""
     return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
 
 
@@ -92,9 +92,9 @@ def weigh(own: Judged, base: Judged, labels: int, folds: int = 0) -> Verdict | N
 
 
 def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
-    """A finished run beside its server-only pair: same seeds, same recipe, finished too; None if there is none.
+    """A finished run compared with its server-only pair (same seeds and recipe, finished too); None if there is none.
 
-    A bound gets none: what true labels bring is not what the sites' images bring.
+    Bounds get no verdict: what true labels bring is not what the sites' images bring.
     """
     lower = next((b for b in bounds if b.name == BASELINE), None)
     if run.method in BOUNDS or lower is None or not (lower.same_seed and lower.same_recipe) or lower.unfinished:
@@ -114,5 +114,5 @@ def over_folds(own: Sequence[Run], base: Sequence[Run], labels: int) -> Verdict 
 
 
 def verdict_beside(run: Run, others: Sequence[Run]) -> Verdict | None:
-    """The same, with the pair looked for among other runs."""
+    """The same, with the pair searched among other runs."""
     return verdict(run, bounds_of(run, others))

@@ -1,4 +1,4 @@
-"""Whom the front lets in: the keys of a network's sites, and places for connections.
+"""Access control of the front: the keys of a network's sites, and slots for connections.
 
 Flower's SuperNodes sign the time of every request and send it with their public key in three headers, so the front
 knows the site before it reads the body. The SuperLink checks them again, together with what the request says.
@@ -22,13 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedfew.deploy.certificates import as_flower_sends_it
 
 _TOLERANCE = 360.0
-"""Seconds that a signature may be old; the SuperLink is stricter."""
+"""Largest age of a signature in seconds; the SuperLink is stricter."""
 _ADDRESSES = 65_536
-"""Addresses whose connections are counted at a time."""
+"""Most addresses whose connections are counted at a time."""
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: in IPv6 a single machine has the 2^64 of its network."""
+    """What counts as one address: in IPv6 a single machine has the 2^64 addresses of its network."""
     if ":" not in address:
         return address
     try:
@@ -51,7 +51,7 @@ class SiteKeys:
         return cls({text: key for text, key in keys.items() if isinstance(key, ec.EllipticCurvePublicKey)})
 
     def verified(self, headers: Mapping[bytes, bytes]) -> str | None:
-        """The key that signed a request; None if none of ours did, or too long ago."""
+        """The key that signed a request; None if it is unknown or the signature is too old."""
         try:
             text = base64.b64decode(headers[b"flwr-public-key"], validate=True).decode("ascii").strip()
             signature = base64.b64decode(headers[b"flwr-signature"], validate=True)
@@ -79,7 +79,7 @@ class Slot:
 
 @dataclass
 class Allowance:
-    """How many new connections may come: ``burst`` at once, then ``rate`` a second."""
+    """A rate limit for new connections: ``burst`` at once, then ``rate`` a second."""
 
     burst: float
     rate: float
@@ -87,7 +87,7 @@ class Allowance:
     at: float = 0.0
 
     def take(self, now: float) -> bool:
-        """Whether one more may come."""
+        """Whether one more is allowed."""
         self.left = min(self.burst, self.left + (now - self.at) * self.rate) if self.at else self.burst
         self.at = now
         if self.left < 1:
@@ -98,32 +98,32 @@ class Allowance:
 
 @dataclass(eq=False)
 class Slots:
-    """Who is connected, and how fast new ones may come.
+    """The open connections, and a rate limit for new ones.
 
-    A connection without a key may be ended for a newer one, the oldest of the address that has the most: an honest one
-    shows its key within milliseconds, so those that wait are the ones that hold places. A TLS handshake costs the front
-    milliseconds, so there are only so many a second, by address and for all addresses from which no site has come yet.
+    A connection without a key may be closed in favour of a newer one: the oldest from the address with the most. Honest
+    peers show their key within milliseconds, so those that wait are blocking slots. A TLS handshake costs the front
+    milliseconds, so there is a limit per second for each address and for all addresses no site has connected from yet.
     """
 
     most: int = 4096
     strangers: int = 512
-    """Connections without a key, in all."""
+    """Most connections without a key, in total."""
     of_address: int = 128
-    """Connections without a key from one address."""
+    """Most connections without a key from one address."""
     of_key: int = 16
     by_address: tuple[float, float] = (64, 16)
     by_strangers: tuple[float, float] = (256, 32)
-    """Burst and connections a second, for one address and for all that no site has come from."""
+    """Burst and connections a second, for one address and for all addresses no site has connected from."""
     clock: Callable[[], float] = monotonic
     _open: dict[int, Slot] = field(default_factory=dict)
     _numbers: "count[int]" = field(default_factory=count)
     _allowed: dict[str, Allowance] = field(default_factory=dict)
     _unknown: Allowance | None = None
     _sites: dict[str, str] = field(default_factory=dict)
-    """The address from which each key came last."""
+    """The address from which each key last connected."""
 
     def take(self, address: str, abort: Callable[[], None]) -> Slot | None:
-        """A place for a new connection; None if they come too fast, or all are taken by sites with a key."""
+        """A slot for a new connection; None if they come too fast, or sites with a key hold all slots."""
         address = network_of(address)
         if not self._may_come(address):
             return None
@@ -142,7 +142,7 @@ class Slots:
 
     def _may_come(self, address: str) -> bool:
         now = self.clock()
-        if len(self._allowed) >= _ADDRESSES:  # forget those that have not come for a while
+        if len(self._allowed) >= _ADDRESSES:  # forget addresses not seen for a while
             self._allowed = {a: one for a, one in self._allowed.items() if now - one.at < one.burst / one.rate}
         own = self._allowed.setdefault(address, Allowance(*self.by_address))
         if not own.take(now):
@@ -157,7 +157,7 @@ class Slots:
         slot.abort()
 
     def belongs(self, slot: Slot, key: str) -> bool:
-        """Note whose connection it is; False if that site has too many already, or it was ended meanwhile."""
+        """Record whose connection it is; False if that site has too many already, or it was closed meanwhile."""
         if slot.number not in self._open:
             return False
         if slot.key != key and sum(other.key == key for other in self._open.values()) >= self.of_key:

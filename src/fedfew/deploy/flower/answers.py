@@ -1,4 +1,4 @@
-"""What a site's answer says: its clients' updates, or why there is none; everything in it is a claim until checked."""
+"""Reads a site's reply: its clients' updates, or why there is none; nothing in it is trusted until checked."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,9 +15,9 @@ _FAILURE = {"client", "code"}
 def read_answers(
     run: str, round: int, clients: Sequence[int], head: object, parts: Mapping[str, memoryview], limit: int
 ) -> Iterator[ClientUpdate | Missing]:
-    """What each of the clients that were asked answered; an answer in another client's name is not looked at.
+    """The answer of each client that was asked; an answer in another client's name is ignored.
 
-    ``limit``: bytes that the tensors of one client may have.
+    ``limit``: most bytes of one client's tensors.
     """
     try:
         found = parse_head(head, head_limit(len(clients)))
@@ -63,5 +63,5 @@ def _update(client: int, answer: dict[str, Any], parts: Mapping[str, memoryview]
 
 
 def _is_number(value: object) -> bool:
-    """Whether it becomes a float: JSON's whole numbers have no end."""
+    """Whether it converts to a float: JSON integers can be arbitrarily large."""
     return type(value) is float or (type(value) is int and abs(value) <= _LARGEST)

@@ -1,7 +1,7 @@
-"""Flower's programs, started by us: its command line and its SuperNode.
+"""Flower's programs as fedfew starts them: its command line and its SuperNode.
 
 ``python -m fedfew.deploy.flower.cli '[["supernode", "register", …], …]'`` runs several commands in one process, because
-importing Flower costs more than any of them, and prints one JSON line a command. ``… cli supernode OPTIONS`` is the
+importing Flower costs more than any of them, and prints one JSON line per command. ``… cli supernode OPTIONS`` is the
 SuperNode.
 """
 
@@ -16,7 +16,7 @@ SUPERNODE = "supernode"
 
 
 def supernode(options: list[str]) -> None:
-    """Flower's SuperNode, which goes on after a TLS connection broke; Flower takes that for a wrong certificate."""
+    """Flower's SuperNode, except that it survives broken TLS connections, which Flower takes for bad certificates."""
     import httpx
     from flwr.supernode import fleet_http_connection
     from flwr.supernode.cli import flower_supernode
@@ -41,7 +41,7 @@ def supernode(options: list[str]) -> None:
 
 
 def main(commands: list[list[str]]) -> None:
-    """Run the commands; Flower's exit status says nothing, its JSON does."""
+    """Run the commands; success or failure is in Flower's JSON output, not in its exit status."""
     answers = os.fdopen(os.dup(1), "w")
     for command in commands:
         with tempfile.TemporaryFile() as caught:  # by descriptor: Flower's own capturing writes to the real stdout
@@ -66,7 +66,7 @@ def _run(command: list[str]) -> str:
 
 
 def _result(text: str) -> dict[str, object]:
-    """The JSON object in what Flower printed, whatever stands around it."""
+    """The JSON object in Flower's output, whatever surrounds it."""
     start = text.find("{")
     with contextlib.suppress(ValueError):
         found = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}

@@ -1,4 +1,4 @@
-"""The ClientApp: hands a message to the warm site process and its reply back. Flower starts it anew for every message.
+"""The ClientApp: forwards a message to the warm site process and returns its reply. Flower starts it per message.
 
 It imports neither torch nor data, which would cost seconds each time; the site process has both loaded.
 """
@@ -18,7 +18,7 @@ SITE = "FEDFEW_SITE"
 """Environment variable with the path of the site's socket; `fedfew deploy client` sets it."""
 LIMIT = 4 << 30
 PATIENCE = 120.0
-"""Seconds to wait for a site that is being started again."""
+"""Seconds to wait for a site that is restarting."""
 Received = tuple[dict[str, Any], dict[str, memoryview]]
 
 client_app = ClientApp()
@@ -37,7 +37,7 @@ def query(message: Message, context: Context) -> Message:
 
 
 def _forward(message: Message) -> Message:
-    """The warm site's answer, or a code. An exception here would send its text to the server, so none gets out."""
+    """The warm site's answer, or an error code. No exception may escape: Flower would send its text to the server."""
     try:
         text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
         content = to_content(*ask_site(parse_head(text, SITE_LIMIT), parts))
@@ -48,7 +48,7 @@ def _forward(message: Message) -> Message:
 
 
 def ask_site(head: dict[str, Any], parts: Parts, tries: int = 3, patience: float = PATIENCE) -> Received:
-    """The site's answer; a site that dies is started again, so it is asked again, and waited for."""
+    """The site's answer; a site that dies is restarted, so this waits for it and asks again."""
     deadline = monotonic() + patience
     while True:
         try:

@@ -1,4 +1,4 @@
-"""The round loop's connection to the ServerApp: waits for it, sends requests, and notices when it is gone."""
+"""The round loop's connection to the ServerApp: waits for it, sends requests, and notices when it is lost."""
 
 import contextlib
 import shutil
@@ -14,7 +14,7 @@ from fedfew.deploy.flower.frames import FrameError, Parts, receive, send
 
 
 class ConnectionLostError(Exception):
-    """The ServerApp is gone, and with it every message that was under way."""
+    """The ServerApp has died, and every pending message is lost with it."""
 
 
 class Connection(Protocol):
@@ -26,11 +26,11 @@ class Connection(Protocol):
 
 
 class ServerAppConnection:
-    """A Unix socket on which the ServerApp of the current Flower run reports; ``start_run`` starts a new Flower run."""
+    """A Unix socket to which the ServerApp of the current Flower run connects; ``start_run`` starts a Flower run."""
 
     def __init__(self, start_run: Callable[[], None], patience: float = 120.0) -> None:
         self._start_run, self._patience = start_run, patience
-        self._folder = Path(tempfile.mkdtemp(prefix="fedfew-"))  # mode 0700: for this user alone; short enough a path
+        self._folder = Path(tempfile.mkdtemp(prefix="fedfew-"))  # mode 0700: this user only; a short path
         self.path = self._folder / "serverapp"
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.path))
@@ -70,7 +70,7 @@ class ServerAppConnection:
                     end, _ = self._listener.accept()
                     end.settimeout(2 * self._patience)
                     return end
-        raise last or FedfewError("E508", "ServerApp", f"did not report within {self._patience:g} s, three times")
+        raise last or FedfewError("E508", "ServerApp", f"did not connect within {self._patience:g} s, three times")
 
     def _disconnect(self) -> None:
         if self._end is not None:

@@ -1,7 +1,7 @@
 """The fleet of real sites, reached through Flower: the same rounds, payloads and replies as in one process.
 
 A site serves the clients k with k mod S = its number; in a real network there are as many clients as sites, in a trial
-on one machine a site may serve several. One message a site and round carries what all its sampled clients need.
+on one machine a site may serve several. One message per site and round carries what all its sampled clients need.
 """
 
 import contextlib
@@ -23,23 +23,23 @@ from fedfew.deploy.flower.heads import ContentError, head_limit, parse_head
 from fedfew.deploy.flower.tensors import pack
 
 NO_LIMIT = 3600.0
-"""Seconds a round lasts at most where fleet.timeout is 0: a network needs a limit."""
+"""Longest duration of a round in seconds if fleet.timeout is 0: a network needs a limit."""
 _GRACE = 60.0
 _POLL = 0.2
 _FAREWELL = 10.0
 _FAULTS = {
     3: ("E416", "the message was not fetched in time"),
-    4: ("E416", "its reply did not arrive whole"),
+    4: ("E416", "its reply did not arrive completely"),
     5: ("E416", "its site went offline"),
     8: ("E409", "Flower's process for the message ended"),
 }
-"""Flower's error code → ours. Its words are not passed on: a site could have written them."""
+"""Flower's error code → ours. Its text is not passed on: a site could have written it."""
 _FAILED = ("E408", "Flower could not run the site's app; the site's log says why")
 
 
 @dataclass(frozen=True)
 class Timeouts:
-    """How long to wait, and for how many."""
+    """How long to wait, and for how many clients."""
 
     timeout: float = 0.0
     wait: float = 300.0
@@ -49,7 +49,7 @@ class Timeouts:
 
 @dataclass(frozen=True)
 class Membership:
-    """Who belongs to the network."""
+    """The sites of the network."""
 
     sites: Sequence[str]
     clients: int
@@ -65,7 +65,7 @@ class Membership:
 
 @dataclass(eq=False)
 class SiteMessage:
-    """What goes to one site in a round."""
+    """The message to one site in a round."""
 
     site: int
     clients: list[int]
@@ -74,7 +74,7 @@ class SiteMessage:
     posted: bool = False
     tries: int = 0
     since: float = 0.0
-    """When it was posted last."""
+    """When it was last posted."""
 
 
 class FlowerFleet:
@@ -101,10 +101,10 @@ class FlowerFleet:
         self._met = False
         self._traffic = {"down": 0, "up": 0, "messages": 0}
 
-    # --- who is there ---
+    # --- who is online ---
 
     def online(self) -> list[int]:
-        """The clients whose sites can be reached, sorted; waits for as many as a round needs, then E503."""
+        """The clients whose sites can be reached, sorted; waits for as many as a round needs, then raises E503."""
         members, timeouts = self._members, self._timeouts
         need = timeouts.min_clients or (1 if self._met else members.clients)
         deadline = monotonic() + timeouts.wait
@@ -136,7 +136,7 @@ class FlowerFleet:
         }
 
     def _ask_numbers(self, nodes: list[str]) -> None:
-        """Ask nodes that are new for their site's number; the answers arrive later."""
+        """Ask new nodes for their site's number; the answers arrive later."""
         new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
         messages = [self._address(node, {"kind": "hello"}, {}, 120.0, "hello") for node in new]
         try:
@@ -156,7 +156,7 @@ class FlowerFleet:
     # --- a round ---
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        """Answers as they come in; what is missing at the deadline is reported as such, what comes later as late."""
+        """Answers as they arrive; those missing at the deadline are reported as missing, later ones as late."""
         self._traffic = {"down": 0, "up": 0, "messages": 0}
         limit = self._timeouts.timeout or NO_LIMIT
         deadline = monotonic() + limit
@@ -171,7 +171,7 @@ class FlowerFleet:
                     {id_: len(message.clients) for id_, message in ids.items()}
                     | {id_: len(clients) for id_, (_, clients) in self._late.items()}
                 )
-            except ConnectionLostError:  # a new Flower run has begun: nothing posted before can be answered any more
+            except ConnectionLostError:  # a new Flower run has begun: earlier messages can no longer be answered
                 ids.clear()
                 self._late.clear()
                 for message in open_.values():
@@ -197,14 +197,14 @@ class FlowerFleet:
     def _post(
         self, round: int, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage], limit: float
     ) -> Iterator[Missing]:
-        """Send what has not been sent; a part that several messages hold travels to Flower once."""
+        """Send what has not been sent; a part shared by several messages is uploaded to Flower once."""
         waiting = [message for message in open_.values() if not message.posted]
         if not waiting:
             return
         self._look()
         gone = [message for message in waiting if message.site not in self._nodes]
         for message in gone:
-            if message in ids.values():  # was asked before, and may still answer
+            if message in ids.values():  # was posted before, and may still be answered
                 message.posted, message.since = True, monotonic()
                 continue
             del open_[message.site]
@@ -237,7 +237,7 @@ class FlowerFleet:
         return {"node": node, "head": head, "parts": places, "ttl": ttl, "group": group}
 
     def _pull(self, clients: Mapping[str, int]) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
-        """Replies that have come; how much one may hold follows from how many clients were asked in its message."""
+        """Replies that have arrived; the size limit of each depends on how many clients its message asked."""
         limits = {id_: [self._limit * count, head_limit(count)] for id_, count in clients.items()}
         head, parts = self._connection.request({"do": "pull", "limits": limits}, {})
         return head["replies"], parts
@@ -250,7 +250,7 @@ class FlowerFleet:
         open_: dict[int, SiteMessage],
         ids: dict[str, SiteMessage],
     ) -> Iterator[ClientUpdate | Missing]:
-        """What a reply means for this round."""
+        """Interpret a reply to this round."""
         id_ = reply["to"]
         if id_ in self._late:
             earlier, clients = self._late.pop(id_)
@@ -282,29 +282,29 @@ class FlowerFleet:
     # --- the rest of the Fleet protocol ---
 
     def traffic(self) -> dict[str, int]:
-        """What really travelled in the last round, in bytes of tensors."""
+        """Bytes of tensors that actually travelled in the last round."""
         return dict(self._traffic)
 
     def score(self, omega: Vector, clients: Vector | None = None) -> "_Later":
-        """Scored here: the test images are the server's."""
+        """Scored here: the server has the test images."""
         return _Later(self._score_here, omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
-        """Nothing: what a client keeps stays on its site's disk."""
+        """Empty: a client's memory stays on its site's disk."""
         return {}
 
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """A site restores its own memory by the round's number; another fleet's can move to a trial's sites only."""
+        """A site restores its own memory by round number; another fleet's memory can only move to a trial's sites."""
         if memory and self._hand_over is not None:
             self._hand_over(memory)
         elif memory:
-            what = "the clients of this run keep tensors in its checkpoints, which cannot be handed to real sites"
+            what = "its checkpoints hold clients' tensors, which cannot be moved to real sites"
             raise FedfewError("E113", "fleet.kind", what, "Continue with fleet.kind = 'pool'")
 
     def end(self) -> None:
-        """Inform the sites that are online that the run is over; waits a moment, so that the news can leave."""
+        """Inform the sites that are online that the run is over; waits briefly so that the messages can leave."""
         head, deadline = {"kind": "over", "run": self._description["run"]}, monotonic() + _FAREWELL
-        with contextlib.suppress(ConnectionLostError):  # the run is done, whoever hears of it
+        with contextlib.suppress(ConnectionLostError):  # the run is done, whether or not they hear of it
             self._look()
             messages = [self._address(node, head, {}, _GRACE, "over") for node in self._nodes.values()]
             ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"] if messages else []
@@ -315,7 +315,7 @@ class FlowerFleet:
                 sleep(_POLL if waiting else 0)
 
     def close(self) -> None:
-        """End the Flower run and whatever was started for it."""
+        """End the Flower run and everything started for it."""
         self._connection.close()
         self._shut_down()
 
@@ -331,7 +331,7 @@ class _Later:
 
 
 def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str, memoryview]) -> str:
-    """The name under which a part travels: the same for messages that hold the same memory."""
+    """The name under which a part travels; messages that share its memory share the name."""
     address = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
     name = shared.setdefault((address, len(part)), str(len(parts)))
     parts.setdefault(name, part)

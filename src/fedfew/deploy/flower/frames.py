@@ -1,6 +1,6 @@
 """Frames on a Unix socket between Flower's short-lived processes and our warm ones: a JSON head and raw parts.
 
-Imported by the ClientApp and the ServerApp, which Flower starts again and again: standard library only.
+Imported by the ClientApp and the ServerApp, which Flower starts often: standard library only.
 """
 
 import json
@@ -17,11 +17,11 @@ _START = struct.Struct(">4sIQ")
 _MAGIC = b"FFW1"
 HEAD_LIMIT = 64 << 20
 LIMIT = 4 << 30
-"""Most bytes of parts in one frame, unless the receiver knows better."""
+"""Most bytes of parts in one frame, unless the receiver sets another limit."""
 
 
 class FrameError(Exception):
-    """The other side is gone, or what it sent is not a frame, or too large."""
+    """The connection is closed, or what arrived is not a frame, or is too large."""
 
 
 def send(end: socket.socket, head: Mapping[str, Any], parts: Parts) -> None:
@@ -43,14 +43,14 @@ def send_pieces(end: socket.socket, pieces: Sequence[bytes | memoryview]) -> Non
         for piece in pieces:
             end.sendall(piece)
     except OSError as error:
-        raise FrameError(f"the other side is gone ({error})") from error
+        raise FrameError(f"the connection is closed ({error})") from error
 
 
 def receive(end: socket.socket, limit: int = LIMIT) -> tuple[dict[str, Any], dict[str, memoryview]]:
     """The next frame; one that claims more than ``limit`` bytes is refused before anything is allocated for it."""
     magic, head_size, size = _START.unpack(_exactly(end, _START.size))
     if magic != _MAGIC:
-        raise FrameError("what came is not a frame")
+        raise FrameError("the data received are not a frame")
     if head_size > HEAD_LIMIT or size > limit:
         raise FrameError(f"a frame of {head_size + size:,} bytes is over the limit of {limit:,}")
     try:
@@ -70,9 +70,9 @@ def _exactly(end: socket.socket, size: int) -> bytearray:
         try:
             count = end.recv_into(view[done:])
         except OSError as error:
-            raise FrameError(f"the other side is gone ({error})") from error
+            raise FrameError(f"the connection is closed ({error})") from error
         if not count:
-            raise FrameError("the other side is gone")
+            raise FrameError("the connection is closed")
         done += count
     return content
 

@@ -1,6 +1,6 @@
-"""The TLS front: what sites reach from outside. It passes on the Fleet API and nothing else of the SuperLink.
+"""The TLS front, which sites reach from outside. It forwards the Fleet API and nothing else of the SuperLink.
 
-The SuperLink's port also takes calls that submit runs, which is code execution; so it listens on loopback only. A
+The SuperLink's port also accepts calls that submit runs, which is code execution; so it listens on loopback only. A
 request must carry the signature of a site's key before any of its body is read, and everything before that has tight
 limits: a peer without a key holds no resource for longer than a few seconds.
 """
@@ -26,19 +26,19 @@ import httpx
 from fedfew.deploy.flower.admission import SiteKeys, Slot, Slots
 
 HEAD_SECONDS = 10.0
-"""For the TLS handshake, and again for the head of a request from its first byte."""
+"""Time limit for the TLS handshake, and again for the head of a request from its first byte."""
 IDLE_SECONDS = 120.0
-"""Between two requests of a site on one connection."""
+"""Time limit between two requests of a site on one connection."""
 BODY_SECONDS, BODY_RATE = 30.0, 32 << 10
-"""For a body: a start, and what its length takes at this many bytes a second."""
+"""Time limit for a body: a base, plus its length at this many bytes a second."""
 HEAD_LIMIT = 32 << 10
 BODY_LIMIT, OBJECT_LIMIT = 1 << 20, 16 << 20
-"""Most bytes of a request, and of one that brings an object: Flower sends tensors in pieces of 5 MB."""
+"""Most bytes of a request, and of one that carries an object: Flower sends tensors in pieces of 5 MB."""
 _IN_MEMORY = 1 << 18
 """Bytes of a body that stay in memory; the rest is spooled to disk."""
 _PIECE = 1 << 16
 _READ_BUFFER = 1 << 15
-"""Bytes that asyncio sets aside for reading on each TLS connection: two records, instead of its 256 kB."""
+"""Read buffer of each TLS connection in bytes: two records, instead of asyncio's 256 kB."""
 _HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"content-length"}
 CALLS = (
     "register-node",
@@ -56,11 +56,11 @@ CALLS = (
 )
 _PUSH_OBJECT, _PUSH_MESSAGES = b"/v1/fleet/push-object", b"/v1/fleet/push-messages"
 _UNKNOWN = json.dumps({"code": 2004, "detail": "This network does not know the key, or the clocks differ."}).encode()
-"""For requests without a known key. Flower's error, with status 400: after a 401 a SuperNode ends without a reason."""
+"""For requests without a known key: Flower's error with status 400. A SuperNode exits on a 401 and says no reason."""
 
 
 class _EndError(Exception):
-    """The connection must end: the other side is gone, too slow, or does not speak HTTP."""
+    """The connection must be closed: the peer is gone, too slow, or does not speak HTTP."""
 
 
 class Front:
@@ -77,7 +77,7 @@ class Front:
         self._superlink, self._keys, self._about, self._slots = superlink, keys, about, slots or Slots()
         self._largest_reply = largest_reply
         self._uploaded: dict[str, int] = {}
-        """Bytes of objects by key, since the site last announced a reply: the SuperLink takes any number of them."""
+        """Bytes of objects by key since the site last announced a reply: the SuperLink itself has no limit."""
 
     async def accept(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext | None
@@ -96,13 +96,13 @@ class Front:
             slot.abort = writer.transport.abort
             await _Exchange(self, reader, writer, slot).serve()
         except (OSError, TimeoutError, ssl.SSLError, _EndError, h11.RemoteProtocolError, h11.LocalProtocolError):
-            pass  # the other side has hung up
+            pass  # the peer has hung up
         finally:
             self._slots.free(slot)
             line.abort()
 
     def refusal(self, request: h11.Request, slot: Slot) -> tuple[int, bytes] | None:
-        """Status and body for a request that does not pass; None for one that does. Its body is not read yet."""
+        """Status and body for a request that is refused; None for one that passes. Its body is not read yet."""
         path = request.target.decode("latin-1")
         if request.method == b"GET" and path == "/fedfew":
             return 200, json.dumps(self._about | {"time": time.time()}).encode()
@@ -118,7 +118,7 @@ class Front:
     def _room(
         self, request: h11.Request, headers: dict[bytes, bytes], slot: Slot, key: str
     ) -> tuple[int, bytes] | None:
-        """None if a site may send this body now; its bytes are counted before they come."""
+        """None if a site may send this body now; its bytes are counted before they arrive."""
         if not self._slots.belongs(slot, key):
             return 503, b""
         length = headers.get(b"content-length", b"")
@@ -132,7 +132,7 @@ class Front:
         return None
 
     async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> httpx.Response:
-        """The SuperLink's answer, its content still to be read."""
+        """The SuperLink's answer; its content is still to be read."""
         headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(size).encode()))
 
@@ -150,11 +150,11 @@ class Front:
 
 
 async def _secure(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
-    """The TLS handshake; what ends during it raises."""
+    """The TLS handshake; raises if the connection ends during it."""
     line = writer.transport
     try:
         await writer.start_tls(context, ssl_handshake_timeout=HEAD_SECONDS)
-    except AttributeError:  # asyncio is left with no transport where the connection was ended just then
+    except AttributeError:  # asyncio has no transport if the connection has just ended
         writer._transport = line  # type: ignore[attr-defined]
         raise _EndError from None
 
@@ -167,7 +167,7 @@ class _Exchange:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT)
 
     async def serve(self) -> None:
-        """Until either side closes; a connection that has not shown a key gets one answer."""
+        """Serve until either side closes; a connection that has not shown a key gets one answer."""
         while True:
             async with asyncio.timeout(IDLE_SECONDS if self._slot.key else HEAD_SECONDS):
                 await self._fill()
@@ -185,7 +185,7 @@ class _Exchange:
             self._http.start_next_cycle()
 
     async def _fill(self) -> None:
-        """Wait for bytes, unless there are some that belong to the next request."""
+        """Wait for bytes, unless some of the next request have arrived already."""
         if not self._http.trailing_data[0]:
             self._http.receive_data(await self._reader.read(_PIECE))
 
@@ -207,7 +207,7 @@ class _Exchange:
             try:
                 answer = await self._front.forward(request, body, size, self._slot.key)
             except httpx.TransportError:
-                await self._answer(503)  # the SuperLink is being started again: nodes try again
+                await self._answer(503)  # the SuperLink is restarting: nodes try again
                 return
         try:
             await self._relay(answer)
@@ -230,7 +230,7 @@ class _Exchange:
         return size
 
     async def _relay(self, answer: httpx.Response) -> None:
-        """The SuperLink's answer, piece by piece as the site takes it."""
+        """Relay the SuperLink's answer piece by piece, as the site reads it."""
         headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP]
         if length := answer.headers.get("content-length"):
             headers.append((b"content-length", length.encode()))
@@ -240,7 +240,7 @@ class _Exchange:
         await self._send(h11.EndOfMessage())
 
     async def _answer(self, status: int, body: bytes = b"") -> None:
-        """A short answer, after which the connection ends."""
+        """Send a short answer and close the connection."""
         headers = [(b"content-length", str(len(body)).encode()), (b"connection", b"close")]
         headers += [(b"content-type", b"application/json")] if body else []
         await self._send(h11.Response(status_code=status, headers=headers))
@@ -264,7 +264,7 @@ def limit_of(request: h11.Request) -> int:
 
 
 def versions() -> dict[str, str]:
-    """What both sides must have in common."""
+    """Versions that both sides must have in common."""
     return {name: version(name) for name in ("fedfew", "torch", "flwr")}
 
 
@@ -273,7 +273,7 @@ async def serve(given: argparse.Namespace) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(given.certificate, given.key)
     asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
-    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of every peer that hangs up in a handshake
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns about every peer that hangs up in a handshake
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
@@ -285,7 +285,7 @@ async def serve(given: argparse.Namespace) -> None:
         trust_env=False,
     )
     about = versions() | {"network": given.network}
-    # a connection, its spooled body and one to the SuperLink: three files
+    # three files each: the connection, its spooled body, the connection to the SuperLink
     front = Front(
         superlink, SiteKeys.of(Path(given.keys)), about, Slots(most=max(files, wanted) // 3), given.largest_reply
     )

@@ -13,20 +13,20 @@ MEANINGS = {
     "E408": "its training failed; the site's log says why",
     "E409": "its warm process did not answer; the site's log says why",
     "E417.versions": "the site runs another version of fedfew or torch",
-    "E417.privacy": "the site wants a smaller clip or more noise",
-    "E417.code": "the site has not allowed code that the run names",
+    "E417.privacy": "the site requires a smaller clip or more noise",
+    "E417.code": "the site has not allowed code that the run uses",
     "E417.data": "the site's images do not fit the run",
     "E417.model": "the site has other weights for the model's backbone",
     "E417.client": "the site does not serve this client",
     "E417.config": "the site cannot build this run",
-    "E419": "the site refused what it was sent",
+    "E419": "the site refused the server's message",
     "E420": "the site's privacy budget is spent",
 }
-"""Code → what the server writes for it. A site sends codes, not text: no path, name or datum of it is in them."""
+"""Code → the server's text for it. A site sends codes, not text, so that none of its paths, names or data leak."""
 
 
 class ContentError(ValueError):
-    """A message that is not one of ours; ``code`` says in which way."""
+    """A message that is not valid; ``code`` says why."""
 
     def __init__(self, code: str, what: str) -> None:
         super().__init__(what)
@@ -39,7 +39,7 @@ def head_limit(clients: int) -> int:
 
 
 def parse_head(text: object, most: int) -> dict[str, Any]:
-    """The table that a head's text means; ContentError for anything else."""
+    """The table in a head's text; ContentError for anything else."""
     if not isinstance(text, str):
         raise ContentError("E401", "its head is not text")
     if len(text) > most:
@@ -54,6 +54,6 @@ def parse_head(text: object, most: int) -> dict[str, Any]:
 
 
 def meaning(code: object) -> tuple[str, str]:
-    """The error code and the server's words for a site's code; what a site may not say counts as failed training."""
+    """The error code and the server's text for a site's code; unknown codes count as failed training."""
     known = code if isinstance(code, str) and code in MEANINGS else "E408"
     return known.partition(".")[0], MEANINGS[known]

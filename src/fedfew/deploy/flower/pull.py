@@ -31,13 +31,13 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from fedfew.deploy.flower.heads import ContentError
 
 _OBJECTS, _OBJECT = 64, 1 << 14
-"""Objects of the smallest reply, and bytes that stand for each further one."""
+"""Objects that any reply may have, and bytes of its limit that allow one more."""
 _DESCRIPTION = 1 << 20
 """Bytes of JSON in which Flower may describe the arrays of a reply."""
 _PAUSE, _UPLOAD = 1.0, 180.0
-"""Seconds between two looks at a reply that is being uploaded, and until it is given up (as Flower does)."""
+"""Seconds between two checks of a reply that is being uploaded, and until it is given up (as in Flower)."""
 _UNAVAILABLE = 4
-"""Flower's code for a reply that is gone."""
+"""Flower's code for a reply that no longer exists."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Pulled:
 
 
 class _NotYetError(Exception):
-    """A reply is announced, but not all of it is there."""
+    """A reply is announced but not fully uploaded."""
 
 
 @dataclass
@@ -70,11 +70,11 @@ class ReplyPuller:
     """Fetches replies one by one; one that is still being uploaded does not hold up the others."""
 
     grid: Any
-    """Flower's HttpGrid, of which this uses the client for the Runtime API."""
+    """Flower's HttpGrid; only its client for the Runtime API is used."""
     _announced: list[_Announced] = field(default_factory=list)
 
     def pull(self, limits: Mapping[str, tuple[int, int]]) -> Iterator[Pulled]:
-        """The replies to these messages that have come; ``limits``: bytes of parts and head by message."""
+        """The replies to these messages that have arrived; ``limits``: bytes of parts and head by message."""
         client = self.grid._runtime_client
         self._announced = [one for one in self._announced if one.to in limits]
         new = sorted(set(limits) - {one.to for one in self._announced})
@@ -115,7 +115,7 @@ class ReplyPuller:
 
 
 def _contents(pull: Callable[[str], bytes], one: _Announced, limit: int) -> dict[str, bytes]:
-    """The objects of a reply; ContentError as soon as they are too many or too large together."""
+    """The objects of a reply; ContentError as soon as there are too many or they are too large in total."""
     ids = dict.fromkeys(node.object_id for node in iterate_object_tree(one.tree))
     if len(ids) > _OBJECTS + limit // _OBJECT:
         raise ContentError("E405", f"it has {len(ids):,} objects")
@@ -138,7 +138,7 @@ def _contents(pull: Callable[[str], bytes], one: _Announced, limit: int) -> dict
 
 
 def check_contents(contents: Mapping[str, bytes], limit: int, head: int) -> None:
-    """ContentError unless the objects, unfolded, have the bytes that were counted, and the head its few fields."""
+    """ContentError unless the unpacked objects have the bytes that were counted, and the head its few fields."""
     unfolded = described = 0
     for content in contents.values():
         kind, children, size = get_object_head_values_from_object_content(content)

@@ -1,7 +1,7 @@
 """A head and parts as the content of a Flower message, and back; without torch or NumPy arrays.
 
 The head is JSON text. A part travels as one Array of raw bytes, which Flower passes through untouched; small parts go
-together in the record of the head, because every Array is a request of its own. Reading trusts nothing: each name,
+together in the record of the head, because every Array costs a request. Reading trusts nothing: each name,
 number and length is checked, and every byte counted, before anything is copied.
 """
 
@@ -16,15 +16,15 @@ from fedfew.deploy.flower.heads import LONGEST_NAME, ContentError
 
 KIND = "fedfew.bytes"
 SMALL = 1 << 16
-"""Bytes below which a part travels beside the head."""
+"""Parts with fewer bytes travel with the head."""
 SMALL_TOGETHER = 1 << 18
-"""Bytes of small parts that fit beside the head; further ones are Arrays."""
+"""Most bytes of small parts that travel with the head; further ones are Arrays."""
 MOST_PARTS = 1 << 15
 _FIELDS = {"json", "names", "sizes", "small"}
 
 
 def to_content(head: Mapping[str, Any], parts: Parts | Mapping[str, bytes | Array]) -> RecordDict:
-    """A message's content. Parts that were made Arrays before can be shared by several messages."""
+    """A message's content. Parts that are Arrays already can be shared by several messages."""
     small, large, together = dict[str, bytes](), dict[str, Array](), 0
     for name, part in parts.items():
         ready = part if isinstance(part, Array) else as_array(part)
@@ -39,7 +39,7 @@ def to_content(head: Mapping[str, Any], parts: Parts | Mapping[str, bytes | Arra
 
 
 def as_array(part: bytes | memoryview) -> Array | bytes:
-    """An Array, or plain bytes for what is small enough to travel with others."""
+    """An Array, or plain bytes for a part small enough to travel with others."""
     data = bytes(part)
     return data if len(data) < SMALL else _array(data)
 

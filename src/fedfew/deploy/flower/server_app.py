@@ -1,6 +1,6 @@
 """The ServerApp: carries messages between the process that runs the rounds and Flower's Grid, and decides nothing.
 
-The round loop lives in the process the user started: if Flower's processes die, it starts them again and goes on.
+The round loop lives in the process the user started: if Flower's processes die, it restarts them and continues.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from fedfew.deploy.flower.records import as_array, from_content, to_content
 SERVERAPP = "FEDFEW_SERVERAPP"
 """Environment variable with the path of the socket on which the round loop waits."""
 _BATCH = 8 << 20
-"""Bytes of replies after which they are handed on before more are fetched."""
+"""Bytes of replies after which they are passed on before more are fetched."""
 
 server_app = ServerApp()
 
@@ -51,7 +51,7 @@ def _node_info(node: Any) -> dict[str, Any]:
 
 
 def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str | None]:
-    """Send all messages at once; a part that stands in several of them is hashed and uploaded once."""
+    """Send all messages at once; a part that several of them share is hashed and uploaded once."""
     arrays = {name: as_array(part) for name, part in parts.items()}
     messages = []
     for one in addressed:
@@ -64,7 +64,7 @@ def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str
 
 
 def _pull(puller: ReplyPuller, limits: Mapping[str, Sequence[int]]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """What has come for these messages, a few megabytes at a time: head and parts, or a code."""
+    """Replies to these messages, a few megabytes at a time: head and parts, or an error code."""
     found: list[dict[str, Any]] = []
     content: dict[str, bytes] = {}
     for pulled in puller.pull({id_: (int(most), int(head)) for id_, (most, head) in limits.items()}):

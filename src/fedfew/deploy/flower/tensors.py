@@ -18,12 +18,12 @@ _WHOLE = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.
 MOST_TENSORS = 256
 _MOST_DIMENSIONS = 8
 _LONGEST = 2**40
-"""Entries along one side of a tensor, beyond which a claim is not even multiplied out."""
+"""Longest side of a tensor; a larger claim is refused before its sides are multiplied."""
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS + _WHOLE}
 
 
 def pack(groups: Mapping[str, Mapping[str, Tensor]]) -> tuple[dict[str, Index], dict[str, memoryview]]:
-    """One part a tensor; a tensor that stands in several groups becomes one part."""
+    """One part per tensor; a tensor in several groups becomes one part."""
     places: dict[tuple[int, tuple[int, ...], torch.dtype], str] = {}
     parts: dict[str, memoryview] = {}
     index: dict[str, Index] = {}
@@ -39,7 +39,7 @@ def pack(groups: Mapping[str, Mapping[str, Tensor]]) -> tuple[dict[str, Index], 
 
 
 def raw(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor; shared with it where it lies in one piece."""
+    """The bytes of a tensor; they share its memory if it is contiguous."""
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
 
@@ -59,7 +59,7 @@ def unpack(index: object, parts: Parts, limit: int = LIMIT) -> dict[str, Tensor]
 
 
 def _claim(name: object, entry: object, parts: Parts) -> tuple[torch.dtype, tuple[int, ...], bytes | memoryview]:
-    """What an entry of the index says, if it is true of its part."""
+    """Type, shape and bytes of an entry of the index, if they fit its part."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         raise ContentError("E402", "a tensor's name is not text, or too long")
     if not isinstance(entry, list) or len(entry) != 3:

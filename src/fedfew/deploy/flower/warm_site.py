@@ -1,6 +1,6 @@
 """A site's warm process: images, network and torch loaded once; answers the ClientApp over a Unix socket.
 
-Whatever leaves is first written to the ledger; the memory of clients and the reasons for failures stay at the site.
+Whatever leaves is first written to the ledger; clients' memories and the reasons for failures stay at the site.
 """
 
 import hashlib
@@ -26,9 +26,9 @@ from fedfew.deploy.payload import check_payload
 from fedfew.runtime.site import Sites
 
 KEPT_ROUNDS = 3
-"""Rounds of which a client's memory is kept, so that a server that fell back a round finds what it had."""
+"""Rounds for which a client's memory is kept, so that a server that falls back a round finds the one before it."""
 ENDED = "ended"
-"""File in the site's folder with the name of the run that was the last to end."""
+"""File in the site's folder with the name of the last run that ended."""
 _PATIENCE = 120.0
 _log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class Ready:
     serves: Callable[[int], bool]
     """Whether this site serves a client."""
     noise: float = 0.0
-    """z of the noise on each update; 0 where none is added."""
+    """z of the noise on each update; 0 if none is added."""
 
 
 class RefusedError(FedfewError):
-    """E417 with the part of the run that the site does not take; only that word leaves the site."""
+    """E417 with the part of the run that the site refuses; only that word leaves the site."""
 
     def __init__(self, part: str, place: str, what: str, remedy: str | None = None) -> None:
         super().__init__("E417", place, what, remedy)
@@ -54,7 +54,7 @@ class RefusedError(FedfewError):
 
 @dataclass(eq=False)
 class WarmSite:
-    """Answers heads and parts; ``build`` makes the site for the config a server sends, once."""
+    """Answers messages; ``build`` makes the site for the config that a server sends, once."""
 
     number: int
     build: Callable[[Mapping[str, Any]], Ready]
@@ -80,14 +80,14 @@ class WarmSite:
             return {"site": self.number}, {}
         fingerprint = _fingerprint(head, parts)
         if self._last is not None and self._last[0] == fingerprint:
-            return self._last[1], self._last[2]  # asked again, because the first answer was lost on the way
+            return self._last[1], self._last[2]  # asked again, because the first answer was lost
         run, round = _name(head["run"]), int(head["round"])
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         clients = [int(job["client"]) for job in head["jobs"]]
-        if len(set(clients)) != len(clients):  # two answers with one noise: their difference would be free of it
+        if len(set(clients)) != len(clients):  # two answers with the same noise: their difference has none
             raise FedfewError("E419", "jobs", "name a client twice")
         if round < self._newest.get(run, 0) - 1:
-            _log.error("round %d of run %s is long over", round + 1, run)
+            _log.error("round %d of run %s ended long ago", round + 1, run)
             return reply | {"answers": [{"client": client, "code": "E408"} for client in clients]}, {}
         self._newest = {run: round}
         try:
@@ -151,7 +151,7 @@ class WarmSite:
         sites.memory.clear()
         if before := memory.before(round):
             sites.memory[client] = before
-        if self.secret:  # another payload draws other noise: the difference of two answers must not be free of it
+        if self.secret:  # another payload draws other noise: the difference of two answers must contain noise
             seed = hashlib.sha256(self.secret + fingerprint.encode()).digest()
             sites = replace(sites, seed=int.from_bytes(seed, "little"))
         update = sites.train(round, client, payload)
@@ -161,7 +161,7 @@ class WarmSite:
 
 
 def fault_code(fault: FedfewError) -> str:
-    """What leaves the site after a fault: a code of the list, and none of its text."""
+    """The code that leaves the site after a fault, from a fixed list; never the fault's text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
     if fault.code == "E417" and f"E417.{fault.place}" in MEANINGS:
@@ -172,7 +172,7 @@ def fault_code(fault: FedfewError) -> str:
 
 
 def _name(run: object) -> str:
-    """A run's name as part of a file's name."""
+    """A run's name as part of a file name."""
     if not isinstance(run, str) or not (run.isascii() and run.isalnum()) or len(run) > 64:
         raise FedfewError("E419", "run", "has an invalid name")
     return run
@@ -180,7 +180,7 @@ def _name(run: object) -> str:
 
 @dataclass(frozen=True)
 class Memory:
-    """What a client keeps between rounds: one file for each round after which it changed."""
+    """A client's memory between rounds: one file for each round after which it changed."""
 
     folder: Path
     run: str
@@ -200,7 +200,7 @@ class Memory:
         return {}
 
     def write(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the memory after ``round``; what was written for later rounds belongs to rounds that were undone."""
+        """Save the memory after ``round``, and delete that of later rounds, which were undone."""
         for written, path in self._files():
             if written >= round:
                 path.unlink()
@@ -215,7 +215,7 @@ class Memory:
 
 
 def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
-    """Answer one connection after the other; one that breaks or is malformed does not disturb the others."""
+    """Answer one connection after another; a broken or malformed one does not disturb the others."""
     ledger = Ledger(site.state / "ledger.jsonl")
     while True:
         end, _ = listener.accept()
@@ -228,18 +228,18 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
                     reply, content = {"code": fault_code(fault)}, {}
-                except Exception:  # a malformed message, or a fault of ours: the reason stays here
+                except Exception:  # a malformed message, or a bug: the reason stays here
                     _log.exception("a message could not be answered")
                     reply, content = {"code": "E408"}, {}
                 frame = encode(reply, content)
                 ledger.write(head, reply, frame)
                 send_pieces(end, frame)
-            except (FrameError, OSError) as error:  # what cannot be written down does not leave
+            except (FrameError, OSError) as error:  # what cannot be recorded does not leave
                 _log.error("a connection broke: %s", error)
 
 
 def _fingerprint(head: Mapping[str, Any], parts: Parts) -> str:
-    """What a message asks for, as a hash."""
+    """A hash of what a message asks for."""
     digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for name, part in parts.items():
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""Charts: what a figure shows is said once, and drawn as SVG, written as CSV or handed to the browser's script."""
+"""Charts: a figure is described once, then drawn as SVG, written as CSV or passed to the browser's script."""
 
 from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Level, Lines, Mark, Point, Series
 

@@ -7,7 +7,7 @@ from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines
 
 
 def to_csv(figure: Figure) -> str:
-    """A header and one row for each value; what is not known is an empty cell."""
+    """A header and one row for each value; unknown values are empty cells."""
     match figure:
         case Lines():
             rows = _lines(figure)
@@ -32,5 +32,5 @@ def _lines(figure: Lines) -> list[list[object]]:
 
 
 def _safe(cell: object) -> object:
-    """A text that a spreadsheet would take for a formula gets a quote in front."""
+    """Put a quote in front of a text that a spreadsheet would take for a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell

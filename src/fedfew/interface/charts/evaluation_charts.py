@@ -1,4 +1,4 @@
-"""Charts of how good the final model is: confusions, precision and recall, calibration, and what each site holds."""
+"""Charts of the final model's quality: confusion matrix, precision and recall, calibration, and the sites' classes."""
 
 from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Point, Series
 from fedfew.interface.charts.scale import amount
@@ -8,7 +8,7 @@ MOST_SITES = 60
 
 
 def evaluation_figures(run: Run) -> list[Figure]:
-    """Those that a finished run with test images has; a run of an older version has none."""
+    """The charts of a finished run with test images; a run of an older version has none."""
     if not run.evaluation:
         return []
     sites = [site_mixes(run)] if any(row.get("mix") for row in run.evaluation["sites"]) else []
@@ -47,7 +47,7 @@ def by_class(run: Run) -> Bars:
 
 
 def calibration(run: Run) -> Lines:
-    """How often the model is right where it is so sure; on the diagonal it knows what it does not know."""
+    """Accuracy against confidence; on the diagonal the model is well calibrated."""
     bins = run.evaluation["calibration"]
     sure = [float(b["confidence"]) for b in bins]
     series = [

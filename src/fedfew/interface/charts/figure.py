@@ -1,4 +1,4 @@
-"""What a figure shows, apart from how it is drawn."""
+"""What a figure shows, independent of how it is drawn."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Literal
 
 Unit = Literal["percent", "number", "bytes", "seconds"]
 COLOURS = 8
-"""Places in the palette; the next series begins again at the first."""
+"""Colours in the palette; further series start again at the first."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together; ``colour`` is a place in the palette, ``spread`` draws the band y ± spread."""
+    """Points that belong together; ``colour`` is an index of the palette, ``spread`` draws the band y ± spread."""
 
     name: str
     x: Sequence[float]
@@ -25,7 +25,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line to compare with."""
+    """A horizontal reference line."""
 
     name: str
     y: float
@@ -33,7 +33,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves or clouds of points over a common axis."""
+    """Curves or scattered points over a common axis."""
 
     key: str
     title: str
@@ -43,12 +43,12 @@ class Lines:
     unit: Unit = "number"
     levels: Sequence[Level] = ()
     about: str = ""
-    """The chart in a sentence, for screen readers."""
+    """A description of the chart for screen readers."""
 
 
 @dataclass(frozen=True)
 class Bars:
-    """Amounts by name; several series stand beside each other, or on top of each other when ``stacked``."""
+    """Amounts by name; several series are drawn side by side, or on top of each other when ``stacked``."""
 
     key: str
     title: str
@@ -73,7 +73,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that went wrong in a column and a row; marks of one ``kind`` look and are named alike."""
+    """A problem in a column and a row; marks of one ``kind`` share symbol and name."""
 
     column: int
     row: int
@@ -93,7 +93,7 @@ class Grid:
     rows: Sequence[str]
     points: Sequence[Point]
     value: str
-    """What a point's value is called."""
+    """The name of a point's value."""
     marks: Sequence[Mark] = ()
     shape: Literal["cells", "bubbles"] = "cells"
     about: str = ""

@@ -1,4 +1,4 @@
-"""Grids as SVG: cells shaded by their value or bubbles by area, and a mark where something went wrong."""
+"""Grids as SVG: cells shaded by value or bubbles by area, and a mark for each problem."""
 
 from html import escape
 
@@ -11,7 +11,7 @@ MOST_NOTES = 1500
 
 
 def draw_grid(figure: Grid, width: int) -> Paper:
-    """Columns over the width, rows as high as fits; cells of a shade are one path, so thousands of them stay small."""
+    """Columns over the width, rows as high as fits; cells of one shade are one path, so that thousands stay small."""
     columns, rows = max(len(figure.columns), 1), max(len(figure.rows), 1)
     left = 14 + 6.8 * max((len(r) for r in figure.rows), default=1)
     legend, top = _legend(figure, width)
@@ -37,7 +37,7 @@ def _kinds(figure: Grid) -> list[str]:
 
 
 def _legend(figure: Grid, width: int) -> tuple[str, float]:
-    """What the darkest shade or the largest bubble stands for, and the kinds of marks."""
+    """What the darkest shade or the largest bubble means, and the kinds of marks."""
     top = max((p.value for p in figure.points), default=0.0)
     shown = f"{top:.3g}" if figure.shape == "cells" else amount(top, "number")
     key = '<rect class="fill k0" x="8" y="3" width="10" height="10" rx="2"/>'
@@ -81,8 +81,8 @@ def _bubbles(figure: Grid, left: float, top: float, step: float, tall: float) ->
 
 
 def _marks(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
-    """One group for each kind of mark, with what it means; a mark can be seen however small the cells are."""
-    noted = len(figure.marks) <= MOST_NOTES  # beyond that the kinds' names must do, or the file grows too large
+    """One group for each kind of mark, with its meaning; marks are visible however small the cells are."""
+    noted = len(figure.marks) <= MOST_NOTES  # beyond that only the kinds are named, or the file grows too large
     found = []
     for n, kind in enumerate(_kinds(figure)):
         symbol = _symbol(n, max(1.6, min(4.0, min(step, tall) / 3)))

@@ -1,4 +1,4 @@
-"""Figures for plotly's script in the browser: traces and layout as plain data, with the page's colours by name."""
+"""Figures for plotly's script in the browser: traces and layout as plain data, with the page's colour names."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,14 +18,14 @@ SYMBOLS = ("x-thin-open", "circle-open", "triangle-up-open", "square-open")
 
 
 def plot(figure: Figure) -> Plot:
-    """What ``Plotly.react`` is given; a colour is written ``var(--k0)`` and filled in by the page."""
+    """The arguments of ``Plotly.react``; a colour is written ``var(--k0)`` and filled in by the page."""
     match figure:
         case Lines():
             data, layout = [t for s in figure.series for t in _curve(s)], _levels(figure)
             layout |= {"hovermode": "closest" if any(s.style == "points" for s in figure.series) else "x unified"}
             layout["yaxis"] = dict(TICKS[figure.unit])
             span = [x for s in figure.series for x in s.x] or [0.0]
-            layout["xaxis"] = {"dtick": 1} if max(span) - min(span) <= 12 else {}  # there is no round and a half
+            layout["xaxis"] = {"dtick": 1} if max(span) - min(span) <= 12 else {}  # rounds are whole numbers
         case Bars():
             data = [
                 {
@@ -49,7 +49,7 @@ def plot(figure: Figure) -> Plot:
 
 
 def _named(names: Sequence[str], room: int) -> Plot:
-    """An axis of names; of many, as many as there is room for are written."""
+    """An axis of names; only as many are written as there is room for."""
     shown = [names[i] for i in labelled(names, room)]
     return {"type": "category", "categoryarray": list(names), "tickmode": "array", "tickvals": shown}
 

@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib, for notebooks and papers: those of the report and the live page, saved as files."""
+"""Figures drawn with matplotlib for notebooks and papers: those of the report and the live page, saved as files."""
 
 import io
 import math
@@ -22,7 +22,7 @@ LEVEL: dict[str, Any] = {"color": "#6c757d", "linestyle": (0, (4, 2)), "linewidt
 
 
 def draw(figure: Figure, width: float = 7.2, height: float = 4.0) -> Drawing:
-    """A figure as matplotlib's; a notebook shows it when it is the last line of a cell."""
+    """A matplotlib figure; a notebook shows it when it is the last line of a cell."""
     drawing = Drawing(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(drawing)
     axis = drawing.subplots()
@@ -39,7 +39,7 @@ def draw(figure: Figure, width: float = 7.2, height: float = 4.0) -> Drawing:
     axis.spines[["top", "right"]].set_visible(False)
     if len(axis.get_legend_handles_labels()[0]) > (0 if isinstance(figure, Grid) else 1):
         axis.legend(frameon=False, fontsize=9)
-    vars(drawing)["_repr_png_"] = lambda: png(drawing)  # what IPython asks an object for
+    vars(drawing)["_repr_png_"] = lambda: png(drawing)  # called by IPython
     return drawing
 
 
@@ -57,7 +57,7 @@ def save(drawing: Drawing, stem: Path, kinds: Sequence[str] = ("png", "svg")) ->
     for kind in kinds:
         path = stem.with_name(f"{stem.name}.{kind}")
         stamp = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-        with rc_context({"svg.hashsalt": stem.name}):  # otherwise an SVG's identifiers are drawn anew each time
+        with rc_context({"svg.hashsalt": stem.name}):  # otherwise an SVG's identifiers are random
             drawing.savefig(path, dpi=150, metadata=stamp)
         written.append(path)
     return written

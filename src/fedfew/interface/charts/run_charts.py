@@ -1,4 +1,4 @@
-"""The charts of a run: each is worked out from its records, and says in a sentence what it shows."""
+"""The charts of a run, computed from its records; each has a sentence that says what it shows."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ Curve = Literal["accuracy", "validation", "loss", "coverage", "correct"]
 
 
 def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
-    """All charts of a run that have something to show; ``others`` are laid over its accuracy and loss."""
+    """All charts of a run that have something to show; ``others`` are overlaid on its accuracy and loss."""
     figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
     records = run.records
     if any(r["coverage"] is not None for r in records):
@@ -37,7 +37,7 @@ def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = (
 
 
 def _empty(figure: Figure) -> bool:
-    """Whether a chart would be axes alone: no values, or none but zeros where that is no news."""
+    """Whether a chart would be empty axes: no values, or only zeros where they say nothing."""
     if isinstance(figure, Lines):
         known = [y for series in figure.series for y in series.y if y is not None]
         return not any(known) if figure.unit == "bytes" else not known
@@ -54,7 +54,7 @@ def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = 
     """A curve in words."""
     known = [(r["round"], value) for r in records if (value := r[key]) is not None]
     if not known:
-        return f"{name}: nothing known yet."
+        return f"{name}: no values yet."
     first, last = known[0], known[-1]
     extreme = max(known, key=lambda p: p[1]) if unit == "percent" else min(known, key=lambda p: p[1])
     word = "highest" if unit == "percent" else "lowest"
@@ -65,7 +65,7 @@ def _course(name: str, records: Sequence[RoundRecord], key: Curve, unit: Unit = 
 
 
 def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> Lines:
-    """On the test set and on the validation images; the bounds as levels."""
+    """Accuracy on the test set and on the validation images; the bounds as levels."""
     records = scored(run.records)
     series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
     if not others and any(r["validation"] is not None for r in records):
@@ -99,7 +99,7 @@ def loss(run: Run, others: Sequence[Run] = ()) -> Lines:
 
 
 def pseudo_labels(run: Run) -> Lines:
-    """How many images got a confident label, and how many of these labels are right."""
+    """How many images got a confident label, and how many of these labels are correct."""
     records = run.records
     series = [Series("coverage", _rounds(records), [r["coverage"] for r in records])]
     about = _course("Coverage", records, "coverage")
@@ -112,7 +112,7 @@ def pseudo_labels(run: Run) -> Lines:
 
 
 def pseudo_classes(run: Run) -> Bars:
-    """The newest round's pseudo-labels by class, beside what the clients that answered really hold."""
+    """The newest round's pseudo-labels by class, next to the true classes of the clients that answered."""
     newest = next(r for r in reversed(run.records) if r["coverage"] is not None)
     counts = [float(c) for c in newest["pseudo_classes"]]
     names = [str(n) for n in run.classes.get("classes", [])] or [str(i) for i in range(len(counts))]
@@ -135,7 +135,7 @@ def _shares(counts: Sequence[float]) -> list[float]:
 
 
 def participation(run: Run) -> Grid:
-    """Client × round: the weight of each update that counted, a mark for each that did not."""
+    """Client × round: the weight of each update that counted, and a mark for each that did not."""
     records = run.records
     wide = -(-len(records) // MOST_COLUMNS)
     asked = sorted({k for r in records for k in r["cohort"]})
@@ -160,12 +160,12 @@ def participation(run: Run) -> Grid:
         for (c, n), (first, total, count) in sorted(cells.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
-    about = f"{len(asked)} of {run.document['clients']} clients were asked in {len(records)} rounds; "
-    about += f"{lost} updates do not count."
+    about = f"{len(asked)} of {run.document['clients']} clients were sampled in {len(records)} rounds; "
+    about += f"{lost} updates did not count."
     if wide > 1:
-        about += f" Each column is {wide} rounds, a shade the mean weight in them."
+        about += f" Each column is {wide} rounds, shaded by their mean weight."
     if len(asked) == MOST_ROWS:
-        about += f" The {MOST_ROWS} clients asked most often are shown."
+        about += f" The {MOST_ROWS} clients sampled most often are shown."
     columns = [str(records[i]["round"]) for i in range(0, len(records), wide)]
     return Grid(
         "participation", "Participation and weights", "round", "client", columns, [str(k) for k in asked], points,
@@ -214,12 +214,12 @@ def norms(run: Run) -> Lines:
     ]
     shown = [s for s in series if any(s.y)]
     last = [f"{s.name} {amount(s.y[-1], 'number')}" for s in shown if s.y]
-    about = f"Lengths of the steps; in the last round {', '.join(last)}." if last else "No steps yet."
-    return Lines("norms", "How far each moves in a round", "round", "norm", shown, about=about)
+    about = f"Step lengths; in the last round {', '.join(last)}." if last else "No steps yet."
+    return Lines("norms", "Step length by round", "round", "norm", shown, about=about)
 
 
 def cosines(run: Run) -> Lines:
-    """Whether each client's update points where the server's does."""
+    """Whether each client's update points in the same direction as the server's."""
     found = [
         (float(r["round"]), cosine, f"client {u['client']}")
         for r in run.records
@@ -231,14 +231,14 @@ def cosines(run: Run) -> Lines:
     about = (
         f"{len(ys)} updates; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}." if ys else ""
     )
-    title = "Do clients move the server's way?"
+    title = "Do clients move in the server's direction?"
     return Lines(
         "cosines",
         title,
         "round",
         "cosine with the server's step",
         series,
-        levels=[Level("at right angles", 0.0)],
+        levels=[Level("orthogonal", 0.0)],
         about=about,
     )
 
@@ -252,17 +252,17 @@ def traffic(run: Run) -> Lines:
         for i, (name, sent) in enumerate((("to clients", down), ("from clients", up)))
     ]
     ends = ", ".join(f"{amount(s.y[-1], 'bytes')} {s.name}" for s in series if s.y)
-    return Lines("traffic", "Traffic so far", "round", "bytes", series, "bytes", about=f"In all {ends or 'nothing'}.")
+    return Lines("traffic", "Traffic so far", "round", "bytes", series, "bytes", about=f"In total {ends or 'nothing'}.")
 
 
 def phases(run: Run) -> Bars:
-    """Seconds of each round by phase; with many rounds, the mean over several."""
+    """Seconds of each round by phase; with many rounds, means over several."""
     records = run.records
     wide = -(-len(records) // MOST_COLUMNS) or 1
     groups = [records[i : i + wide] for i in range(0, len(records), wide)]
     names = list(dict.fromkeys(phase for r in records for phase in r["seconds"]))
     series = [(name, [sum(r["seconds"].get(name, 0.0) for r in g) / len(g) for g in groups]) for name in names]
     totals = {name: sum(r["seconds"].get(name, 0.0) for r in records) for name in names}
-    about = "In all " + ", ".join(f"{name} {value:.1f} s" for name, value in totals.items()) + "." if totals else ""
+    about = "In total " + ", ".join(f"{name} {value:.1f} s" for name, value in totals.items()) + "." if totals else ""
     labels = [str(g[0]["round"]) for g in groups]
     return Bars("time", "Time by phase", "round", "seconds", labels, series, "seconds", stacked=True, about=about)

@@ -1,4 +1,4 @@
-"""Axes: round tick values, the place of a value on the paper, and numbers as people write them."""
+"""Axes: round tick values, the position of a value, and numbers as people write them."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ BYTES = ("B", "kB", "MB", "GB")
 
 @dataclass(frozen=True)
 class Scale:
-    """A straight map from values to places."""
+    """A linear map from values to positions."""
 
     low: float
     high: float
@@ -25,7 +25,7 @@ class Scale:
 
 
 def extent(values: Iterable[float | None], unit: Unit) -> tuple[float, float]:
-    """The range an axis needs: a margin around the data, never beyond what the unit can be."""
+    """The range of an axis: a margin around the data, never beyond what the unit allows."""
     known = [v for v in values if v is not None and math.isfinite(v)]
     if not known:
         return 0.0, 1.0
@@ -51,13 +51,13 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 def whole_ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """The same for things that are counted."""
+    """The same for counts."""
     step = every(math.floor(high) - math.ceil(low) + 1, count)
     return [float(n) for n in range(math.ceil(low), math.floor(high) + 1) if n % step == 0 or step == 1]
 
 
 def writer(unit: Unit, values: Sequence[float]) -> Callable[[float], str]:
-    """How the values of an axis are written, all with the same number of digits."""
+    """How to write the values of an axis, all with the same number of digits."""
     span = (max(values) - min(values)) if len(values) > 1 else (abs(values[0]) if values else 1.0)
     step = span / max(len(values) - 1, 1)
     if unit == "percent":
@@ -100,7 +100,7 @@ def amount(value: float | None, unit: Unit) -> str:
 
 
 def every(count: int, room: int) -> int:
-    """Label each n-th of ``count`` things when there is room for ``room`` labels."""
+    """Label each n-th of ``count`` things if there is room for ``room`` labels."""
     if count <= room:
         return 1
     rough = count / max(room, 1)
@@ -109,7 +109,7 @@ def every(count: int, room: int) -> int:
 
 
 def labelled(labels: Sequence[str], room: int) -> list[int]:
-    """Which of the labels to write when there is room for ``room``; of numbers the round ones."""
+    """Which of the labels to write if there is room for ``room``; of numbers the round ones."""
     step = every(len(labels), room)
     if step > 1 and all(label.isdecimal() for label in labels):
         places = [i for i, label in enumerate(labels) if int(label) % step == 0]
@@ -119,14 +119,14 @@ def labelled(labels: Sequence[str], room: int) -> list[int]:
 
 
 def thinned(count: int, most: int) -> list[int]:
-    """At most ``most`` of ``count`` places, evenly spaced, first and last among them."""
+    """At most ``most`` of ``count`` positions, evenly spaced, including first and last."""
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
 def outline(values: Sequence[float | None], most: int) -> list[int]:
-    """At most ``most`` places that keep a curve's shape: of every stretch the lowest, the highest and a gap."""
+    """At most ``most`` positions that keep a curve's shape: the lowest, the highest and a gap of every stretch."""
     count = len(values)
     if count <= most:
         return list(range(count))

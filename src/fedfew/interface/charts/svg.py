@@ -1,4 +1,4 @@
-"""Figures as SVG: small, crisp, in the colours of the page around, with title and description for screen readers."""
+"""Figures as SVG: small, crisp, in the colours of the surrounding page, with a title and a text for screen readers."""
 
 from collections.abc import Sequence
 from html import escape
@@ -14,7 +14,7 @@ MOST_POINTS = 600
 
 
 def svg(figure: Figure, *, width: int = WIDTH, alone: bool = False) -> str:
-    """The figure as an SVG element; ``alone`` makes it a file of its own that brings its title and colours along."""
+    """The figure as an SVG element; ``alone`` makes it a separate file with its own title and colours."""
     match figure:
         case Lines():
             paper = _lines(figure, width)
@@ -40,7 +40,7 @@ def chart_style() -> str:
 
 
 def _legend(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
-    """Names with their colours, in as many rows as they need; and the height that takes. A single name needs none."""
+    """Names with their colours, in as many rows as needed, and their height. A single name needs no legend."""
     if len(names) < 2:
         return "", 8.0
     parts, x, y = [], 8.0, 12.0
@@ -81,7 +81,7 @@ def _lines(figure: Lines, width: int) -> Paper:
 
 
 def _levels(figure: Lines, left: float, width: int, y: Scale) -> list[str]:
-    """Lines to compare with, each with its name at its right end: above it, or below where another is close above."""
+    """Reference lines, each with its name at its right end: above it, or below if another line is close above."""
     parts: list[str] = []
     above = -99.0
     for level in sorted(figure.levels, key=lambda level: -level.y):
@@ -98,7 +98,7 @@ def _look(series: Series) -> str:
 
 
 def _reach(series: Series) -> Sequence[float | None]:
-    """The values an axis has to have room for, the band included."""
+    """The values that must fit on an axis, the band included."""
     if not series.spread:
         return series.y
     pairs = [(v, d or 0.0) for v, d in zip(series.y, series.spread, strict=True) if v is not None]
@@ -106,7 +106,7 @@ def _reach(series: Series) -> Sequence[float | None]:
 
 
 def _curve(series: Series, x: Scale, y: Scale) -> str:
-    """A line with gaps where nothing is known, or points; and the band behind it."""
+    """A line with gaps where values are unknown, or points; and the band behind it."""
     colour = f"k{series.colour % COLOURS}"
     if series.style == "points":
         known = thinned(len(series.x), MOST_POINTS)
@@ -124,7 +124,7 @@ def _curve(series: Series, x: Scale, y: Scale) -> str:
     band = _band(series, known, x, y, colour) if series.spread else ""
     line = "".join(path)
     if len(path) == 1:
-        line += "h.01"  # a single round is a dot, not nothing
+        line += "h.01"  # draws a single round as a dot
     return f'{band}<path class="{_look(series)} {colour}" d="{line}"/>'
 
 
@@ -164,7 +164,7 @@ def _bars(figure: Bars, width: int) -> Paper:
 
 
 def _names(names: Sequence[str], left: float, step: float) -> tuple[str, float]:
-    """The bars' names and the room they take: aslant if they are words too long to stand upright."""
+    """The bars' names and the room they take: slanted if they are too long to be horizontal."""
     longest = max((len(name) for name in names), default=1)
     places = [left + step * (i + 0.5) for i in range(len(names))]
     if 6.8 * longest + 6 > step >= 12 and not all(name.isdecimal() for name in names):

@@ -1,1 +1,1 @@
-"""The commands of the command line, one module for those that belong together; imported when one of them is used."""
+"""The commands of the command line, grouped in modules that are imported when one of their commands is used."""

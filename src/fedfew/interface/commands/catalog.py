@@ -20,9 +20,9 @@ REGISTRIES = {
     "partitions": "fedfew.data.partitions:PARTITIONS",
 }
 FLEETS = {
-    "inline": "One client after the other, in this process.",
-    "pool": "Clients on several cores, a process each; the same result as inline, bit for bit.",
-    "flower": "Clients on other machines, or a trial of that on this one; see `fedfew deploy`.",
+    "inline": "One client after another, in this process.",
+    "pool": "Clients on several cores, one process each; bit-identical to inline.",
+    "flower": "Clients on other machines, or a trial on this one; see `fedfew deploy`.",
 }
 
 
@@ -50,10 +50,10 @@ def methods(
 
 
 def presets(
-    name: Annotated[str, typer.Argument(metavar="[PRESET|CONFIG.toml]", help="Show this one whole, as TOML.")] = "",
+    name: Annotated[str, typer.Argument(metavar="[PRESET|CONFIG.toml]", help="Show this one in full, as TOML.")] = "",
     json: Json = False,
 ) -> None:
-    """List the presets; or show one whole, with its base and every default filled in."""
+    """List the presets; or show one in full, with its base and all defaults filled in."""
     if name:
         from fedfew.interface.describe import whole  # noqa: PLC0415 - defaults are the methods' own, which need torch
 

@@ -1,4 +1,4 @@
-"""fedfew init and check: check own images or a config before a run, and report everything that would spoil it."""
+"""fedfew init and check: check your images or a config before a run, and report everything that would spoil it."""
 
 import csv as tables
 import io
@@ -26,17 +26,17 @@ from fedfew.runs.model_file import first_weights
 
 NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
-"""Datasets whose rows may be unreadable one by one."""
+"""Datasets in which single rows may be unreadable."""
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Folder with server/<class>/, clients/<site>/ and test/<class>/.")],
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help=f"Default: FOLDER/{NAME}.")] = None,
     network: Annotated[bool, typer.Option("--network", help="The sites' images are on other machines.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     json: Json = False,
 ) -> None:
-    """Look at a folder of images and write a commented config for it."""
+    """Inspect a folder of images and write a commented config for it."""
     target = out or folder / NAME
     text = first_config(folder, target, network)
     if target.exists() and not force:
@@ -45,7 +45,7 @@ def init(
     if not target.parent.is_dir():
         raise FedfewError("E305", str(target), f"the folder {target.parent} does not exist", "Create it first")
     write_atomically(target, text.encode())
-    load(target, {"clients": 1} if network else None)  # what is written must be a config
+    load(target, {"clients": 1} if network else None)  # the file must be a valid config
     if json:
         print_json({"config": str(target)})
         return
@@ -82,7 +82,7 @@ def _suggested(folder: Path, overrides: dict[str, Any]) -> Config:
 
 
 def _check_config(config: Config, name: str, json: bool) -> None:
-    """Another dataset: build everything up to the first round."""
+    """For another dataset: build everything up to the first round."""
     with counting("features of images") as report:
         parts = assemble(config, report=report)
     first_weights(config["start"], parts.network, parts.federation.classes, parts.backbone)
@@ -152,7 +152,7 @@ def _result(config: Config, contents: Contents, found: list[Finding], listed: Pa
 
 
 def _write_list(contents: Contents, target: Path) -> int:
-    """One line for every file there is something to say about; no list is left behind when there is none."""
+    """One line for every file with a remark; without any, no list is left behind."""
     rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
     rows += [
         (c.path, "in server and test" if c.across else "in two classes" if c.torn else "copy", f"same pixels as {c.of}")
@@ -188,4 +188,4 @@ def print_findings(found: list[Finding]) -> None:
         (complain if finding.serious else warn)(finding.fault)
     if any(finding.serious for finding in found):
         raise typer.Exit(2)
-    err.print("ready to train" if not found else "ready to train, with the remarks above")
+    err.print("ready to train" if not found else "ready to train; see the remarks above")

@@ -1,4 +1,4 @@
-"""fedfew compare: runs beside each other with intervals over seeds, as a table, CSV, LaTeX and figure."""
+"""fedfew compare: compare runs with intervals over seeds, as a table, CSV, LaTeX and figure."""
 
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +28,7 @@ def compare(
     by: Annotated[
         str, typer.Option(metavar="KEY,KEY", help="Keys to group by, e.g. method,partition.mu (default: what differs).")
     ] = "",
-    partial: Annotated[bool, typer.Option("--partial", help="Take unfinished runs as they are.")] = False,
+    partial: Annotated[bool, typer.Option("--partial", help="Include unfinished runs as they are.")] = False,
     measure: Annotated[
         str,
         typer.Option(
@@ -69,7 +69,7 @@ def _show(found: Comparison) -> None:
     table = Table(title=f"{SPELLED[found.measure]} in %, mean ± 95 % interval over seeds")
     table.add_column("method", overflow="fold")
     word = SPELLED[found.measure].partition(",")[0]
-    for column in (word, "against server-only, paired", "seeds", "up a round", "down a round"):
+    for column in (word, "against server-only, paired", "seeds", "up per round", "down per round"):
         table.add_column(column, justify="right")
     for row in found.rows:
         traffic = (size(row.bytes_up), size(row.bytes_down))
@@ -83,7 +83,7 @@ def _show(found: Comparison) -> None:
 
 
 def _name(row: Row) -> str:
-    """What a row is of: the method, and below it the settings that differ; of keys that were asked for, all."""
+    """A row's name: the method, then the settings that differ, or all of those in --by."""
     if METHOD not in row.key:
         return row.label
     return "\n".join(part for part in (str(row.key[METHOD]), settings_line(row)) if part)

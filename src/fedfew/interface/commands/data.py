@@ -1,4 +1,4 @@
-"""fedfew data and partition: fetch datasets, deal them to clients, and measure how non-IID that is."""
+"""fedfew data and partition: fetch datasets, partition them among clients, and measure how non-IID that is."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,12 +65,12 @@ def ls(json: Json = False) -> None:
 
 
 def partition(
-    dataset: Annotated[str, typer.Option(help="Dataset to deal to the clients.")] = "cifar10",
-    mu: Annotated[str, typer.Option(help="μ of the Dirichlet kinds; several separated by commas.")] = "0.1,1,10",
+    dataset: Annotated[str, typer.Option(help="Dataset to partition among the clients.")] = "cifar10",
+    mu: Annotated[str, typer.Option(help="μ of the Dirichlet kinds; several values separated by commas.")] = "0.1,1,10",
     kind: Annotated[str, typer.Option(help="iid, dirichlet, dirichlet-by-class or shards.")] = "dirichlet",
     clients: Annotated[int, typer.Option(help="K, the number of clients.")] = 100,
     skew: Annotated[float, typer.Option(help="σ of log-normal client sizes; 0: equal sizes.")] = 0.0,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where the figure goes.")] = Path("figures"),
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the figure.")] = Path("figures"),
     set_: Set = None,
     json: Json = False,
 ) -> None:

@@ -26,7 +26,7 @@ from fedfew.studies.compare_tables import difference_text
 
 
 class Data(StrEnum):
-    """What the demo shows."""
+    """The images of the demo."""
 
     photos = "photos"
     digits = "digits"
@@ -34,7 +34,7 @@ class Data(StrEnum):
 
 @dataclass(frozen=True)
 class Comparison:
-    """A preset and what is compared on it; the server trains alike in all of them, so each has its pair."""
+    """A preset and the methods compared on it; the server trains the same way in all, so each has its pair."""
 
     preset: str
     methods: Mapping[str, Mapping[str, Any]]
@@ -57,13 +57,13 @@ LABELS = {"pooled": "pooled, the bound"}
 def demo(
     data: Annotated[
         Data | None,
-        typer.Option(help="photos (with the extra pretrained) or digits. Default: photos where they can be shown."),
+        typer.Option(help="photos (with the extra pretrained) or digits. Default: photos if that extra is installed."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and show the spread.")] = 1,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for runs and report.")] = None,
     json: Json = False,
 ) -> None:
-    """Compare what labels alone and a few methods give, on photographs or digits that come with fedfew."""
+    """Compare a few methods with training on the labels alone, on photographs or digits included in fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
     data = data or (Data.photos if installed("pretrained") else Data.digits)
     shown = COMPARISONS[data]

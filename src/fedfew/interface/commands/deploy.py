@@ -23,11 +23,11 @@ from fedfew.interface.options import Anyway, Config, Json, Out, Set
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.session import start_or_resume
 
-Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="SITE.tar from `deploy init`, or the folder it became.")]
-Network = Annotated[Path, typer.Argument(metavar="NETWORK", help="The folder that `deploy init` made, or its server/.")]
+Bundle = Annotated[Path, typer.Argument(metavar="BUNDLE", help="SITE.tar from `deploy init`, or its unpacked folder.")]
+Network = Annotated[Path, typer.Argument(metavar="NETWORK", help="The folder from `deploy init`, or its server/.")]
 State = Annotated[Path | None, typer.Option("--state", metavar="DIR", help="The site's folder (default: beside it).")]
 Data = Annotated[
-    Path | None, typer.Option("--data", metavar="FOLDER|NPZ", help="The site's images; labels are never asked for.")
+    Path | None, typer.Option("--data", metavar="FOLDER|NPZ", help="The site's images; labels are never read.")
 ]
 What = Annotated[str, typer.Option("--config", metavar="PRESET|CONFIG.toml", help="What to train.")]
 
@@ -46,7 +46,7 @@ def init(
     force: Annotated[bool, typer.Option("--force", help="Replace the keys of an existing network.")] = False,
     json: Json = False,
 ) -> None:
-    """Make a network: certificates, one key pair and one bundle for each site, and the server's folder."""
+    """Create a network: certificates, one key pair and one bundle for each site, and the server's folder."""
     names = [part.strip() for part in sites.split(",") if part.strip()]
     given = {"clients": max(len(names), 1), "participation": 1.0} | options.overrides(set_)
     document = load(config, given | {"fleet.kind": "flower"}).document
@@ -66,8 +66,8 @@ def server(
     config: What = "",
     set_: Set = None,
     out: Out = None,
-    nginx: Annotated[bool, typer.Option("--nginx", help="Print a configuration for nginx and end.")] = False,
-    systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and end.")] = False,
+    nginx: Annotated[bool, typer.Option("--nginx", help="Print a configuration for nginx and exit.")] = False,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and exit.")] = False,
     anyway: Anyway = False,
     json: Json = False,
 ) -> None:
@@ -87,18 +87,18 @@ def client(
     data: Data = None,
     state: State = None,
     min_noise: Annotated[float, typer.Option("--min-noise", min=0, help="Refuse runs with less noise.")] = 0.0,
-    max_clip: Annotated[float, typer.Option("--max-clip", min=0, help="Refuse runs that clip at more; 0: any.")] = 0.0,
+    max_clip: Annotated[float, typer.Option("--max-clip", min=0, help="Refuse runs with a larger clip; 0: any.")] = 0.0,
     max_epsilon: Annotated[
         float, typer.Option("--max-epsilon", min=0, help="Refuse updates beyond this ε over all runs; 0: no limit.")
     ] = 0.0,
-    delta: Annotated[float, typer.Option("--delta", min=0, max=1, help="δ for which --max-epsilon holds.")] = 1e-5,
+    delta: Annotated[float, typer.Option("--delta", min=0, max=1, help="δ at which --max-epsilon holds.")] = 1e-5,
     allow_code: Annotated[
         list[str] | None,
-        typer.Option("--allow-code", metavar="MODULE:NAME", help="Code outside fedfew that a run may ask for."),
+        typer.Option("--allow-code", metavar="MODULE:NAME", help="Code outside fedfew that a run may use."),
     ] = None,
-    systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and end.")] = False,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Print a unit for systemd and exit.")] = False,
 ) -> None:
-    """Keep a site online: warm process with the images, and Flower's SuperNode; reconnects by itself."""
+    """Keep a site online: a warm process with the images, and Flower's SuperNode; reconnects by itself."""
     plan = open_bundle(bundle, state)
     terms = SiteTerms(min_noise, max_clip, max_epsilon, delta, tuple(allow_code or ()))
     if systemd:
@@ -118,16 +118,16 @@ def local(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """A trial of all of it on this machine, with TLS and keys: same result as `fedfew run`, through Flower."""
+    """Try all of it on this machine, with TLS and keys: the same result as `fedfew run`, through Flower."""
     chosen = options.overrides(set_) | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
     finish(Experiment.load(config, chosen).start(out), json)
 
 
 def doctor_server(network: Network = Path(), json: Json = False) -> None:
-    """Certificates, port, data, disk, versions, and a training step at the server."""
+    """Check certificates, port, data, disk and versions, and take a training step at the server."""
     show(examine_server(network), json)
 
 
 def doctor_client(bundle: Bundle, data: Data = None, state: State = None, json: Json = False) -> None:
-    """Server reachable, TLS, clock, versions, key registered, disk, images, and a training step at a site."""
+    """Check connection, TLS, clock, versions, key, disk and images, and take a training step at a site."""
     show(examine_client(bundle, data, state), json)

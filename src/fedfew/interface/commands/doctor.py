@@ -1,4 +1,4 @@
-"""fedfew doctor: what this machine and installation have, one line each; for bug reports and before long runs."""
+"""fedfew doctor: facts about this machine and installation, one line each; for bug reports and before long runs."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from fedfew.interface.console import out, print_json, size
 from fedfew.interface.options import Json
 
 ROOM = 1 << 30
-"""Free bytes below which a disk is a problem."""
+"""Free bytes below which disk space is a problem."""
 NOT_FOR_USERS = ("dev",)
 
 
@@ -52,7 +52,7 @@ def doctor(json: Json = False) -> None:
 
 
 def extras() -> dict[str, str]:
-    """Every extra of the installation: installed, or the packages it lacks."""
+    """Every extra of the installation: installed, or the packages that are missing."""
     wanted: dict[str, list[str]] = {}
     for requirement in metadata.requires("fedfew") or []:
         if found := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement):

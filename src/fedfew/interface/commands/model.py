@@ -1,4 +1,4 @@
-"""fedfew predict, label-next and export: what a trained model is used for."""
+"""fedfew predict, label-next and export: use a trained model."""
 
 import csv as tables
 import sys
@@ -22,20 +22,20 @@ from fedfew.runs.run import Run
 from fedfew.studies.bounds import Pairing
 
 SHOWN = 40
-"""Rows of the table for people; --csv and --json print all."""
+"""Rows of the printed table; --csv and --json print all."""
 
 
 def predict(
     run: Finished,
     images: Annotated[list[str], typer.Argument(metavar="IMAGES…", help="Image files, or folders of them.")],
     confident: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Mark images below this probability for a person.")
+        float, typer.Option(min=0.0, max=1.0, help="Mark images below this probability for a person to check.")
     ] = 0.0,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Correct over-confidence by the temperature found on held-out labels.")
+        bool, typer.Option("--calibrate", help="Correct over-confidence with the temperature found on held-out labels.")
     ] = False,
     adapt_prior: Annotated[
-        bool, typer.Option("--adapt-prior", help="Estimate the mix of classes among these images and predict with it.")
+        bool, typer.Option("--adapt-prior", help="Estimate the class mix of these images and predict with it.")
     ] = False,
     model: Model = "last",
     csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
@@ -78,16 +78,16 @@ def _print_csv(found: Predictions, rows: list[dict[str, Any]]) -> None:
 
 
 def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
-    table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end says which image
+    table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end identifies the image
     for row in rows[:SHOWN]:
-        mark = "look at it" if row["sure"] is False else ""
+        mark = "check it" if row["sure"] is False else ""
         table.add_row(escape(row["image"]), escape(row["label"]), percent(row["probability"]), mark)
     console.print(table)
     if len(rows) > SHOWN:
         console.print(f"… and {len(rows) - SHOWN:,} more; --csv prints all")
     if confident:
         unsure = sum(not row["sure"] for row in rows)
-        console.print(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to look at")
+        console.print(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to check")
     if found.prior is not None:
         ranked = sorted(zip(found.classes, found.prior.tolist(), strict=True), key=lambda pair: -pair[1])
         mix = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:10])
@@ -101,7 +101,7 @@ def label_next(
     csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
     json: Json = False,
 ) -> None:
-    """Choose the images most worth labelling next: uncertain ones, no two alike, each with the reason."""
+    """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run)
     with counting("reading images") as report:
         found = choose(trained, images, count, report)
@@ -116,7 +116,7 @@ def label_next(
         writer.writeheader()
         writer.writerows(found.rows)
         return
-    image = Column("image", overflow="fold")  # the end of a path says which image
+    image = Column("image", overflow="fold")  # the end of a path identifies the image
     title = f"{len(found.rows)} of {found.considered:,} images"
     table = Table("", image, "reason", title=title, title_justify="left")
     for row in found.rows:
@@ -136,7 +136,7 @@ def export(
     model: Model = "last",
     json: Json = False,
 ) -> None:
-    """Export a model with its preprocessing, class names and a model card; compared with torch before it counts."""
+    """Export a model with its preprocessing, class names and a model card; checked against torch."""
     trained = Run.open(run).using(model)
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
@@ -150,7 +150,7 @@ def export(
 
 
 def _server_only(run: Run) -> float | None:
-    """What the labels alone reach, if a finished run of them lies beside this one."""
+    """The accuracy of the labels alone, if a finished server-only run is in the same folder."""
     own = run.path.resolve()
     beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
     bound = Pairing(other for other in beside if other.finished).of(run)

@@ -1,4 +1,4 @@
-"""fedfew reproduce: the paper's figures by command, each with a table of what the paper says and what we got."""
+"""fedfew reproduce: the paper's figures by command, each with a table of the paper's claims and our results."""
 
 import shlex
 import shutil
@@ -35,7 +35,7 @@ def reproduce(
     figure: Annotated[str, typer.Argument(metavar=WHAT, help="A figure, all of them, or the page about them.")],
     scale: Scale = None,
     preset: Annotated[
-        str, typer.Option(metavar="PRESET|CONFIG.toml", help="What the runs start from.")
+        str, typer.Option(metavar="PRESET|CONFIG.toml", help="Config that the runs start from.")
     ] = "paper-tuned",
     seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds.")] = 1,
     first_seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
@@ -49,10 +49,10 @@ def reproduce(
         list[str] | None,
         typer.Option(
             metavar="TEXT",
-            help="Run only arms whose title begins so, e.g. 'non-IID FedMix', in the order given.",
+            help="Run only arms whose title begins with this, e.g. 'non-IID FedMix', in the order given.",
         ),
     ] = None,
-    figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw what is there.")] = False,
+    figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw existing runs.")] = False,
     page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
     anyway: Anyway = False,
     json: Json = False,
@@ -64,7 +64,7 @@ def reproduce(
         return _report(folder, page, json)
     figures = ["fig3", *PAPER] if figure == "all" else [figure]
     for name in figures:
-        _ = arms_of(name) if name != "fig3" else None  # an unknown name is refused before anything is done
+        _ = arms_of(name) if name != "fig3" else None  # refuse an unknown name before anything runs
     if note := scaled(preset, scale, plan.overrides)[1]:
         err.print(note, markup=False, soft_wrap=True)
     command = _command()
@@ -82,7 +82,7 @@ def reproduce(
 
 
 def _command() -> str:
-    """As typed, so that it can be typed again."""
+    """The command as typed, so that it can be typed again."""
     return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
 
 
@@ -94,14 +94,14 @@ def _run(
     made_of_runs = [name for name in FIGURES if name in figures]
     planned = cells(plan, made_of_runs)
     wanted = in_order(chosen(planned, made_of_runs, arms) if arms else planned)
-    remember(folder, figures, plan, command)  # before the runs, so that their page can be made meanwhile
+    remember(folder, figures, plan, command)  # before the runs, so that the page can be made meanwhile
     if not wanted:
         return Tally()
     return run_all(wanted, folder / RUNS, jobs=jobs, until=until, anyway=anyway, command=command)
 
 
 def _show(plan: Plan, name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:
-    """Draw a figure, write its tables, and print the claims unless JSON was asked for."""
+    """Draw a figure, write its tables, and print the claims unless JSON was requested."""
     made = make(plan, name, folder)
     table = Table(title=made["title"], show_lines=True)
     for column in ("the paper says", "we got (mean ± sd)", "agrees?"):
@@ -130,7 +130,7 @@ def _coloured(verdict: Verdict) -> str:
 
 
 def make(plan: Plan, name: str, folder: Path) -> dict[str, Any]:
-    """A figure's files and verdicts, from the runs in the folder as they are now."""
+    """A figure's files and verdicts, from the current runs in the folder."""
     if name == "fig3":
         return _make_partitions(plan, folder)
     found = results(plan, name, folder)
@@ -146,7 +146,7 @@ def make(plan: Plan, name: str, folder: Path) -> dict[str, Any]:
 
 
 def _make_partitions(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Figure 3: no run is needed, the partitions are drawn again from their seed."""
+    """Figure 3: no run is needed, the partitions are recreated from their seed."""
     histograms, hashes = {}, {}
     classes: tuple[str, ...] = ()
     for mu in (0.1, 1.0, 10.0):
@@ -173,7 +173,7 @@ def _make_partitions(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _report(folder: Path, page: Path, json: bool) -> None:
-    """Write the section of every figure that was asked for so far; safe while runs are going."""
+    """Write the section of every figure requested so far; safe while runs are in progress."""
     plans = known_plans(folder)
     beside = page.parent / page.stem
     beside.mkdir(parents=True, exist_ok=True)

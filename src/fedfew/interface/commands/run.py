@@ -1,4 +1,4 @@
-"""fedfew run and resume: from a preset or a TOML file to a run folder, in one go or after an interruption."""
+"""fedfew run and resume: from a preset or a TOML file to a run folder, at once or after an interruption."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,14 +26,14 @@ def run(
     set_: Set = None,
     out: Out = None,
     with_baseline: Annotated[
-        bool, typer.Option("--with-baseline", help="Then train server-only too, and say what the clients bring.")
+        bool, typer.Option("--with-baseline", help="Then train server-only too, and report what the clients add.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
     baseline = with_baseline and experiment.config["method.name"] != BASELINE
-    if baseline:  # what is refused is refused now rather than after the run
+    if baseline:  # refuse invalid settings now rather than after the run
         baseline_of(experiment.config)
         if out is not None:
             new_folder(_beside(out), "")
@@ -59,7 +59,7 @@ def resume(
 
 
 def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:
-    """The scale's overrides, then the --set options; says so if the scale changes nothing."""
+    """The scale's overrides, then the --set options; notes if the scale changes nothing."""
     changes, note = scaled(config, scale, options.overrides(given))
     if note:
         err.print(note, markup=False, soft_wrap=True)
@@ -67,7 +67,7 @@ def scaled_overrides(config: str, scale: str | None, given: list[str] | None) ->
 
 
 def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
-    """Show the progress to the end, then the table and, if asked for, the JSON line; ``baseline``: server-only too."""
+    """Show the progress to the end, then the table and, if requested, the JSON line; ``baseline``: server-only too."""
     config = session.parts.config
     follow(session, f"{config['method.name']} on {config['dataset.name']}")
     if baseline:
@@ -104,11 +104,11 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     if found is not None:
         out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
     elif done.method not in BOUNDS and config["labels"] and not config["fleet"].get("network"):
-        err.print("What do the clients bring? Run it again with --with-baseline to see server-only training beside it.")
+        err.print("What do the clients add? Run again with --with-baseline to compare with server-only training.")
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, str]:
-    """What the accuracy does not say, where there are test images."""
+    """Further measures, if there are test images."""
     if summary.get("balanced_accuracy") is None:
         return {}
     auroc = "–" if summary["auroc"] is None else f"{summary['auroc']:.3f}"
@@ -122,7 +122,7 @@ def _siblings(run: Run) -> list[Run]:
 
 
 def _privacy(found: dict[str, Any] | None) -> dict[str, str]:
-    """ε of the client that was asked most often, where clipping and noise were on."""
+    """ε of the client that was sampled most often, if clipping and noise were on."""
     if not found:
         return {}
     value = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"

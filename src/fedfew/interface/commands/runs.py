@@ -51,7 +51,7 @@ def ls(
 
 def track(
     runs: Runs,
-    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Where the rounds go.")],
+    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Where to send the rounds.")],
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Folder for the event files; mlflow: or a server's address.")
     ] = "tracking",

@@ -14,13 +14,13 @@ from fedfew.interface.report import write_report
 
 
 def report(
-    path: Annotated[Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder with runs below it.")],
+    path: Annotated[Path, typer.Argument(metavar="RUN|FOLDER", help="A run folder, or a folder that contains runs.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Where to write (default: report/index.html in it).")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a report: accuracies beside the bounds, charts, command, config, versions and hashes."""
+    """Write a report: accuracies, bounds, charts, command, config, versions and hashes."""
     written = write_report(path, out)
     if json:
         print_json({"report": str(written), "bytes": written.stat().st_size})
@@ -30,7 +30,7 @@ def report(
 
 def watch(
     runs: Annotated[
-        Path, typer.Argument(metavar="[RUNS]", help="A run folder, or a folder with runs below it.")
+        Path, typer.Argument(metavar="[RUNS]", help="A run folder, or a folder that contains runs.")
     ] = Path("runs"),
     host: Annotated[str, typer.Option(help="Address to listen on; any but loopback requires a token.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port (default: 8765, or a free one).")] = None,

@@ -36,7 +36,7 @@ from fedfew.studies.sweep_search import best_validation, search, space_of
 def sweep(
     config: Config,
     grid: Annotated[
-        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values of a key; give several for a grid.")
+        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values of a key; repeat for a grid.")
     ] = None,
     optuna: Annotated[int, typer.Option(min=0, metavar="N", help="Search with N trials instead of all values.")] = 0,
     range_: Annotated[
@@ -60,11 +60,11 @@ def sweep(
         if until:
             raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
-            raise FedfewError("E113", "--jobs", "trials come one after the other, each chosen by those before", "")
+            raise FedfewError("E113", "--jobs", "trials run one after another, each chosen from the results before", "")
         tally, cells = _search(config, base, (grid or [], range_ or []), optuna, folder, anyway, command)
     else:
         if range_:
-            raise FedfewError("E113", "--range", "is for a search", "Add --optuna N, or give values with --grid")
+            raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
         if not grid:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
         cells = cells_of(config, base, grid)
@@ -115,17 +115,17 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
         state = str(row["rounds"]) if row["finished"] else f"{row['rounds']}, not finished"
         table.add_row(row["cell"], state, percent(row["best_validation"]), percent(row["accuracy"]))
     out.print(table)
-    out.print(f"folder: {folder}; `fedfew compare {folder}` puts the seeds together", soft_wrap=True)
+    out.print(f"folder: {folder}; `fedfew compare {folder}` averages over the seeds", soft_wrap=True)
 
 
 def learning_curve(
     source: Annotated[
-        str, typer.Argument(metavar="FOLDER|PRESET|CONFIG.toml", help="Own images as for `fedfew try`, or a config.")
+        str, typer.Argument(metavar="FOLDER|PRESET|CONFIG.toml", help="Images as for `fedfew try`, or a config.")
     ],
     labels: Annotated[
         str, typer.Option("--labels", metavar="N,N,…", help="Numbers of labels (default: all, half, a quarter, …).")
     ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Draw the labels and train anew this many times.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Draw the labels and train this many times.")] = 1,
     set_: Set = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs.")] = None,
     jobs: Jobs = 0,
@@ -145,7 +145,7 @@ def learning_curve(
     made = pairs(config, counts, seeds, folds)
     if config["model"].get("train") == "head":
         with counting("features of images") as report:
-            assemble(config, report)  # computed once, then every run finds them
+            assemble(config, report)  # computed once and shared by all runs
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     tally = run_all([cell for pair in made for cell in (pair.base, pair.own)], place, jobs=jobs, command=command)
     for fault in tally.failed.values():
@@ -164,7 +164,7 @@ def learning_curve(
 def _counts(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() and 0 < int(word) < 10**9 for word in words):
-        raise FedfewError("E103", "--labels", f"{text!r} is no list of numbers", "Write e.g. --labels 10,20,40")
+        raise FedfewError("E103", "--labels", f"{text!r} is not a list of numbers", "Write e.g. --labels 10,20,40")
     return sorted({int(word) for word in words})
 
 

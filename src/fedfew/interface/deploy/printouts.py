@@ -1,4 +1,4 @@
-"""Texts that `fedfew deploy` prints to be copied: the next commands, an nginx configuration, systemd units."""
+"""Texts that `fedfew deploy` prints for copying: the next commands, an nginx configuration, systemd units."""
 
 import shlex
 import sys
@@ -16,9 +16,9 @@ def next_steps(plan: ServerPlan) -> str:
     lines = [
         f"Network {plan.name}: server {plan.host}:{plan.port}, sites {', '.join(plan.sites)}.",
         "",
-        "1. Say what to train: edit " + shlex.quote(str(plan.folder / "config.toml")),
+        "1. Choose what to train: edit " + shlex.quote(str(plan.folder / "config.toml")),
         f"2. On the server:     fedfew deploy server {here}",
-        "3. Give each site its bundle, over a channel you trust (it holds the site's private key):",
+        "3. Give each site its bundle, over a channel you trust (it contains the site's private key):",
         *(f"                        {network / 'bundles' / site}.tar" for site in plan.sites),
         f"4. At each site:      fedfew deploy client {first}.tar --data FOLDER",
         f"If something does not work: fedfew deploy doctor server {here}, fedfew deploy doctor client {first}.tar",
@@ -27,11 +27,11 @@ def next_steps(plan: ServerPlan) -> str:
 
 
 def nginx(plan: ServerPlan) -> str:
-    """A front for production: only the Fleet API passes; everything else of the SuperLink stays inside."""
+    """A front for production: only the Fleet API is forwarded; everything else of the SuperLink stays inside."""
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
     reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
     return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
-# Belongs into nginx's http section, e.g. as a file in conf.d. nginx does not know the sites' keys: it bounds what
+# Goes into nginx's http section, e.g. as a file in conf.d. nginx does not know the sites' keys: it limits what
 # anyone may send, and the SuperLink refuses clients without a key.
 limit_conn_zone $binary_remote_addr zone=fedfew_address:1m;
 limit_conn_zone $server_name zone=fedfew_all:1m;
@@ -76,20 +76,20 @@ server {{
 
 
 def systemd_server(plan: ServerPlan) -> str:
-    """A unit that keeps the server running and goes on with the run after a restart of the machine."""
+    """A unit that keeps the server running and continues the run after a reboot."""
     folder = plan.folder.absolute()
     return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)
 
 
 def systemd_client(folder: Path, data: Path | None, terms: Sequence[str] = ()) -> str:
-    """A unit that keeps a site online, on its own terms."""
+    """A unit that keeps a site online, with the site's terms."""
     place = folder.absolute()
     images = str((data or Path("DATA")).absolute())
     return _unit(f"fedfew site {place.name}", ["deploy", "client", str(place), "--data", images, *terms], place)
 
 
 def _word(text: str) -> str:
-    """A word of a unit's command line: systemd takes blanks, quotes, % and $ for its own."""
+    """Quote a word of a unit's command line: blanks, quotes, % and $ have a meaning in systemd."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return plain if plain == text and not any(c.isspace() or c in "';" for c in text) else f'"{plain}"'
 

@@ -15,7 +15,7 @@ from fedfew.interface.console import err
 
 
 def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
-    """Start the site's processes and watch them; a fault at the start is raised, later ones reported and retried."""
+    """Start the site's processes and watch them; errors at the start are raised, later ones reported and retried."""
     images = count_images(data)
     with contextlib.ExitStack() as stack:
         stack.enter_context(locked(plan.folder))
@@ -34,7 +34,7 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         while True:
             if (now := _stamp(plan.folder / ENDED)) != ended:
                 ended = now
-                err.print(f"site {plan.name}: the run is over; waiting for the next, Ctrl-C leaves", markup=False)
+                err.print(f"site {plan.name}: the run is over; waiting for the next one, Ctrl-C quits", markup=False)
             if news := node_log.news():
                 (plan.folder / STATUS).write_text(news, "utf-8")
                 err.print(f"site {plan.name}: {news}", markup=False, soft_wrap=True)
@@ -47,12 +47,12 @@ class NodeLog:
 
     node: ManagedProcess
     seen: int = 0
-    """Bytes of the log that have been read, or were there before."""
+    """Bytes of the log that have been read, or existed before."""
     state: str = "connecting"
     reported: str = ""
     starts: int = 1
     known: bool = False
-    """Whether the server has let this start of the node in."""
+    """Whether the server has accepted the node since its last start."""
 
     def news(self) -> str:
         """The site's state if it has changed since the last call, else nothing."""
@@ -73,7 +73,7 @@ class NodeLog:
         return self.reported if self.reported != before else ""
 
     def _new_lines(self) -> list[str]:
-        """Whole lines that have been added; a log that is shorter than before has been rotated."""
+        """New complete lines; a log that is shorter than before has been rotated."""
         if _size(self.node.log) < self.seen:
             self.seen = 0
         try:

@@ -1,4 +1,4 @@
-"""Access to the page: read-only, only under its own name, with a token where others could reach it."""
+"""Access to the page: read-only, only under its own host name, with a token if others could reach it."""
 
 import hmac
 import ipaddress
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "fedfew_token"
 SECURITY = {
-    # plotly writes style attributes and a style element; scripts, frames and connections stay with this server
+    # plotly writes style attributes and a style element; scripts, frames and connections come from this server only
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -27,7 +27,7 @@ SECURITY = {
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Whether an address is reachable from this machine only."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -44,12 +44,12 @@ def own_names(host: str) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class AccessMiddleware:
-    """ASGI middleware: checks each request and puts the security headers on each answer."""
+    """ASGI middleware: checks each request and adds security headers to each response."""
 
     app: ASGIApp
     names: frozenset[str]
     token: str = ""
-    """Empty: no token is asked for."""
+    """Empty: no token is needed."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -69,7 +69,7 @@ class AccessMiddleware:
         await (answer or self.app)(scope, receive, send_guarded)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What is answered instead of the page; None if the request may pass."""
+        """The response to a refused request; None if the request may pass."""
         headers = Headers(scope=scope)
         if not self._known_host(headers.getlist("host")):
             return PlainTextResponse("This page answers only under its own address.\n", 421)
@@ -80,7 +80,7 @@ class AccessMiddleware:
         return self._ask_token(scope, headers) if self.token else None
 
     def _known_host(self, given: Iterable[str]) -> bool:
-        """A foreign name means that another site made the browser come here (DNS rebinding)."""
+        """Refuse foreign names: they mean that another site sent the browser here (DNS rebinding)."""
         hosts = list(given)
         if len(hosts) != 1:
             return False
@@ -97,7 +97,7 @@ class AccessMiddleware:
         return name in self.names or (bool(self.token) and _is_address(name))
 
     def _ask_token(self, scope: Scope, headers: Headers) -> Response | None:
-        """The token comes once in the address, then stays in a cookie that scripts and other sites cannot use."""
+        """The token is once in the address, then in a cookie that scripts and other sites cannot use."""
         if self._right(_cookie(headers.get("cookie", ""))):
             return None
         if self._right(headers.get("authorization", "").removeprefix("Bearer ")):

@@ -1,4 +1,4 @@
-"""The page's routes: runs, a run, a comparison, their charts as files, and the news; all of them only read."""
+"""The page's routes: runs, a run, a comparison, their charts as files, and live events; all are read-only."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,7 +31,7 @@ MOST_OVERLAID = 12
 
 
 def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending = lambda: False) -> AccessMiddleware:
-    """The page about the runs below ``root``, answering under ``names``, behind the token if there is one."""
+    """The page for the runs below ``root``, answering under ``names``, protected by the token if there is one."""
     library = Library(root.resolve())
     pages = environment("page")
     views: dict[str, Any] = {
@@ -54,7 +54,7 @@ def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending 
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """The only files there are: the page's own, and plotly's script out of its installed package."""
+    """The only static files: the page's own, and plotly's script from its installed package."""
     own = resources.files("fedfew.interface.page") / "static"
     style = chart_style() + (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
     return {
@@ -83,7 +83,7 @@ def show_runs(library: Library, pages: Any, request: Request) -> Response:
 
 
 def show_run(library: Library, pages: Any, request: Request) -> Response:
-    """One run, with others laid over its curves if asked for."""
+    """One run, with other runs overlaid on its curves if requested."""
     key, run = _run(library, request)
     others = _chosen(library, request, "with", but=key)
     links = _links(f"/run/{key}/chart", [("with", k) for k in others])
@@ -106,7 +106,7 @@ def run_chart(library: Library, request: Request) -> Response:
 
 
 def show_comparison(library: Library, pages: Any, request: Request) -> Response:
-    """The chosen runs, or all, side by side."""
+    """The chosen runs, or all, in comparison."""
     runs, faults = library.all()
     chosen = _chosen(library, request, "run")
     query = [("run", key) for key in chosen]
@@ -137,13 +137,13 @@ def comparison_chart(library: Library, request: Request) -> Response:
 
 
 async def stream_run(library: Library, ending: Ending, request: Request) -> Response:
-    """News of one run."""
+    """Events of one run."""
     key, _ = _run(library, request)
     return _stream(run_news(library, key, last_seen(request.headers.get("last-event-id")), ending))
 
 
 async def stream_library(library: Library, ending: Ending, request: Request) -> Response:
-    """News of all runs."""
+    """Events of all runs."""
     return _stream(library_news(library, ending))
 
 
@@ -156,7 +156,7 @@ def _run(library: Library, request: Request) -> tuple[str, Run]:
     key = request.path_params["key"]
     found = library.get(key)
     if found is None:
-        raise FedfewError("E302", "this address", "names a run that is not here")
+        raise FedfewError("E302", "this address", "names a run that does not exist")
     if fault := found if isinstance(found, FedfewError) else found.fault:
         raise fault
     assert isinstance(found, Run)
@@ -171,7 +171,7 @@ def _chosen(library: Library, request: Request, name: str, but: str = "") -> dic
 
 
 def _beside(library: Library, run: Run) -> list[Run]:
-    """The runs in the same folder, its bounds among them."""
+    """The runs in the same folder, including its bounds."""
     return [other for other in library.all()[0].values() if other.path.parent == run.path.parent]
 
 
@@ -215,7 +215,7 @@ def _html(pages: Any, template: str, **content: Any) -> Response:
 
 
 async def _not_found(pages: Any, request: Request, error: Exception) -> Response:
-    return _refused(pages, 404, "Not here", "There is nothing at this address.")
+    return _refused(pages, 404, "Not found", "There is nothing at this address.")
 
 
 async def _fault(pages: Any, request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""The runs below a folder, each read again only when it has changed; its address does not give away its name."""
+"""The runs below a folder, each read again only when it has changed; a run's address does not reveal its name."""
 
 import hashlib
 import time
@@ -28,12 +28,12 @@ Locks = frozenset[int] | None
 
 
 def key_of(path: Path, root: Path) -> str:
-    """The opaque name of a run: a hash of where it is below the root."""
+    """The opaque name of a run: a hash of its path below the root."""
     return hashlib.sha256(path.relative_to(root).as_posix().encode()).hexdigest()[:16]
 
 
 def signature(path: Path, locks: Locks) -> Signature:
-    """Changes whenever the run's files do, or its process begins or ends."""
+    """Changes whenever the run's files change, or its process begins or ends."""
     held = is_held(path, locks)
     return (*(_stamp(path / name) for name in FILES), int(time.time() / 15) if held is None else held)
 
@@ -57,7 +57,7 @@ class Library:
     _lock: Lock = field(default_factory=Lock)
 
     def paths(self) -> dict[str, Path]:
-        """Where each run is, by its opaque name, newest first; looked up anew every two seconds at most."""
+        """The path of each run by its opaque name, newest first; searched at most every two seconds."""
         with self._lock:
             if time.monotonic() - self._scanned >= SCAN_SECONDS:
                 found = sorted(find_runs(self.root), key=_started, reverse=True)
@@ -66,21 +66,21 @@ class Library:
             return self._paths
 
     def path(self, key: str) -> Path | None:
-        """Where a run is; None if there is none of that name."""
+        """The path of a run; None if there is no such run."""
         return self.paths().get(key)
 
     def signature(self, key: str) -> Signature | None:
-        """That of one run; None if there is none of that name."""
+        """The signature of one run; None if there is no such run."""
         path = self.path(key)
         return signature(path, held_locks()) if path else None
 
     def signatures(self) -> dict[str, Signature]:
-        """Those of all runs."""
+        """The signatures of all runs."""
         locks = held_locks()
         return {key: signature(path, locks) for key, path in self.paths().items()}
 
     def get(self, key: str) -> Run | FedfewError | None:
-        """The run as it is now, the fault that keeps it from being read, or None if there is no such run."""
+        """The run as it is now, the error that prevents reading it, or None if there is no such run."""
         return self._get(key, self.path(key), held_locks())
 
     def _get(self, key: str, path: Path | None, locks: Locks) -> Run | FedfewError | None:
@@ -104,7 +104,7 @@ class Library:
         return run
 
     def some(self, keys: list[str], *, whole: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
-        """The runs of these names, and the faults of those that cannot be read; ``whole``: with all their files."""
+        """The runs with these names, and the errors of unreadable ones; ``whole``: with all their files."""
         locks, paths = held_locks(), self.paths()
         runs, faults = {}, []
         for key in keys:
@@ -117,7 +117,7 @@ class Library:
         return runs, faults
 
     def all(self) -> tuple[dict[str, Run], list[FedfewError]]:
-        """Every run, newest first, and the faults of those that cannot be read."""
+        """Every run, newest first, and the errors of unreadable ones."""
         return self.some(list(self.paths()))
 
 

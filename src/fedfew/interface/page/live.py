@@ -1,4 +1,4 @@
-"""News as server-sent events: a round is sent within half a second, and none is missed over a lost connection."""
+"""Live updates as server-sent events: a round is sent within half a second, and none is lost with a connection."""
 
 import asyncio
 import json
@@ -18,24 +18,24 @@ RETRY = "retry: 1000\n\n"
 
 
 def event(name: str, data: dict[str, Any], number: int | None = None) -> str:
-    """One event as it goes over the line."""
+    """One event in wire format."""
     head = f"id: {number}\n" if number is not None else ""
     return f"{head}event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def last_seen(header: str | None) -> int | None:
-    """The last round a browser has had, from Last-Event-ID; None if it says nothing sensible."""
+    """The last round a browser received, from Last-Event-ID; None if the header is missing or invalid."""
     return int(header) if header and header.isascii() and header.isdecimal() and len(header) < 12 else None
 
 
 def headline(record: RoundRecord) -> dict[str, Any]:
-    """A round's record as far as it is news."""
+    """The part of a round's record that is sent."""
     keys = ("round", "accuracy", "loss", "validation", "coverage", "correct", "rejected", "missing", "skipped")
     return {key: record.get(key) for key in keys}
 
 
 async def run_news(library: Library, key: str, seen: int | None, ending: Ending) -> AsyncIterator[str]:
-    """A run's rounds as they come: all since ``seen`` first, or only where it stands if the browser is new."""
+    """A run's rounds as they come: first all since ``seen``, or only the newest state for a new browser."""
     yield RETRY
     last: object = None
     state: object = None
@@ -68,7 +68,7 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
 
 
 async def library_news(library: Library, ending: Ending) -> AsyncIterator[str]:
-    """An event whenever some run has changed, appeared or gone."""
+    """An event whenever some run has changed, appeared or disappeared."""
     yield RETRY
     last: object = None
     quiet = 0.0

@@ -1,4 +1,4 @@
-"""Serving the page: a socket, an address to open, and uvicorn until Ctrl-C."""
+"""Serves the page: a socket, an address to open, and uvicorn until Ctrl-C."""
 
 import secrets
 import socket
@@ -15,7 +15,7 @@ USUAL_PORT = 8765
 
 
 def listen(host: str, port: int | None) -> socket.socket:
-    """A socket at the port, or where none was asked for at the usual one or else any that is free."""
+    """A socket at the given port; without one, at the default port or else any free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     ports = [USUAL_PORT, 0] if port is None else [port]
     for candidate in ports:

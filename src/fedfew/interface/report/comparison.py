@@ -1,4 +1,4 @@
-"""The table of ``fedfew compare`` for report and page: made by the same function, so all of them say the same."""
+"""The table of ``fedfew compare`` for report and page: made by the same function, so that they agree."""
 
 import json
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ class Table:
     title: str
     rows: list[list[str]] = field(default_factory=list)
     settings: list[str] = field(default_factory=list)
-    """Of each row, the settings in which rows differ, in a line."""
+    """The settings in which rows differ, one line per row."""
     notes: tuple[str, ...] = ()
 
     @property
     def columns(self) -> list[str]:
-        return ["method", "accuracy in %", "against server-only, paired", "seeds", "up a round", "down a round"]
+        return ["method", "accuracy in %", "against server-only, paired", "seeds", "up per round", "down per round"]
 
 
 def tables(runs: Sequence[Run]) -> list[Table]:
-    """One table for each set of test images: accuracies on different images cannot be compared."""
+    """One table for each set of test images: accuracies on different images are not comparable."""
     by_data: dict[str, list[Run]] = {}
     for run in runs:
         by_data.setdefault(json.dumps([run.flat.get(key) for key in TEST_DATA]), []).append(run)

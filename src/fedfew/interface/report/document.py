@@ -1,4 +1,4 @@
-"""The report: one HTML file about a run or a folder of runs, that needs no network and fits into an e-mail."""
+"""The report: one HTML file about a run or a folder of runs that needs no network and fits into an e-mail."""
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ LIMIT = 2_000_000
 MOST_CSV = 80_000
 WIDE = 940
 MOST_DRAWN = 12
-"""Scenarios whose curves are drawn; of further ones there are the tables."""
+"""Scenarios whose curves are drawn; further ones have tables only."""
 Links = Callable[[Figure], list[tuple[str, str]]]
 
 
@@ -46,7 +46,7 @@ class Drawn:
 
 
 def draw(figure: Figure, links: Links) -> Drawn:
-    """Grids with many columns get the whole width."""
+    """Draw a figure; grids with many columns get the whole width."""
     if isinstance(figure, Grid) and len(figure.columns) > 32:
         wide = Markup(svg(figure, width=WIDE))
         return Drawn(figure, wide, Markup(svg(figure, width=WIDTH)), links(figure))
@@ -54,7 +54,7 @@ def draw(figure: Figure, links: Links) -> Drawn:
 
 
 def environment(*folders: str) -> Environment:
-    """Templates of a package's folder with the words they use; everything put into a page is escaped."""
+    """Templates of a package's folder with their filters; everything put into a page is escaped."""
     loaders = [PackageLoader(f"fedfew.interface.{name}", "templates") for name in (*folders, "report")]
     made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters |= {
@@ -109,13 +109,13 @@ def report(source: Path, links: Links) -> str:
         return _page("run_report.html", **about_run(run, beside, (), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
-        what = "holds no run that can be read" if source.exists() else "does not exist"
+        what = "contains no readable run" if source.exists() else "does not exist"
         raise faults[0] if faults else FedfewError("E302", str(source), what)
     return folder_report(source, runs, faults, links)
 
 
 def inline_csv(figure: Figure) -> list[tuple[str, str]]:
-    """The numbers within the file, unless they are so many that it would swell; rounds.jsonl has them anyway."""
+    """The numbers inside the file, unless they would make it too large; rounds.jsonl has them anyway."""
     content = to_csv(figure).encode()
     return [] if len(content) > MOST_CSV else [("csv", "data:text/csv;base64," + base64.b64encode(content).decode())]
 
@@ -125,7 +125,7 @@ def no_links(figure: Figure) -> list[tuple[str, str]]:
 
 
 def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: Links) -> dict[str, Any]:
-    """What a run's report and its page show: beside its bounds among ``others``, with ``overlaid`` in its curves."""
+    """The content of a run's report and page: its bounds among ``others``, and ``overlaid`` runs in its curves."""
     bounds = bounds_of(run, list(others))
     return {
         "title": f"{run.title} on {run.dataset}",
@@ -171,7 +171,7 @@ class Section:
 
 
 def sections_of(runs: Sequence[Run]) -> list[Section]:
-    """Only what shares a scenario stands in one table."""
+    """One section per scenario: only runs that share one are in the same table."""
     by_scenario: dict[str, list[Run]] = {}
     for run in runs:
         by_scenario.setdefault(scenario(run), []).append(run)
@@ -190,7 +190,7 @@ def sections_of(runs: Sequence[Run]) -> list[Section]:
 
 
 def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewError], links: Links) -> str:
-    """Several runs: tables with mean ± sd over seeds, and their curves over each other."""
+    """Several runs: tables with mean ± sd over seeds, and overlaid curves."""
     return _page(
         "folder_report.html",
         title=f"Runs in {folder.resolve().name}",

@@ -1,4 +1,4 @@
-"""Runs that differ in their seeds alone, taken together: a row of the comparison and a curve with its spread."""
+"""Groups of runs that differ only in their seeds: a row of the comparison and a curve with its spread."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ from fedfew.studies.bounds import hashable, varying
 from fedfew.studies.compare import SEEDS
 
 MOST_CURVES = 12
-"""So many groups are drawn over each other, the best ones; the table has all."""
+"""Most groups whose curves are overlaid, the best ones; the table has all."""
 MOST_SEEDS = 20
-"""So many runs of a group make its curve: of thousands, the rounds need not be read."""
+"""Most runs that make a group's curve: of thousands, the rounds need not be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Group:
     runs: tuple[Run, ...]
 
     def over(self, which: Callable[[Run], float | None]) -> Interval | None:
-        """A number of each run, over the runs."""
+        """A number of each run, with its interval over the runs."""
         return Interval.known([which(run) for run in self.runs])
 
     def accuracy(self, which: str = HEADLINE) -> Interval | None:
@@ -41,7 +41,7 @@ class Group:
 
 
 def group(runs: Sequence[Run]) -> list[Group]:
-    """Groups by config without seeds and fleet, best first; a label names what sets a group apart."""
+    """Groups by config without seeds and fleet, best first; a label names what distinguishes a group."""
     flats = [run.flat for run in runs]
     differ = [key for key in varying(flats) if key not in SEEDS and not key.startswith("fleet.")]
     together: dict[tuple[Any, ...], list[Run]] = {}
@@ -65,7 +65,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
 
 
 def _label(name: str, own: dict[str, Any], apart: Sequence[str]) -> str:
-    """The method and up to three settings that set the group apart from others of that method."""
+    """The method and up to three settings that distinguish the group from others of that method."""
     ends = [key.rpartition(".")[2] for key in own]
     shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own.get(key)}" for key in apart[:3]]
     return ", ".join([name, *shown, *(["…"] if len(apart) > 3 else [])])
@@ -80,7 +80,7 @@ def overlay(groups: Sequence[Group]) -> list[Figure]:
     ]
     more = f" The {MOST_CURVES} best of {len(groups)} groups are drawn." if len(groups) > MOST_CURVES else ""
     if any(len(g.runs) > MOST_SEEDS for g in groups[:MOST_CURVES]):
-        more += f" Of each group the first {MOST_SEEDS} seeds."
+        more += f" Each curve uses the first {MOST_SEEDS} seeds."
     drawn: list[Figure] = [
         _curves(shown, "accuracy", "Accuracy", "accuracy", "percent", more),
         _curves(shown, "loss", "Loss on the test set", "cross-entropy", "number", more),

@@ -1,4 +1,4 @@
-"""Where a run stands: its accuracy and its bounds' as bars with intervals, or why there is nothing to compare with."""
+"""A run compared with its bounds: accuracies as bars with intervals, or why there is no comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Bar:
 
 
 def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
-    """The labels alone, this run, and what more labels would reach; empty where there is nothing beside the run."""
+    """The labels alone, this run, and what more labels would reach; empty if there is nothing to compare with."""
     own, bars = run.accuracy(), list[Bar]()
     for bound in bounds:
         if (value := bound.accuracy()) is not None and bound.name != run.method:
@@ -52,7 +52,7 @@ def _bar(name: str, value: float, runs: Sequence[Run], note: str) -> Bar:
 
 
 def _interval(runs: Sequence[Run]) -> Interval | None:
-    """Over the test images for one run, over the seeds for several; none before the end."""
+    """Over the test images for one run, over the seeds for several; None before the end."""
     if any(not run.finished for run in runs):
         return None
     if len(runs) > 1:
@@ -66,12 +66,12 @@ def _reached(run: Run) -> str:
 
 
 def progress(bound: Bound) -> str:
-    """How far a bound's runs have come, where one of them has not finished."""
+    """How far a bound's runs are, if one of them has not finished."""
     return next((_reached(run) for run in bound.runs if not run.finished), "")
 
 
 def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
-    """Why it cannot be said what the clients' images bring; empty where that is no question yet."""
+    """Why it is unknown what the clients' images add; empty if the question does not arise yet."""
     lower = next((bound for bound in bounds if bound.name == BASELINE), None)
     if run.method == BASELINE or lower is None or not run.finished:
         return ""

@@ -1,4 +1,4 @@
-"""A run in words: numbers as people write them, where it comes from, and what happened on the way."""
+"""A run in words: numbers as people write them, its origin, and what happened during it."""
 
 import re
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ def percent(value: float | None) -> str:
 
 
 def marked(text: str) -> Markup:
-    """A sentence in which what stands between backticks is code, and a minus is one."""
+    """A sentence with text in backticks as code, and real minus signs."""
     parts = [escape(part) for part in re.sub(r"(?<!\w)-(?=\d)", "\u2212", text).split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
 
 
 def size(value: float | None) -> str:
-    """Bytes for people."""
+    """Bytes in a readable form."""
     return amount(value, "bytes")
 
 
@@ -46,20 +46,20 @@ def duration(seconds: float | None) -> str:
 
 
 def spread(value: Interval | None) -> str:
-    """47.5 ± 0.8 %, or without a deviation when there is one run only."""
+    """47.5 ± 0.8 %, or without a deviation if there is only one run."""
     if value is None:
         return "–"
     return percent(value.mean) if value.sd is None else f"{100 * value.mean:.1f} ± {100 * value.sd:.1f} %"
 
 
 def mean(value: Interval | None, unit: str) -> str:
-    """The mean alone, for what a deviation says little about."""
+    """The mean only, where a deviation says little."""
     known = None if value is None else value.mean
     return size(known) if unit == "bytes" else duration(known)
 
 
 def story(run: Run) -> str:
-    """What is trained, in a line."""
+    """What is trained, in one line."""
     config = run.document
     kind, method = config.get("partition", {}), config["method"]
     mu = f", μ = {kind['mu']}" if "mu" in kind else ""
@@ -98,7 +98,7 @@ def origin(run: Run) -> list[tuple[str, Any]]:
 
 
 def privacy(run: Run) -> list[tuple[str, str]]:
-    """The most that a client's updates give away; nothing where privacy is off or the run has not finished."""
+    """The privacy guarantee of a client's updates; empty if privacy is off or the run has not finished."""
     found = run.final.get("privacy")
     if not found:
         return []
@@ -134,19 +134,19 @@ def events_of(run: Run) -> list[Event]:
             title = f" {CODES[code].title}" if code in CODES else ""
             events.append(Event(r["round"], fault["client"], code, f"{code}{title}: {fault['reason']}"))
         if r["skipped"]:
-            events.append(Event(r["round"], None, "", "round skipped: no usable update, ω stays as it was"))
+            events.append(Event(r["round"], None, "", "round skipped: no usable update, ω is unchanged"))
     return events
 
 
 def between(run: Run, bounds: Sequence[Bound]) -> str:
-    """Where the run stands between the bounds."""
+    """Where the run is relative to the bounds."""
     own = run.accuracy()
     known = {b.name: value for b in bounds if (value := b.accuracy()) is not None}
     marks = {b.name: f" ({note})" for b in bounds if (note := progress(b))}
     if own is None:
         return ""
     if not known:
-        return "bounds not known"
+        return "bounds unknown"
     return ", ".join(
         f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}{marks.get(name, '')}"
         for name, value in known.items()
@@ -154,7 +154,7 @@ def between(run: Run, bounds: Sequence[Bound]) -> str:
 
 
 def course(run: Run) -> Markup:
-    """The accuracy's curve, the size of a word."""
+    """The accuracy curve, the size of a word."""
     values = [r["accuracy"] for r in scored(run.records)]
     known = [v for v in values if v is not None]
     about = f"accuracy from {percent(known[0])} to {percent(known[-1])}" if known else "no accuracy yet"

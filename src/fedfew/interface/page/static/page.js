@@ -1,4 +1,4 @@
-// Keeps a page up to date: listens for news, asks the server for the page and its figures again, and swaps what changed.
+// Keeps a page up to date: listens for events, loads the page and its figures again, and swaps what changed.
 "use strict";
 
 const line = document.getElementById("line");
@@ -11,7 +11,7 @@ function say(text, on) {
   line.classList.toggle("on", on);
 }
 
-// "var(--k0)" → the colour it stands for in the theme of the moment; "band …" and "faint …" are thinner shades of it
+// "var(--k0)" → its colour in the current theme; "band …" and "faint …" are lighter shades of it
 function coloured(value, style) {
   if (Array.isArray(value)) return value.map((v) => coloured(v, style));
   if (value && typeof value === "object")
@@ -52,7 +52,7 @@ function draw() {
     const layout = { ...coloured(plot.layout, style), dragmode: touch.matches ? false : "zoom" };
     const drawn = Plotly.react(place, coloured(plot.data, style), layout, config);
     drawn.then(() => {
-      // the label tells what the chart shows; its pieces, and the corner where plotly measures text, would only be noise
+      // the label says what the chart shows; its pieces, and the element where plotly measures text, would only be noise
       for (const noise of [place.firstElementChild, document.getElementById("js-plotly-tester")])
         noise?.setAttribute("aria-hidden", "true");
     });
@@ -80,7 +80,7 @@ async function loadFigures() {
   draw();
 }
 
-// the server renders, the browser only puts the new pieces in the place of the old ones
+// the server renders; the browser only replaces old pieces with new ones
 async function loadPage() {
   const page = new DOMParser().parseFromString(await (await get(location.href)).text(), "text/html");
   const ticked = new Set([...document.querySelectorAll("[data-swap] input:checked")].map((i) => i.value));
@@ -98,7 +98,7 @@ async function loadPage() {
   for (const figure of page.querySelectorAll("figure")) {
     const old = document.getElementById(figure.id);
     if (!old) {
-      // the first pseudo-labels, say, bring charts that were not there before
+      // e.g. the first pseudo-labels add charts that did not exist before
       if (before) before.after(figure);
       else document.querySelector(".grid").prepend(figure);
       watcher.observe(figure);
