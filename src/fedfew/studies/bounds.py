@@ -5,6 +5,8 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import compress
+from operator import ne
 from typing import Any
 
 from fedfew.core.errors import FedfewError
@@ -38,10 +40,16 @@ def _has_objective(method: str) -> bool:
 
 def varying(flats: Sequence[Flat]) -> list[str]:
     """The keys in which any two differ: with thousands of runs only these are compared further."""
-    everywhere: Flat = {}
+    first = flats[0] if flats else {}
+    keys, values = list(first), list(first.values())
+    order, found = dict.fromkeys(keys), set[str]()
     for flat in flats:
-        everywhere |= flat
-    return [key for key in everywhere if any(flat.get(key) != everywhere[key] for flat in flats)]
+        if list(flat) == keys:  # nearly always: compared without a step in Python for each key
+            found.update(compress(keys, map(ne, flat.values(), values)))
+        else:
+            order |= dict.fromkeys(flat)
+            found |= {key for key in flat.keys() | first.keys() if flat.get(key) != first.get(key)}
+    return [key for key in order if key in found]
 
 
 def hashable(flat: Flat, key: str) -> Any:

@@ -59,10 +59,12 @@ def _cells(figure: Grid, left: float, top: float, step: float, tall: float) -> l
     most = max((p.value for p in figure.points), default=0.0) or 1.0
     shades: dict[int, list[str]] = {}
     gap = 0.6 if min(step, tall) > 5 else 0.0
+    box = f"h{step - 2 * gap:.1f}v{tall - 2 * gap:.1f}h-{step - 2 * gap:.1f}z"
+    rows = [f" {top + tall * row + gap:.1f}{box}" for row in range(len(figure.rows))]
+    columns = [f"M{left + step * column + gap:.1f}" for column in range(len(figure.columns))]
     for p in figure.points:
         shade = max(1, min(SHADES, round(p.value / most * SHADES)))
-        place = f"M{left + step * p.column + gap:.1f} {top + tall * p.row + gap:.1f}"
-        shades.setdefault(shade, []).append(f"{place}h{step - 2 * gap:.1f}v{tall - 2 * gap:.1f}h-{step - 2 * gap:.1f}z")
+        shades.setdefault(shade, []).append(columns[p.column] + rows[p.row])
     return [
         f'<path class="fill k0" fill-opacity="{0.1 + 0.9 * shade / SHADES:.2f}" d="{"".join(path)}"/>'
         for shade, path in sorted(shades.items())

@@ -145,11 +145,13 @@ def participation(run: Run) -> Grid:
     row = {k: i for i, k in enumerate(asked)}
     cells: dict[tuple[int, int], tuple[int, float, int]] = {}  # the first round, the sum of the weights, how many
     marks: dict[tuple[int, int], Mark] = {}
+    named = {str(k): n for k, n in row.items()}
     for i, r in enumerate(records):
+        column, number = i // wide, r["round"]
         for k, weight in r["weights"].items():
-            if (n := row.get(int(k))) is not None:
-                first, total, count = cells.get((i // wide, n), (r["round"], 0.0, 0))
-                cells[i // wide, n] = first, total + (weight or 0.0), count + 1
+            if (n := named.get(k)) is not None:
+                first, total, count = cells.get((column, n), (number, 0.0, 0))
+                cells[column, n] = first, total + (weight or 0.0), count + 1
         for fault in left_out(r):
             if fault["client"] in row:
                 place = (i // wide, row[fault["client"]])
