@@ -140,7 +140,7 @@ def memory_of(pid: int) -> int:
 
 
 def test_who_has_no_key_can_neither_fill_the_front_nor_keep_sites_out(network: Cluster) -> None:
-    """30 unfinished bodies of 60 MB and 1,010 half-sent heads from other addresses; a site's key works all the while."""
+    """30 unfinished bodies of 60 MB, 1,010 half-sent heads from other addresses; a site's key works all the while."""
     (front,) = named(network.started[0].pid, "fedfew.deploy.flower.front")
     context = ssl.create_default_context(cafile=network.plan.ca)
     held: list[ssl.SSLSocket] = []
