@@ -69,11 +69,12 @@ dist: $(VENV)/.installed-dev            ## wheel and sdist, built twice to the s
 	build/empty/bin/pip install --quiet --no-index --no-deps dist/*.whl
 	PYTHONPATH=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") build/empty/bin/fedfew --version
 
-check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers
+check: $(VENV)/.installed-dev           ## ruff, mypy strict, layers, the container file
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint Containerfile
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
