@@ -73,6 +73,10 @@ FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75, "client.lr": 0.01}
 """τ as published (0.80 is FedMix's). With λ_l2 = 10, a client's η above 0.1 overshoots: ψ ← ψ + 2ηλ_l2(σ − ψ)."""
 
 
+TRUE_LABELS_LR = 0.25
+"""The server's step size: labels that are right allow what pseudo-labels do not."""
+
+
 def server_only(panel: str, **more: Any) -> Arm:
     """The lower bound. It uses no client, so the partition does not matter: one run serves every panel."""
     bound: Overrides = {"method.name": "server-only", "aggregator.name": "uniform", "partition.kind": "dirichlet"}
@@ -86,7 +90,8 @@ def pooled(panel: str) -> Arm:
 
 def all_labels(panel: str, partition: str = NON_IID) -> Arm:
     """FedAvg with the true labels of all images."""
-    return Arm(panel, ALL_LABELS, {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]})
+    made = {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]}
+    return Arm(panel, ALL_LABELS, made, {"client.lr": TRUE_LABELS_LR})
 
 
 def _fig4() -> list[Arm]:
