@@ -1,4 +1,4 @@
-"""The round loop: the only one, for every method and every fleet. Callers pull rounds from it."""
+"""The round loop, the only one, for every method and every fleet: a generator of rounds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,9 +29,9 @@ def run_rounds(
     evaluation: Evaluation = EVERY_ROUND,
     passes: Passes | None = None,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored.
+    """The rounds from ``state`` up to ``rounds``, one by one; every yielded state is complete and can be saved.
 
-    ``passes`` follows the warm-up before the first.
+    ``passes`` tracks the warm-up before the first.
     """
     clock, skipped = Clock(), 0
     Wire(algorithm, clients.transforms).check(site)
@@ -63,12 +63,12 @@ def run_rounds(
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
             scores = scoring.result() if scoring else NOT_SCORED
-        known = state.validation[-1] if scoring is None and state.validation else 0.0  # stands until the next score
+        known = state.validation[-1] if scoring is None and state.validation else 0.0  # kept until the next score
         state = replace(state, validation=(*state.validation, scores.validation or known))
         if scoring and clients_made is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
         record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
-        del answers  # a large round's replies are let go of before the next one's come
+        del answers  # a large round's replies are freed before the next one's arrive
         yield state, record
 
         trained = replace(ahead, validation=state.validation)
@@ -80,7 +80,7 @@ def run_rounds(
 def close_round(
     clients: Clients, algorithm: Method, site: ServerSite, state: ServerState, trained: ServerState, answers: Answers
 ) -> ServerState:
-    """The state after the clients' answers: aggregated, or ``state`` where nobody's could be used.
+    """The state after the clients' answers: aggregated, or ``state`` if none could be used.
 
     ``trained`` is ``state`` after the server's turn before the clients.
     """
