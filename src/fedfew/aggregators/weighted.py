@@ -18,9 +18,7 @@ def fedfreq_weights(counts: Sequence[float]) -> list[float]:
     m, total = len(counts), sum(counts)
     if m and not (min(counts) >= 0 and 0 < total < math.inf):
         given = ", ".join(f"{q:g}" for q in counts)
-        raise FedfewError(
-            "E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1"
-        )
+        raise FedfewError("E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1")
     if m == 1:
         return [1.0]
     return [(1 - q / total) / (m - 1) for q in counts]

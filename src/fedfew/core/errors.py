@@ -291,9 +291,7 @@ CODES: dict[str, Explanation] = {
     "E410": Explanation(
         "no answer in time", "The client did not answer before fleet.timeout.", "The round went on with the others."
     ),
-    "E411": Explanation(
-        "client dropped out", "The simulation dropped this client.", "Set availability.dropout = 0."
-    ),
+    "E411": Explanation("client dropped out", "The simulation dropped this client.", "Set availability.dropout = 0."),
     "E412": Explanation(
         "update with bad indices",
         "A sparse reply's indices are out of range, repeated or unsorted.",

@@ -61,8 +61,8 @@ def _refuse_too_large(make: Callable[[], nn.Module], what: str) -> None:
         raise FedfewError("E119", "model", f"{what} has more weights than can be counted") from None
     need, have = 4 * COPIES * weights, machine_memory()
     if need > have:
-        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB, this machine has {have / 1e9:,.1f} GB"
-        raise FedfewError("E119", "model", what)
+        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB"
+        raise FedfewError("E119", "model", f"{what}; {have / 1e9:,.1f} GB are available")
 
 
 def _shown(options: Mapping[str, Any]) -> str:

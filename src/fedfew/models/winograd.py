@@ -62,7 +62,7 @@ B_T, G, A_T = _maps()
 A = A_T.T.contiguous()
 G_2D = torch.kron(G, G)
 ROTATED_2D = torch.kron(G.flip(1), G.flip(1))
-"""Transforms kernels in one product, in their memory order; this one also rotates them by 180°."""
+"""Both transform kernels in one product, in their memory order; the second also rotates them by 180°."""
 
 
 class Conv3x3(nn.Conv2d):

@@ -88,7 +88,7 @@ def close_round(
     if not answers.updates and algorithm.asks(trained):
         if trained.unheard:
             refuse_common_fault(answers)
-        return replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
+        return replace(state, refused=refused, weights={}, metrics={})  # no client answered: ω stays
     counted = replace(trained, participation=count(trained, answers.updates), refused=refused, weights={}, metrics={})
     rng = stream(clients.seed, "aggregate", trained.round)
     made = algorithm.after_clients(counted, answers.updates, site, rng)
@@ -96,18 +96,18 @@ def close_round(
 
 
 def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
-    """How often each client's update was used, this round counted."""
+    """How often each client's update was used, including this round."""
     return state.participation | {u.client: state.participation.get(u.client, 0) + 1 for u in updates}
 
 
 def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
-    """How often each client's update was refused, this round counted; a client that gave none was not refused."""
+    """How often each client's update was refused, including this round; a client that sent none was not refused."""
     refused = [m.client for m in missing if m.code not in NO_UPDATE]
     return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}
 
 
 class Clock:
-    """Where a round's time goes: adds up seconds under the name of a phase until they are taken."""
+    """Where a round's time goes: sums the seconds of each phase until they are taken."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -121,7 +121,7 @@ class Clock:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + perf_counter() - start
 
     def warmed_up(self, here: float, in_all: float) -> None:
-        """Of the server's seconds so many were a warm-up, which took so many in all, earlier processes included."""
+        """Count ``here`` of the server's seconds as warm-up, which took ``in_all`` with earlier processes."""
         if in_all:
             self._seconds["server"] -= here
             self._seconds[WARMUP] = self._seconds.get(WARMUP, 0.0) + in_all
@@ -131,5 +131,5 @@ class Clock:
         return self.take(WARMUP) if WARMUP in self._seconds else {}
 
     def take(self, *phases: str) -> dict[str, float]:
-        """The seconds of these phases, which start again at zero."""
+        """The seconds of these phases, which are reset to zero."""
         return {phase: round(self._seconds.pop(phase, 0.0), 4) for phase in phases}

@@ -117,7 +117,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published weights under this module's names, each batch normalisation folded into the convolution before it."""
+    """The published weights under this module's names, each batch norm folded into the convolution before it."""
     pairs = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
     for block in range(sum(stage[2] for stage in STAGES)):
         parts = ("expand", "depthwise", "project") if block else ("depthwise", "project")

@@ -238,7 +238,7 @@ def pretrained(
 
 
 def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:
-    """The model function for backbones given by a source and an image size; ``load`` returns one and has the docstring."""
+    """The model function for backbones with a source and an image size; ``load`` returns one and has the docstring."""
 
     def model(
         channels: int,
