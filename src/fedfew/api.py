@@ -1,4 +1,4 @@
-"""Runs from scripts and notebooks: ``fedfew.run``, ``resume``, ``sweep`` and ``compare``, with their progress."""
+"""The API for scripts and notebooks: ``fedfew.run``, ``resume``, ``sweep`` and ``compare``, with their progress."""
 
 import contextlib
 import shutil
@@ -39,8 +39,8 @@ def run(
 ) -> Run:
     """Run a preset, a TOML file or a table to its end; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}.
 
-    ``out`` is the run folder (default: runs/NAME-TIME). If it holds a run already, ``if_exists`` decides: "error"
-    refuses, "continue" gives that run back, finished if it was not (its settings must be the same), and "renew"
+    ``out`` is the run folder (default: runs/NAME-TIME). If it already holds a run, ``if_exists`` decides: "error"
+    refuses, "continue" finishes that run if needed and returns it (its settings must be the same), and "renew"
     replaces it once the new run has been set up. So a notebook's cell can be run again.
     """
     if if_exists not in ("error", "continue", "renew"):
@@ -60,7 +60,7 @@ def run(
 
 
 def resume(path: str | Path, *, anyway: bool = False, progress: bool = True) -> Run:
-    """Finish an interrupted run: the same bits as without the interruption; ``anyway`` on another machine too."""
+    """Finish an interrupted run, with the same bits as without the interruption; ``anyway``: on another machine too."""
     return _to_the_end(reopen(path, _warn(progress), anyway=anyway), progress)
 
 
@@ -74,8 +74,8 @@ def sweep(
 ) -> list[Run]:
     """Run every combination of the grid's values, e.g. {"method.name": ["server-only", "fedmix"], "seed": [0, 1]}.
 
-    The runs lie in ``out`` and come back in the grid's order, the last key varying fastest. Finished ones are not
-    repeated, interrupted ones continued. ``jobs`` run at a time. A run that fails is raised after the others are done.
+    The runs are stored in ``out`` and returned in the grid's order, the last key varying fastest. Finished ones are not
+    repeated, interrupted ones continue. ``jobs`` run at a time. A run's error is raised after the others are done.
     """
     cells, folder = combined(source, overrides or {}, grid), Path(out)
     tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
@@ -93,8 +93,8 @@ def compare(
     partial: bool = False,
     measure: str = HEADLINE,
 ) -> Comparison:
-    """Put runs, run folders or folders of them beside each other: mean and 95 % interval over seeds, paired
-    difference to server-only training. A notebook shows the table; ``to_frame()`` gives it to pandas."""
+    """Compare runs, run folders or folders of them: mean and 95 % interval over seeds, paired
+    difference to server-only training. A notebook shows the table; ``to_frame()`` returns it for pandas."""
     opened = [part for one in runs for part in _opened(one)]
     return comparing.compare(opened, by, partial=partial, which=measure)
 
@@ -104,7 +104,7 @@ def _opened(one: Run | str | Path) -> list[Run]:
 
 
 def _settled(config: Config) -> Config:
-    """The config as a run writes it: own images say how many sites and labels there are."""
+    """The config as a run writes it: your own images determine the number of sites and labels."""
     return assemble(config).config if config["partition.kind"] == SITES else config
 
 
@@ -125,7 +125,7 @@ def _warn(progress: bool) -> Warn:
 
 
 def _renewed(experiment: Experiment, folder: Path) -> Session:
-    """Start anew in the place of an old run, which comes back if the new one cannot be set up."""
+    """Start a new run in place of an old one, which is restored if the new one cannot be set up."""
     Run.open(folder)  # only a run folder is ever replaced
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)

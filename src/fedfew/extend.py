@@ -1,8 +1,8 @@
-"""All that a method, aggregator, objective, model, dataset or partition of your own needs, in one place.
+"""Everything that your own method, aggregator, objective, model, dataset or partition needs, in one place.
 
-This module is the public interface for extensions. Names in it stay, keep their meaning and keep their parameters in
-every release with the same first two numbers; what will change is deprecated for one such release before. Modules below
-it may move at any time.
+This module is the public interface for extensions. Its names keep their meaning and their parameters in every release
+with the same first two numbers; before a change they are deprecated for one such release. Other modules may move at
+any time.
 """
 
 from fedfew.aggregators.combine import weighted_mean

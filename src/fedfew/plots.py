@@ -47,7 +47,7 @@ def confusion(run: Source) -> Figure:
 
 
 def calibration(run: Source) -> Figure:
-    """How often the final model is right where it is so sure."""
+    """Reliability diagram: how often the final model is right at each confidence."""
     return draw(evaluation_charts.calibration(_judged(run)))
 
 
@@ -69,7 +69,7 @@ def pseudo_labels(run: Source) -> Figure:
 
 
 def pseudo_classes(run: Source) -> Figure:
-    """The newest round's pseudo-labels by class, beside what the clients that answered really hold."""
+    """The newest round's pseudo-labels by class, next to the true classes of the clients that answered."""
     return _drawn(run, run_charts.pseudo_classes, _labels)
 
 
@@ -79,7 +79,7 @@ def participation(run: Source) -> Figure:
 
 
 def partition(run: Source) -> Figure:
-    """Client × class: who holds what; known in a simulation only."""
+    """Client × class: the number of images each client holds; known in a simulation only."""
     return _drawn(run, run_charts.partition, lambda found: bool(found.classes.get("clients")))
 
 
@@ -89,7 +89,7 @@ def norms(run: Source) -> Figure:
 
 
 def cosines(run: Source) -> Figure:
-    """Whether each client's update points where the server's does."""
+    """Cosine of each client's update with the server's."""
     return _drawn(run, run_charts.cosines)
 
 
@@ -118,6 +118,6 @@ def _labels(run: Run) -> bool:
 def _drawn(run: Source, describe: Callable[[Run], Chart], known: Callable[[Run], bool] = bool) -> Figure:
     found = _opened(run)
     if not known(found):
-        what = f"a run of {found.method} on {found.dataset} has nothing to draw here"
-        raise FedfewError("E310", str(found.path), what, f"It is about {describe.__name__.replace('_', ' ')}")
+        what = f"a run of {found.method} on {found.dataset} has no data for this chart"
+        raise FedfewError("E310", str(found.path), what, f"The chart shows {describe.__name__.replace('_', ' ')}")
     return draw(describe(found))

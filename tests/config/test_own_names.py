@@ -84,9 +84,9 @@ def test_a_model_that_is_an_instance_keeps_its_weights_and_is_not_trained_itself
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("three_classes", r"gives \(2, 3\) for two images of 1×28×28; 10 classes need \(2, 10\)"),
+        ("three_classes", r"returns \(2, 3\) for two images of 1×28×28; 10 classes need \(2, 10\)"),
         ("another_size", "fails on images of 1×28×28: RuntimeError"),
-        ("no_model", "gave a str"),
+        ("no_model", "returned a str"),
     ],
 )
 def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) -> None:
@@ -119,7 +119,7 @@ def test_a_partition_of_ones_own_deals_every_image() -> None:
     assert sorted(np.concatenate([partition.of(k) for k in range(6)]).tolist()) == list(range(48))
 
 
-@pytest.mark.parametrize(("name", "words"), [("forgetful", "gave out 6"), ("one_short", "5 lists for 6 clients")])
+@pytest.mark.parametrize(("name", "words"), [("forgetful", "assigned 6"), ("one_short", "5 lists for 6 clients")])
 def test_a_partition_that_loses_images_or_clients_is_refused(name: str, words: str) -> None:
     with pytest.raises(FedfewError, match=words) as caught:
         federation_of(load(SMALL, {"partition.kind": f"{OWN}:{name}"}))

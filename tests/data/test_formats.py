@@ -53,7 +53,7 @@ def test_every_format_gives_the_same_arrays(
     assert (data.test.images.numpy() == arrays["test_images"]).all()
     assert (data.name, data.classes, data.flips) == (name, recipe.classes, recipe.flips)
     assert fetch(name, report=said.append) == folder
-    assert said[1:] == [f"{name} is here already"]
+    assert said[1:] == [f"{name} is already in the cache"]
 
 
 @pytest.mark.parametrize("zipped", [True, False])

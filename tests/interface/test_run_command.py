@@ -272,7 +272,7 @@ def test_partition(tmp_path: Path, capsys: Capture) -> None:
 def test_presets(capsys: Capture) -> None:
     found = fedfew(capsys, "presets", "--json").json["presets"]
     assert "quick" in found
-    assert found["quick"].startswith("FedMix on the embedded digits")
+    assert found["quick"].startswith("FedMix on the bundled digits")
     whole = fedfew(capsys, "presets", "median")
     assert tomllib.loads(whole.out) == load("median").document == fedfew(capsys, "presets", "median", "--json").json
 

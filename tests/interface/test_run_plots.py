@@ -90,7 +90,7 @@ def test_a_notebook_gets_a_picture(run: fedfew.Run) -> None:
 def test_what_a_run_does_not_have_is_told(tmp_path: Path) -> None:
     bare = written_run(tmp_path / "bare", [record(1)], rounds=2, method__name="server-only")
     for draw in (plots.pseudo_labels, plots.pseudo_classes, plots.participation, plots.partition):
-        with pytest.raises(fedfew.FedfewError, match="nothing to draw here") as caught:
+        with pytest.raises(fedfew.FedfewError, match="no data for this chart") as caught:
             draw(bare)
         assert caught.value.code == "E310"
     with pytest.raises(fedfew.FedfewError, match="has no round yet"):

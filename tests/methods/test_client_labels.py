@@ -178,7 +178,7 @@ class TestWhoRefuses:
         assert "E113" in said and "no loss for labels of their own" in said and "fedmatch" in said
 
     def test_somebody_must_have_labels(self) -> None:
-        assert "nobody has labels" in refusal(labels=0, method__name="fedavg")
+        assert "there are no labels" in refusal(labels=0, method__name="fedavg")
 
     @pytest.mark.parametrize(
         ("key", "value"),
@@ -186,11 +186,11 @@ class TestWhoRefuses:
     )
     def test_what_needs_the_servers_labels_is_refused_without_any(self, key: str, value: str) -> None:
         base = {"method__name": "fedmix", "labels": 0, "client_labels__each": 3}
-        assert "works from the server's labels" in refusal(**(base | {key: value}))
+        assert "needs the server's labels" in refusal(**(base | {key: value}))
 
     def test_a_real_network_has_images_only(self) -> None:
         said = refusal(method__name="fedavg", client_labels__each=3, fleet__kind="flower", fleet__network="net")
-        assert "given images only" in said
+        assert "have images only" in said
 
     def test_sites_whose_classes_nobody_knows_are_refused(self) -> None:
         chosen = load(
@@ -198,7 +198,7 @@ class TestWhoRefuses:
             {"client_labels.each": 3, "fleet.kind": "inline"},
         )
         assert assemble(chosen) is not None  # these sites' classes are known to the simulation
-        with pytest.raises(FedfewError, match="nobody knows the classes"):
+        with pytest.raises(FedfewError, match="the classes of these sites' images are unknown"):
             assemble(chosen.with_({"dataset.name": "tests.methods.test_client_labels:unknown_sites"}))
 
 

@@ -264,7 +264,7 @@ def test_every_objective_runs_on_features(objective: str) -> None:
         ({"model.size": 256}, r"E103.*model.size = 256"),
         ({"model.train": "some"}, r"E103.*model.train"),
         ({"model.views": 0}, r"E103.*model.views"),
-        ({"dataset.normalize": "standard"}, r"E113.*brings its own mean"),
+        ({"dataset.normalize": "standard"}, r"E113.*has its own mean"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes: dict[str, Any], words: str) -> None:

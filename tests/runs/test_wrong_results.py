@@ -71,7 +71,7 @@ def test_a_users_images_stay_together() -> None:
     owners = [set(users[dealt.of(k)].tolist()) for k in range(3)]
     assert sorted(user for own in owners for user in own) == list(range(7))
     assert min(map(len, owners)) >= 2
-    with pytest.raises(FedfewError, match=r"E113 partition.kind: the dataset does not say whose"):
+    with pytest.raises(FedfewError, match=r"E113 partition.kind: the dataset does not say which user"):
         make_partition(np.zeros(35, np.int64), 3, "users", 0)
     with pytest.raises(FedfewError, match=r"E108 clients: 9 clients, but the images come from 7 users"):
         make_partition(np.zeros(35, np.int64), 9, "users", 0, users=users)

@@ -28,14 +28,14 @@ def test_counts() -> None:
     fine = psi(3, 4, 0, 0)
     for claim in (0, 10):
         assert said(fine, examples=claim, size=10) == ""
-    assert said(fine, examples=11, size=10) == "E407 claims 11 examples, possible are 0 to 10"
-    assert said(fine, examples=-1, size=10) == "E407 claims -1 examples, possible are 0 to 10"
+    assert said(fine, examples=11, size=10) == "E407 claims 11 examples; 0 to 10 is possible"
+    assert said(fine, examples=-1, size=10) == "E407 claims -1 examples; 0 to 10 is possible"
     assert said(fine, examples=1_000_000) == ""
-    assert said(fine, examples=1_000_001) == "E407 claims 1000001 examples, possible are 0 to 1000000"
+    assert said(fine, examples=1_000_001) == "E407 claims 1000001 examples; 0 to 1000000 is possible"
     assert said(fine, gate=Gate(max_examples=3), examples=4).startswith("E407")
     assert said(fine, gate=Gate(max_examples=3), examples=4, size=4) == "", "a known size says more than the setting"
     assert said(fine, examples=True, size=10).startswith("E407 claims True")
-    assert said(fine, examples="9" * 100) == f"E407 claims {'9' * 40} examples, possible are 0 to 1000000"
+    assert said(fine, examples="9" * 100) == f"E407 claims {'9' * 40} examples; 0 to 1000000 is possible"
 
 
 def test_growth_is_measured_against_what_was_sent_and_one_more() -> None:

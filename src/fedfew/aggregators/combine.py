@@ -1,4 +1,4 @@
-"""What aggregators are made of: a weighted sum of vectors, and a rule that looks at one coordinate at a time."""
+"""Building blocks of aggregators: a weighted sum of vectors, and a rule that looks at one coordinate at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,7 +29,7 @@ def by_coordinate(
 
 
 def blocks(contributions: Sequence[Contribution], entries: int = BLOCK) -> Iterator[tuple[slice, torch.Tensor]]:
-    """All clients' values (m×d) of some coordinates after the others: few coordinates at a time for many clients."""
+    """All clients' values (m×d), block by block of coordinates; the more clients, the smaller the blocks."""
     size, width = len(contributions[0].vector), max(entries // len(contributions), 1)
     for start in range(0, size, width):
         stop = min(start + width, size)

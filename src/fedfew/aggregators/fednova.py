@@ -17,7 +17,7 @@ from fedfew.core.types import Aggregate, Contribution
 
 
 def fednova(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """FedNova (Wang et al. 2020): changes divided by the steps they took, so that more local work weighs no more."""
+    """FedNova (Wang et al. 2020): changes divided by the steps they took, so that more local work adds no weight."""
     parts = [part for part in contributions if part.steps > 0]
     if not parts:
         return Aggregate(omega.clone(), {})

@@ -60,7 +60,7 @@ def krum(
 
 
 def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
-    """Why Krum cannot work with this many clients a round; nothing if it can."""
+    """Why Krum cannot work with this many clients a round; empty if it can."""
     if cohort < 2 * faulty + 3:
         return f"krum with faulty = {faulty} needs at least {2 * faulty + 3} clients a round, there are {cohort}"
     if select > cohort - faulty:
@@ -92,15 +92,15 @@ def fltrust(
     sigma: Vector,
     *,
     stretch: Annotated[
-        bool, Doc("scale shorter changes up to the length of the server's too, as published; false: leave them")
+        bool, Doc("also scale shorter changes up to the length of the server's, as published; false: leave them")
     ] = True,
 ) -> Aggregate:
-    """FLTrust (Cao et al. 2021): a client weighs by its cosine with the server's step, scaled to that length.
+    """FLTrust (Cao et al. 2021): clients are weighted by their cosine with the server's step and scaled to its length.
 
-    t_k = relu cos(ψ_k − ω, σ − ω);   ω + Σ t_k (‖σ − ω‖ / ‖ψ_k − ω‖)(ψ_k − ω) / Σ t_k;   σ where nobody is trusted.
+    t_k = relu cos(ψ_k − ω, σ − ω);   ω + Σ t_k (‖σ − ω‖ / ‖ψ_k − ω‖)(ψ_k − ω) / Σ t_k;   σ if no client is trusted.
 
     Published for clients with labels, whose changes are about as long as the server's. Clients without labels often
-    move far less, and elsewhere; scaled up that is mostly noise: then ``stretch = false``.
+    move far less, and in another direction; scaled up, that is mostly noise: use ``stretch = false`` then.
     """
     way = (sigma - omega).double()
     length = way.norm()

@@ -18,9 +18,7 @@ def fedfreq_weights(counts: Sequence[float]) -> list[float]:
     m, total = len(counts), sum(counts)
     if m and not (min(counts) >= 0 and 0 < total < math.inf):
         given = ", ".join(f"{q:g}" for q in counts)
-        raise FedfewError(
-            "E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1 on"
-        )
+        raise FedfewError("E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1")
     if m == 1:
         return [1.0]
     return [(1 - q / total) / (m - 1) for q in counts]
@@ -33,14 +31,14 @@ def fedfreq(
     *,
     cap: Annotated[NonNegative, Doc("no weight above cap/m, the excess goes to the others; 0: no cap")] = 0.0,
     by: Annotated[
-        Literal["frequency", "frequency×examples"], Doc("what weighs: participation alone, or times the images")
+        Literal["frequency", "frequency×examples"], Doc("weights by participation alone, or also by number of images")
     ] = "frequency",
 ) -> Aggregate:
-    """FedFreq (the paper, Eq. 10): the more often a client has taken part, the less it weighs.
+    """FedFreq (the paper, Eq. 10): the more often a client has participated, the lower its weight.
 
     ψ = Σ w_k ψ_k,  w_k = (1 − q_k / Σ q) / (m − 1),  q_k: rounds client k has answered in, of the m that answered
 
-    A refused answer counts too: else a client that was refused nine times would weigh more than the honest ones.
+    A refused answer counts too: otherwise a client refused nine times would get more weight than honest ones.
     """
     weights = fedfreq_weights([part.participation for part in contributions])
     if by == "frequency×examples":
@@ -75,12 +73,12 @@ def fedavg(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) 
 
 
 def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """Every client that answered weighs the same: ψ = Σ ψ_k / m."""
+    """Every client that answered has the same weight: ψ = Σ ψ_k / m."""
     return weighted_mean(contributions, [1 / len(contributions)] * len(contributions))
 
 
 def status(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
-    """Learning status ((FL)², Lee et al. 2024): w_k ∝ 1 − τ_k; a client whose model is sure already weighs less."""
+    """Learning status ((FL)², Lee et al. 2024): w_k ∝ 1 − τ_k; confident clients get less weight."""
     return weighted_mean(contributions, normalised([1 - part.status for part in contributions]))
 
 

@@ -1,8 +1,8 @@
-"""Features once: a frozen backbone runs once for every image, and the site caches the result.
+"""Cached features: a frozen backbone runs once for every image, and the site caches the result.
 
-The cache holds blocks of features beside the keys of the images they were made of, so it does not matter in which
-order, split or federation an image is seen again; a block is there whole or not at all, and what is damaged is made
-again. Threads share the cores: convolutions run outside the interpreter's lock, so there is one copy of the backbone.
+The cache holds blocks of features with the keys of their images, so it does not matter in which order, split or
+federation an image is seen again; blocks are written atomically, and damaged ones are computed again.
+Threads share the cores: convolutions run outside the interpreter's lock, so there is one copy of the backbone.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from fedfew.data.federation import Origin
 from fedfew.models.backbones.pretrained import ENLARGED, LENGTH, Pretrained
 
 VERSION = 1
-"""Goes up when the same image would give other features."""
+"""Increased when the same image would give other features."""
 BLOCK, BATCH = 480, 48
 """Images in a file of the cache, and in one pass through the backbone."""
 Report = Callable[[int, int], None]
@@ -65,7 +65,7 @@ def extract(
     device: torch.device | None = None,
     report: Report | None = None,
 ) -> list[Tensor]:
-    """Features of each set of uint8 images: from the cache where it has them, computed and kept where not."""
+    """Features of each set of uint8 images: from the cache if it has them, otherwise computed and stored."""
     keys = [key for images in sets for key in _keys(images)]
     places: dict[bytes, list[int]] = {}
     for place, key in enumerate(keys):
@@ -80,7 +80,7 @@ def extract(
                     out[places.pop(key)] = features[row]
 
     find()
-    if places:  # who has all it needs waits for nobody
+    if places:  # a process that has all it needs does not wait
         with store.held():
             find()
             work = _Work(model, sets, places, flips, device or torch.device("cpu"), report)
@@ -92,14 +92,14 @@ def extract(
 
 
 def _settings(model: Pretrained, flips: bool) -> str:
-    """All that features depend on besides the image."""
+    """Everything features depend on besides the image."""
     views = [model.views, flips, ENLARGED] if model.views > 1 else [1]
     kind = "trunk" if model.trained == "last" else "features"
     return json.dumps([VERSION, kind, model.hash, asdict(model.preprocess), LENGTH, views])
 
 
 def _keys(images: Tensor) -> Iterator[bytes]:
-    """16 bytes for each image that no other one has."""
+    """A unique key of 16 bytes for each image."""
     shape = hashlib.blake2b(str(tuple(images.shape[1:])).encode(), digest_size=16).digest()
     for image in np.ascontiguousarray(images.numpy()):
         yield hashlib.blake2b(image.data, digest_size=16, person=shape).digest()
@@ -113,12 +113,12 @@ class Store:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Alone in the folder: a second process waits, then finds what the first one made."""
+        """Lock the folder: a second process waits, then finds the first one's results."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             file = (self.folder / "lock").open("w")
         except OSError:
-            yield  # a cache that cannot be written costs time the next time, and nothing else
+            yield  # if the cache cannot be written, features are only computed again the next time
             return
         with file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -126,7 +126,7 @@ class Store:
             yield
 
     def blocks(self, wanted: dict[bytes, list[int]], shape: tuple[int, ...]) -> Iterator[tuple[list[bytes], Tensor]]:
-        """Every block that has a wanted image; one that is damaged is removed."""
+        """Every block with a wanted image; damaged ones are removed."""
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
                 with safe_open(path, framework="pt") as file:
@@ -144,7 +144,7 @@ class Store:
             yield keys, features
 
     def add(self, keys: list[bytes], features: Tensor) -> None:
-        """Keep a block, if the disk allows it."""
+        """Store a block, if the disk allows it."""
         rows = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 16).copy())
         seal = _seal(keys, features)
         content = save({"keys": rows, "features": features}, metadata={"sha256": seal})
@@ -159,7 +159,7 @@ def _seal(keys: list[bytes], features: Tensor) -> str:
 
 
 class _Work:
-    """What is left to compute, block by block, on several threads."""
+    """Computes the missing features, block by block, on several threads."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _Work:
         return keys, torch.cat(parts)
 
     def _batch(self, keys: list[bytes]) -> Tensor:
-        """A short batch is filled up: kernels are chosen by a batch's length, and bits should not depend on it."""
+        """A short batch is padded: kernels are chosen by a batch's length, and bits should not depend on it."""
         filled = [*keys, *[keys[0]] * (BATCH - len(keys))]
         images = torch.stack([self._image(key) for key in filled]).to(self._device)
         rows = torch.from_numpy(np.frombuffer(b"".join(filled), np.uint8).reshape(-1, 16).copy())

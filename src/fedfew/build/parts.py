@@ -39,7 +39,7 @@ from fedfew.runtime.wire import Wire
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a run is made of."""
+    """The parts of a run."""
 
     config: Config
     algorithm: Method
@@ -55,12 +55,12 @@ class Parts:
 
     @property
     def wire(self) -> Wire:
-        """The method's messages as they travel."""
+        """The method's messages as they are sent."""
         return Wire(self.algorithm, self.clients.transforms)
 
 
 def dataset_of(config: Config) -> Dataset:
-    """The data as it is."""
+    """The dataset that the config names."""
     options, split = config.options("dataset"), settings_of(DatasetSettings)
     load = find("dataset", config["dataset.name"], DATASETS)
     dataset: Dataset = load(**{key: options[key] for key in options if key not in split})
@@ -68,7 +68,7 @@ def dataset_of(config: Config) -> Dataset:
 
 
 def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federation:
-    """The data, split and dealt to clients; the images of remote sites are not here."""
+    """The data, split and partitioned among clients; the images of remote sites are elsewhere."""
     options, dataset = config.options("dataset"), dataset_of(config)
     if remote_sites:
         offsets = np.zeros(len(remote_sites) + 1, np.int64)
@@ -85,7 +85,7 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
 
 
 def has_remote_sites(config: Config) -> bool:
-    """Whether the clients are other machines, so that their images are not here."""
+    """Whether the clients are other machines, which hold their own images."""
     return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
 
@@ -102,7 +102,7 @@ def prepare(
 ) -> tuple[Federation, Network]:
     """The federation and the network to train on it: features and a head where the model's backbone is frozen.
 
-    ``backbone`` is the SHA-256 it must have, if another machine's head is to fit its features.
+    ``backbone`` is the SHA-256 that the backbone must have to fit another machine's head.
     """
     module, engine = model_of(config, federation), Engine(**config["engine"])
     ours = module.hash if isinstance(module, Pretrained) else ""
@@ -110,7 +110,7 @@ def prepare(
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", what, "Install the same weights as the server")
     if isinstance(module, Pretrained) and federation.pixels != Pixels.unit(federation.shape[0]):
-        what = f"{module.name} brings its own mean and deviation of pixels"
+        what = f"{module.name} has its own mean and deviation of pixels"
         raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
     if isinstance(module, Pretrained) and module.once:
         federation = with_features(federation, module, cores(), engine.place(), report)
@@ -128,7 +128,7 @@ def network_of(config: Config, federation: Federation) -> Network:
 
 
 def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
-    """A module as the network for images or features, with the step sizes its parts want."""
+    """A module as the network for images or features, with the step sizes of its parts."""
     network = Network.of(module, federation.pixels, engine, input_shape(federation))
     rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
@@ -142,23 +142,23 @@ def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
 
 
 def input_shape(federation: Federation) -> tuple[int, ...]:
-    """What a network takes: C×H×W, or the length of a feature vector."""
+    """The shape of a network's input: C×H×W, or the length of a feature vector."""
     return tuple(federation.images.shape[1 if federation.images.ndim == 4 else 2 :])
 
 
 def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | None = None) -> Parts:
     """Everything but the fleet; ``remote_sites`` are the names of clients that are other machines.
 
-    ``report`` is called with the progress of features that are computed first.
+    ``report`` is called with the progress of the feature extraction.
     """
     federation, method = federation_of(config, remote_sites), method_of(config.document)
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
     if (isinstance(method, Oracle) or method.pools) and not bool((federation.truth >= 0).all()):
-        what = f"{config['method.name']} needs the labels of the clients' images, which are not known here"
+        what = f"{config['method.name']} needs the labels of the clients' images, which are unknown"
         raise FedfewError("E113", "method.name", what)
     if config["client_labels.each"] and not bool((federation.truth >= 0).all()):
-        what = "clients are to hold labels, but nobody knows the classes of these sites' images"
+        what = "client_labels gives labels to clients, but the classes of these sites' images are unknown"
         raise FedfewError("E113", "client_labels.each", what, "Put the labels you have into server/")
     federation, network = prepare(config, federation, report)
     clients = Clients(
@@ -179,7 +179,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
 
 
 def pool_of(federation: Federation, cohort: int) -> Pool:
-    """Everything in one place, for the bound."""
+    """All images in one place, for the bound."""
     images = torch.cat([federation.server.images, federation.images])
     labels = torch.cat([federation.server.labels, federation.truth])
     held = round(cohort * float(np.mean(federation.partition.sizes)))
@@ -187,7 +187,7 @@ def pool_of(federation: Federation, cohort: int) -> Pool:
 
 
 def _counted(federation: Federation) -> dict[str, int]:
-    """What the config leaves to a dataset that brings its own sites: how many there are, and of which labels."""
+    """Numbers that the config leaves to a dataset with its own sites: of sites and of labels."""
     return {
         "clients": federation.partition.clients,
         "labels": len(federation.server),
@@ -216,7 +216,7 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
 
 
 def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
-    """The images where the network computes, moved once for the whole run; labels are few bytes and stay."""
+    """The images on the network's device, moved once for the whole run; labels are few bytes and stay."""
     return LabeledSet(labeled.images.to(network.device), labeled.labels)
 
 

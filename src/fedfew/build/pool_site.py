@@ -18,7 +18,7 @@ from fedfew.runtime.worker import serve
 
 
 def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, answers_fd: int) -> None:
-    """Wait for the greeting, build, serve."""
+    """Wait for the first message, build, serve."""
     torch.set_num_threads(1)
     keep_freed_memory()
     channel = Channel(socket.socket(fileno=channel_fd))

@@ -1,6 +1,6 @@
 """A pool's worker process, started as ``python -m fedfew.build.worker FD…`` with its channel, arenas and lifeline.
 
-The lifeline is watched before torch is imported: that takes seconds, in which the pool may be gone already.
+The lifeline is watched before torch is imported: that takes seconds, in which the pool may end.
 """
 
 import sys

@@ -1,1 +1,1 @@
-"""The config: its schema, presets, names and what does not go together."""
+"""The config: its schema, presets, names and checks between settings."""

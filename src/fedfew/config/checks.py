@@ -1,4 +1,4 @@
-"""What does not go together: method, aggregator, model and scenario, checked against each other as a config loads."""
+"""Checks between settings: method, aggregator, model and scenario must fit together when a config is loaded."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -19,22 +19,22 @@ from fedfew.transforms.privacy import unprotected
 Table = dict[str, Any]
 
 COHORT_NEEDS: dict[str, Callable[..., str]] = {"krum": krum_misfit}
-"""Aggregators that need a number of clients: each says why a cohort does not do, or nothing."""
+"""Aggregators that need a number of clients: each returns why a cohort is not enough, or an empty text."""
 TOY = Layout(("weight",), ((1, 1),), (0, 1), 1)
-"""A layout to ask methods for the form of their replies."""
+"""A small layout, to get the schema of a method's replies."""
 STRETCH = ("fednova", "fltrust")
 """Aggregators that can go beyond the clients' models, which a running variance must not."""
 MEASURED = ("server-data", "clients")
-"""Norm policies that measure the statistics anew after each round."""
+"""Norm policies that measure the statistics again after each round."""
 AUGMENTS = ("none", "weak", "strong")
 STEPS_COUNT = ("fednova", "scaffold")
-"""What tells from the number of a client's steps how far it went."""
+"""Aggregator and method that infer from the number of a client's steps how far it went."""
 SITES = "sites"
-"""The partition of a dataset that brings its own sites: nothing is drawn."""
+"""The partition of a dataset with its own sites: nothing is drawn."""
 
 
 def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
-    """Every pair of settings that excludes each other; what only concerns the method, it says itself."""
+    """Every pair of settings that exclude each other; the method reports what concerns only itself."""
     own = list(method.misfits(document))
     yield from own
     yield from _aggregator(document)
@@ -57,7 +57,7 @@ def _own(document: Table) -> Iterator[FedfewError]:
     for section, key in OWN_CODE:
         name = document[section][key]
         if name.startswith("__main__:"):
-            what = f"{name!r} lives in a script or notebook, which the processes that train clients cannot import"
+            what = f"{name!r} is defined in a script or notebook, which the processes that train clients cannot import"
             yield FedfewError("E113", f"{section}.{key}", what, 'Put it into a file, or set fleet.kind = "inline"')
 
 
@@ -66,7 +66,7 @@ def _validation(document: Table) -> Iterator[FedfewError]:
         return
     for section in ("server", "client"):
         if document[section]["schedule"] == "plateau":
-            what = "a plateau is seen on validation images, and dataset.validation is 0"
+            what = "a plateau is detected on validation images, but dataset.validation is 0"
             yield FedfewError("E113", f"{section}.schedule", what, "Set dataset.validation, or use the cosine schedule")
 
 
@@ -76,7 +76,7 @@ def _annealing(document: Table) -> Iterator[FedfewError]:
     begun = {"method.warmup": document["method"].get("warmup"), "start": document["start"]}
     for key, value in begun.items():
         if value:
-            what = "annealing leaves out labels that are known already, and after that start all of them are"
+            what = "annealing leaves out labels that are already learned, and after that start all of them are"
             remedy = f'Remove {key}, or set server.annealing = "none"'
             yield FedfewError("E113", "server.annealing", f"{key} = {value!r}: {what}", remedy)
 
@@ -96,12 +96,12 @@ def _augment(document: Table) -> Iterator[FedfewError]:
     imported(name, "client.augment")
     objective = find("objective", document["objective"]["name"], OBJECTIVES) if _takes(method, "objective") else None
     if not getattr(objective or method_class(find("method", method, METHODS)), "strong_views", False):
-        what = f"the clients of method {method} look at no strong view of their images"
+        what = f"the clients of method {method} use no strong view of their images"
         yield FedfewError("E113", "client.augment", what, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
 
 
 def _optimizer(document: Table) -> Iterator[FedfewError]:
-    """FedNova and SCAFFOLD take a client's way for steps of plain SGD, whose length follows from their number."""
+    """FedNova and SCAFFOLD assume that clients take steps of plain SGD, so that distance follows from their number."""
     if document["client"]["optimizer"] == "sgd":
         return
     for key in ("method.name", "aggregator.name"):
@@ -117,7 +117,7 @@ def _client_labels(document: Table, method: Method) -> Iterator[FedfewError]:
     if not document["client_labels"]["each"]:
         if not document["labels"]:
             remedy = "Set labels to 1 or more, or give clients some with client_labels.each"
-            yield FedfewError("E103", "labels", "nobody has labels: neither the server nor any client", remedy)
+            yield FedfewError("E103", "labels", "there are no labels, neither at the server nor at any client", remedy)
         return
     name = document["method"]["name"]
     if not _takes(name, "client_labels") and method.asks_clients and not bound:
@@ -125,14 +125,14 @@ def _client_labels(document: Table, method: Method) -> Iterator[FedfewError]:
         what = f"method {name} is for labels at the server: its clients have no loss for labels of their own"
         yield FedfewError("E113", "client_labels.each", what, f"These have one: {fits}")
     if document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
-        what = "the sites of a network are given images only; labels at clients are a scenario of the simulation"
+        what = "the sites of a network have images only; labels at clients are a scenario of the simulation"
         yield FedfewError("E113", "client_labels.each", what, "Put the labels you have into the server's folder")
     if not document["labels"]:
         yield from _no_server_labels(document, method)
 
 
 def _takes(method: str, part: str) -> bool:
-    """Whether a method is given some part of the config."""
+    """Whether a method takes some part of the config."""
     return part in inspect.signature(find("method", method, METHODS)).parameters
 
 
@@ -146,7 +146,7 @@ def _no_server_labels(document: Table, method: Method) -> Iterator[FedfewError]:
     }
     for key, value in wanted.items():
         if value:
-            what = f"{key} = {value!r} works from the server's labels, and labels is 0"
+            what = f"{key} = {value!r} needs the server's labels, but labels is 0"
             yield FedfewError("E113", "labels", what, f"Set labels to 1 or more, or change {key}")
 
 
@@ -166,21 +166,21 @@ def _vote(document: Table) -> Iterator[FedfewError]:
     name, objective = document["method"]["name"], document["objective"]["name"]
     if not _takes(name, "vote"):
         fits = [known for known in METHODS if _takes(known, "vote")]
-        what = f"method {name} makes no pseudo-labels by vote, so vote.prior has no meaning"
+        what = f"method {name} makes no pseudo-labels by vote, so vote.prior has no effect"
         yield FedfewError("E113", "vote.prior", what, f"These have a vote: {', '.join(fits)}")
     elif _takes(name, "objective") and not find("objective", objective, OBJECTIVES)().labels:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]
-        what = f"objective {objective} makes no pseudo-labels, so vote.prior has no meaning"
+        what = f"objective {objective} makes no pseudo-labels, so vote.prior has no effect"
         yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")
 
 
 def unused_objective(document: Table) -> FedfewError | None:
-    """Why an objective that was asked for would be ignored; nothing if it is used."""
+    """Why an objective in the config would be ignored; None if it is used."""
     name = document["method"]["name"]
     if _takes(name, "objective"):
         return None
     fits = [known for known in METHODS if _takes(known, "objective")]
-    what = f"method {name} has an objective of its own, so [objective] has no meaning"
+    what = f"method {name} has an objective of its own, so [objective] has no effect"
     return FedfewError("E113", "objective.name", what, f"These take one: {', '.join(fits)}")
 
 
@@ -204,7 +204,7 @@ def _compression(document: Table, method: Method) -> Iterator[FedfewError]:
         return
     name = document["method"]["name"]
     if isinstance(method, Oracle):
-        what = f"method {name} is a bound that only a simulation has: nothing of it travels"
+        what = f"method {name} is a bound that only a simulation has: it sends nothing"
         yield FedfewError("E113", "compression.kind", what, "Remove the section [compression]")
     elif not vectors(method.reply_schema(TOY)):
         what = f"method {name} does not send whole models, so there is no vector to compress"
@@ -216,7 +216,7 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
     norm = model.get("norm", "unknown" if is_own(model["name"]) else "none")
     stays = any(isinstance(transform, LocalNorm) for transform in method.transforms)
     if norm == "none" and (stays or policy == "local"):
-        what = f"model {model['name']} has no normalisation layers, so clients have nothing to keep to themselves"
+        what = f"model {model['name']} has no normalisation layers, so clients have nothing to keep"
         yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))
     if norm not in ("batch", "unknown") and policy in MEASURED:
         what = f"model {model['name']} has no batch norm, so there are no statistics to measure"

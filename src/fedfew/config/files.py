@@ -1,4 +1,4 @@
-"""Presets and TOML files: their names, what each is for, and their text as a table."""
+"""Presets and TOML files: their names, purpose and content as a table."""
 
 import difflib
 import tomllib
@@ -14,7 +14,7 @@ PRESETS = resources.files("fedfew.config") / "presets"
 
 
 def presets() -> dict[str, str]:
-    """The presets' names and what each is for (the first comment line of its file)."""
+    """The presets' names and purpose (the first comment line of its file)."""
     return dict(_presets())
 
 
@@ -45,8 +45,8 @@ def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
 
 
 def _table(text: str, place: str) -> dict[str, Any]:
-    """TOML as a table; integers have at most 64 bits, as TOML says, because nothing below can print larger ones."""
-    remedy = "Give a value of a size that makes sense"
+    """TOML as a table; integers have at most 64 bits, as TOML says, because the code below cannot print larger ones."""
+    remedy = "Give a value of a reasonable size"
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

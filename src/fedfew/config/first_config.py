@@ -1,4 +1,4 @@
-"""A first config for a folder of own images: looked at, not decoded, with every choice explained in a comment."""
+"""A first config for a folder of your own images, which are not decoded; a comment explains every choice."""
 
 import json
 from collections import Counter
@@ -16,18 +16,18 @@ LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""
 SIZES = (28, 32, 48, 64, 96)
 SEEN = (96, 160, 224)
-"""Pixels a side that a backbone may be shown: more is better, even for small images, and costs with the square."""
+"""Pixels a side of a backbone's input: more is better, even for small images, and the cost grows with the square."""
 SECONDS, BUDGET = 0.0051, 600.0
-"""Of one core: for an image at 96 pixels, and for all images, once."""
+"""Time on one core: for an image at 96 pixels, and for all images, once."""
 BATCHES = (8, 16, 32, 64)
 FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
-"""Pixels a side from which a backbone trained on photographs finds something to recognise."""
+"""Pixels a side from which a backbone trained on photographs is useful."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the folder suggests."""
+    """The settings that a folder suggests."""
 
     size: int
     channels: int
@@ -39,13 +39,13 @@ class Choice:
     model: str
     validation: int
     folds: int
-    """Of cross-validation where there are no test images: as many as the smallest class has labels, up to five."""
+    """Folds of cross-validation without test images: as many as the smallest class has labels, up to five."""
     why_size: str
     why_channels: str
     backbone: bool
-    """Whether a pretrained backbone sees more in these images than few labels can teach."""
+    """Whether a pretrained backbone suits these images better than training from few labels."""
     seen: int
-    """Pixels a side that the backbone is shown."""
+    """Pixels a side of the backbone's input."""
     why_seen: str
 
 
@@ -122,7 +122,7 @@ def _batch(images: int) -> int:
 
 
 def first_config(folder: Path, out: Path, network: bool = False) -> str:
-    """The TOML text, with a path that is right from where the file will stand."""
+    """The TOML text, with a path relative to where the file will be."""
     survey = look_through(folder)
     choice = choose(survey, network)
     classes = survey.groups["server"]
@@ -142,7 +142,7 @@ def first_config(folder: Path, out: Path, network: bool = False) -> str:
 {steps}
 seed = 0                   # the same seed gives the same model, bit by bit
 rounds = {20 if choice.backbone else 30}                # more is better up to a point: see `fedfew watch`
-participation = {choice.participation:<10} # share of {of_sites} asked in each round
+participation = {choice.participation:<10} # share of {of_sites} selected in each round
 
 [dataset]
 name = "folder"            # server/<class>/, clients/<site>/, test/<class>/
@@ -157,7 +157,7 @@ flips = true               # false if a mirrored image means something else (let
 
 
 def _on_a_backbone(choice: Choice) -> str:
-    """Photographs: features of a pretrained network, and class moments of them."""
+    """For photographs: features of a pretrained network, and their class moments."""
     return f"""
 [model]
 name = "efficientnet-lite0" # trained on ImageNet; its features are computed once, at each site
@@ -165,9 +165,9 @@ train = "head"             # the backbone stays as it is
 size = {choice.seen:<19} # {choice.why_seen}
 
 [method]
-name = "fedmoments"        # this project's own for frozen backbones; server-only is the one to beat
+name = "fedmoments"        # this project's method for frozen backbones; server-only is the baseline
 
-[server]                   # for methods that train the head by SGD, server-only among them
+[server]                   # for methods that train the head by SGD, such as server-only
 epochs = 20
 batch = 20
 lr = 0.1
@@ -178,21 +178,21 @@ schedule = "cosine"
 
 
 def _from_scratch(choice: Choice, labels: int) -> str:
-    """Other images: a small network of their own."""
-    return f"""normalize = "standard"     # pixels brought to mean 0 and deviation 1
+    """For other images: a small network trained from scratch."""
+    return f"""normalize = "standard"     # pixels scaled to mean 0 and deviation 1
 
 [model]
 {choice.model}
 
 [method]
-name = "fedfew"            # this project's own; `fedfew methods` lists the others, server-only is the one to beat
-threshold = 0.9            # probability from which a vote on an unlabeled image counts
+name = "fedfew"            # this project's method; `fedfew methods` lists the others, server-only is the baseline
+threshold = 0.9            # smallest probability of a pseudo-label that counts
 steps = 0                  # 20: estimate each site's own class mix, where sites differ and the model is often right
 warmup = {choice.warmup:<17} # passes over the labeled images before the first round
 
 [aggregator]
 name = "fedfreq"
-cap = 2.0                  # no site weighs more than twice its equal share
+cap = 2.0                  # no site gets more than twice its equal share
 
 [server]
 epochs = {choice.server_epochs:<17} # passes over the {labels} labeled images in a round
@@ -204,14 +204,14 @@ augment = "strong"         # with few labels every image is seen in many version
 
 [client]
 epochs = 2
-batch = {choice.client_batch:<18} # many small steps make more of the same images
+batch = {choice.client_batch:<18} # many small steps learn more from the same images
 lr = 0.02
 momentum = 0.9
 """
 
 
 def next_steps(out: Path, network: bool) -> list[str]:
-    """What to do with the config that was written."""
+    """The next commands for the config that was written."""
     place = shown(out)
     if network:
         return [f"fedfew deploy init NAME --sites A,B,C --server HOST --config {place}"]

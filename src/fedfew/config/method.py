@@ -21,7 +21,7 @@ from fedfew.transforms.privacy import Privacy
 
 
 def transforms_of(document: Mapping[str, Any], method: Method) -> tuple[Transform, ...]:
-    """What is done to the messages of a resolved config, innermost first: the method's own, norms, privacy, codec."""
+    """The transforms of a resolved config, innermost first: the method's own, norms, privacy, codec."""
     asked = (
         NormPolicy(**document["norm"]).transform(),
         Privacy(**document["privacy"]).transform(),
@@ -31,7 +31,7 @@ def transforms_of(document: Mapping[str, Any], method: Method) -> tuple[Transfor
 
 
 def own_view_of(document: Mapping[str, Any]) -> Augment | None:
-    """What makes a strong view of a client's image, where the user brings it."""
+    """The user's own strong augmentation, if the config names one."""
     name = document["client"].get("augment", "standard")
     return imported(name, "client.augment") if is_own(name) else None
 

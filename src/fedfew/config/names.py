@@ -1,4 +1,4 @@
-"""From a name in the config to the thing it names: a registry's entry, or ``package.module:Name`` of the user's."""
+"""From a name in the config to what it names: a registry's entry, or the user's ``package.module:Name``."""
 
 import importlib
 import inspect
@@ -16,9 +16,9 @@ from fedfew.core.types import Method
 from fedfew.models.build import SHAPE, required
 
 PARTS = ("server", "client", "aggregator")
-"""What every method is given besides its settings."""
+"""Parts of the config that every method gets besides its settings."""
 OPTIONAL_PARTS = ("objective", "vote", "client_labels")
-"""What a method is given if it has a parameter of that name."""
+"""Parts that a method gets if it has a parameter of that name."""
 MEMBERS = {
     "method": ("before_clients", "broadcast", "train_client", "after_clients"),
     "objective": ("begin", "labels"),
@@ -36,7 +36,7 @@ OWN_CODE = (
     ("method", "name"), ("objective", "name"), ("aggregator", "name"), ("model", "name"), ("server", "augment"),
     ("client", "augment"),
 )  # fmt: skip
-"""Where a config can name the user's own, and every process that trains imports it."""
+"""Where a config can name the user's own code, which every training process imports."""
 
 
 def is_own(name: str) -> bool:
@@ -45,7 +45,7 @@ def is_own(name: str) -> bool:
 
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a name stands for; the user's own is looked at first, so that a fault is reported before anything runs."""
+    """What a name stands for; the user's own code is checked first, to report faults before anything runs."""
     if not is_own(name):
         entry: Callable[..., Any] = registry[name]
         return entry
@@ -66,7 +66,7 @@ def imported(name: str, place: str) -> Callable[..., Any]:
         target: Any = importlib.import_module(module)
         for part in attribute.split("."):
             target = getattr(target, part)
-    except Exception as error:  # a module of the user's may fail in any way as it is imported
+    except Exception as error:  # a user's module may fail in any way on import
         raise FedfewError("E111", place, f"{name!r} cannot be imported: {_import_fault(error)}") from error
     if not callable(target):
         raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
@@ -74,20 +74,20 @@ def imported(name: str, place: str) -> Callable[..., Any]:
 
 
 def own_settings(section: str, target: Callable[..., Any]) -> dict[str, Setting]:
-    """The settings of the user's own: what is annotated with a Doc, or else every parameter with a default."""
+    """The settings of the user's own code: parameters annotated with a Doc, or else every one with a default."""
     if found := settings_of(target):
         return found
     given = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
     parameters = inspect.signature(target).parameters.values()
     return {
-        p.name: Setting(p.name, Any, p.default, "a setting of your own")
+        p.name: Setting(p.name, Any, p.default, "your own setting")
         for p in parameters
         if p.default is not p.empty and p.name not in given
     }
 
 
 def method_class(factory: Callable[..., Any]) -> Any:
-    """The class of a method's entry: itself, or what the function gives back."""
+    """The class of a method's entry: itself, or what the function returns."""
     return factory if inspect.isclass(factory) else typing.get_type_hints(factory)["return"]
 
 
@@ -100,14 +100,14 @@ def _import_fault(error: Exception) -> str:
 
 
 def _misfit(section: str, target: Callable[..., Any]) -> str:
-    """Why the user's own cannot be what the section needs; nothing if it can."""
+    """Why the user's own code does not fit the section; empty if it does."""
     try:
         parameters = list(inspect.signature(target).parameters.values())
         settings_of(target)
         kind = method_class(target) if section in MEMBERS else target
     except KeyError:
         return "is a function that does not say what it returns; write -> and the class"
-    except Exception as error:  # annotations are the user's code as well
+    except Exception as error:  # annotations are the user's code too
         return f"cannot be inspected: {type(error).__name__}: {error}"
     if section == "method" and not (inspect.isclass(kind) and issubclass(kind, Method)):
         return "is not a subclass of Method (from fedfew.extend import Method)"
@@ -119,7 +119,7 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
 
 
 def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
-    """Why the user's own cannot be called as the section's entries are."""
+    """Why the user's own code cannot be called like the section's entries."""
     given, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
     if section == "model" and all(name in SHAPE for name in required(parameters)):
         return ""
@@ -128,7 +128,7 @@ def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
     except TypeError:
         return f"does not take {', '.join(given)}"
     if section == "method" and not any(p.kind is p.VAR_KEYWORD for p in parameters) and not names >= set(PARTS):
-        return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method is given"
+        return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method gets"
     filled = (*PARTS, *OPTIONAL_PARTS) if section == "method" else ()
     unfilled = [name for name in required(parameters[len(given) :]) if name not in filled]
     return f"needs {', '.join(unfilled)}, which nothing sets; a setting needs a default" if unfilled else ""

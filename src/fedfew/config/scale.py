@@ -1,4 +1,4 @@
-"""The size of an experiment: as large as in the paper, or such that a laptop finishes it in minutes, all else equal."""
+"""The scale of an experiment: as in the paper, or so that a laptop finishes it in minutes, all else equal."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,17 +16,17 @@ def scale_overrides(
 ) -> tuple[dict[str, Any], str]:
     """What a scale changes in a config, as dotted keys, and a note where it changes nothing.
 
-    ``overrides`` are those that will be applied after it: they decide which dataset and model are meant.
+    ``overrides`` are applied after it: they decide which dataset and model are used.
     """
     if scale not in SCALES:
         raise FedfewError("E103", "--scale", f"{scale!r} is not a scale", f"Use one of: {', '.join(SCALES)}")
     merged = apply_overrides(dict(table), overrides or {})
     dataset, model = _named(merged, "dataset"), _named(merged, "model")
     if dataset != "cifar10":
-        return {}, f"--scale {scale} is about CIFAR-10; this config is on {dataset} and stays as it is"
+        return {}, f"--scale {scale} is for CIFAR-10; this config uses {dataset} and stays as it is"
     width, unlabeled = SCALES[scale]
     if scale == "full" and merged.get("dataset", {}).get("split", "standard") == "standard":
-        unlabeled = 0  # the official training set has 50,000 images: all that are left are the full size
+        unlabeled = 0  # the official training set has 50,000 images: full size is all that are left
     changes: dict[str, Any] = {"dataset.unlabeled": unlabeled}
     if model != "resnet9":
         return changes, f"--scale {scale} sets dataset.unlabeled = {unlabeled}; the model {model} keeps its width"

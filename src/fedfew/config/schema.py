@@ -24,11 +24,11 @@ from fedfew.methods import METHODS
 Table = dict[str, Any]
 
 
-_adapter = cache(TypeAdapter)  # making one costs a hundred times what using it does
+_adapter = cache(TypeAdapter)  # creating one costs a hundred times as much as using it
 
 
 def _fits_toml(value: Any) -> bool:
-    """Whether a default can stand in run.toml; None, say, cannot, and is left to the function that has it."""
+    """Whether a default can be written to run.toml; None, for example, cannot, and is left to the function."""
     return all(map(_fits_toml, value)) if isinstance(value, list | tuple) else isinstance(value, int | float | str)
 
 
@@ -56,7 +56,7 @@ class Config:
 
 
 def read(source: str | Path | Table) -> tuple[Table, str]:
-    """The table of a preset, a TOML file or a dict, merged with its base, and the name to call it by in errors."""
+    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors."""
     return _merged(source, ())
 
 
@@ -67,7 +67,7 @@ def _merged(source: str | Path | Table, above: tuple[str, ...]) -> tuple[Table, 
         return _absolute_paths(table, folder), place
     if not isinstance(base, str):
         what = f"base = {base!r} is not a name"
-        raise FedfewError("E103", place, what, "Give a preset's name or a TOML file in quotes")
+        raise FedfewError("E103", place, what, "Give the name of a preset or TOML file in quotes")
     chain = (*above, str(Path(place).resolve()) if Path(place).is_file() else place)
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
@@ -85,7 +85,7 @@ def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None)
 
 
 def _absolute_paths(table: Table, folder: Path) -> Table:
-    """Paths in a config file are meant from its folder, others from here; run.toml must find them from anywhere."""
+    """Paths in a config file are relative to its folder, others to the current one; run.toml has absolute paths."""
     if isinstance(start := table.get("start"), str) and start:
         table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
     match table.get("model"):
@@ -101,7 +101,7 @@ def _absolute_paths(table: Table, folder: Path) -> Table:
 
 
 def flat(table: Table) -> dict[str, Any]:
-    """A table as dotted keys, the way overrides are given."""
+    """A table as dotted keys, like overrides."""
     found: dict[str, Any] = {}
     for section, value in table.items():
         found |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
@@ -138,7 +138,7 @@ def _is_known(section: str, name: Any) -> bool:
 
 
 def check(table: Table, place: str = "config") -> Config:
-    """Fill in the defaults and check every key; raises ConfigErrors with everything that is wrong."""
+    """Fill in the defaults and check every key; raises ConfigErrors with all errors."""
     faults: list[FedfewError] = []
     known_top = [*settings_for("", ""), *SECTIONS]
     general = {key: value for key, value in table.items() if key not in SECTIONS}
@@ -162,7 +162,7 @@ def check(table: Table, place: str = "config") -> Config:
 
 
 def _on_features(table: Table) -> Table:
-    """A method named without settings leaves features of a frozen backbone to the one it says is made for them."""
+    """On a frozen backbone, a method without settings in the config is replaced by its ``on_features`` method."""
     match table:
         case {"method": {"name": str(method), **given}, "model": {"name": str(model), **options}} if not given:
             known = settings_for("model", model) if _is_known("model", model) else {}
@@ -173,22 +173,22 @@ def _on_features(table: Table) -> Table:
 
 
 def brings_sites(name: Any) -> bool:
-    """Whether a dataset says beforehand that its clients are given by the data; others are found out as they load."""
+    """Whether a dataset declares in advance that it has its own sites; for others this is known only after loading."""
     return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
 
 
 def _without_stack(engine: Table, place: str, faults: list[FedfewError]) -> Table:
     if engine["stack"] != 1:
         what = f"engine.stack = {engine['stack']!r}, but clients are no longer trained in stacked passes"
-        faults.append(FedfewError("E104", place, what, "Remove the line; fleet.workers says how many train at a time"))
+        faults.append(FedfewError("E104", place, what, "Remove the line; fleet.workers sets how many train at a time"))
     return {key: value for key, value in engine.items() if key != "stack"}
 
 
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
-    """The clients are given by the data, so a partition has nothing to deal."""
+    """The data has its own clients, so there is nothing to partition."""
     given = table.get("partition", {"kind": SITES})
     if given != {"kind": SITES}:
-        what = "partition.* has no meaning for a dataset that brings its own sites"
+        what = "partition.* has no effect for a dataset with its own sites"
         faults.append(FedfewError("E113", place, what, "Remove the section [partition]"))
     return table | {"partition": {"kind": SITES}}
 
@@ -221,13 +221,13 @@ def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], 
 
 
 def _closest(key: str, known: list[str]) -> list[str]:
-    """The key that was probably meant: one spelled much alike, or one that is a word of it."""
+    """The key that was probably meant: one with a similar spelling, or one that is a word of it."""
     words = [name for name in known if name in key.split("_") or key in name.split("_")]
     return words[:1] or difflib.get_close_matches(key, known, 1, cutoff=0.5)
 
 
 def _sections_with(key: str) -> list[str]:
-    """The sections a key that stands outside any belongs to, e.g. server.lr and client.lr."""
+    """The sections to which a key outside any section belongs, e.g. server.lr and client.lr."""
     named = {section: default for section, (_, _, default) in NAMED.items() if default != "auto"}
     return [f"{section}.{key}" for section in (*named, *PLAIN) if key in settings_for(section, named.get(section, ""))]
 
@@ -269,7 +269,7 @@ def _section(
 
 
 def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
-    """What no single key can show."""
+    """Faults that no single key shows."""
     method = method_class(find("method", document["method"]["name"], METHODS))
     if document["aggregator"]["name"] == "auto":
         usual = method.usual_aggregator

@@ -30,16 +30,16 @@ from fedfew.transforms.privacy import Privacy
 class General:
     """The keys outside any section."""
 
-    seed: Annotated[Natural, Doc("model, training and cohorts; the split has its own dataset.seed")] = 0
+    seed: Annotated[Natural, Doc("random seed of model, training and cohorts; the split has its own dataset.seed")] = 0
     rounds: Annotated[Count, Doc("rounds of training")] = 150
     clients: Annotated[Count, Doc("K: number of clients")] = 100
-    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients asked in a round")] = 0.05
+    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients selected in a round")] = 0.05
     labels: Annotated[Natural, Doc("N_s: labeled images at the server; 0 only where clients hold labels")] = 1000
     min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
     max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
-    start: Annotated[
-        str, Doc("finished run, or model file of one, to start from; empty: weights drawn from the seed")
-    ] = ""
+    start: Annotated[str, Doc("finished run, or its model file, to start from; empty: weights drawn from the seed")] = (
+        ""
+    )
 
 
 @dataclass(frozen=True)
@@ -51,16 +51,16 @@ class DatasetSettings:
     ] = "standard"
     seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
     validation: Annotated[
-        Natural, Doc("labeled images held out to choose by; of own images in folders never more than a quarter")
+        Natural, Doc("labeled images held out for validation; of your own images in folders at most a quarter")
     ] = 1000
     validation_from: Annotated[
-        Literal["test", "server"], Doc("own images in folders: which labels are held out for validation")
+        Literal["test", "server"], Doc("your own images in folders: which labels are held out for validation")
     ] = "test"
     test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
-    unlabeled: Annotated[Natural, Doc("images shared among the clients; 0: all that are left")] = 0
+    unlabeled: Annotated[Natural, Doc("images divided among the clients; 0: all that are left")] = 0
     open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
     normalize: Annotated[
-        Literal["unit", "standard"], Doc("pixels divided by 255, or brought to mean 0 and deviation 1 as well")
+        Literal["unit", "standard"], Doc("pixels divided by 255, or also scaled to mean 0 and deviation 1")
     ] = "unit"
 
 
@@ -72,7 +72,7 @@ class FleetSettings:
     timeout: Annotated[
         NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
     ] = 0.0
-    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, which share the clients")] = 2
+    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, among which the clients are divided")] = 2
     network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
     min_clients: Annotated[
         Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")

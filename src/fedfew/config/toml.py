@@ -1,4 +1,4 @@
-"""Writing TOML: the few kinds of values a config has; reading is the standard library's ``tomllib``."""
+"""Writes TOML with the few types a config has; for reading there is the standard library's ``tomllib``."""
 
 import json
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON lets it stand, TOML does not
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows it, TOML does not
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_value(item) for item in value) + "]"
     return repr(value)

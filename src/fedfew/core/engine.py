@@ -1,4 +1,4 @@
-"""What the arithmetic runs on: device, precision and compilation, as settings; what is not here is refused by name."""
+"""Device, precision and compilation of the model; a device or compiler that this machine lacks is an error."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,21 +16,21 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Engine:
-    """What networks compute on and how. The vectors that travel and are stored are float32 in the machine's memory."""
+    """What networks compute on and how. Vectors that are sent or stored are float32 in main memory."""
 
     device: Annotated[
-        Literal["auto", "cpu", "cuda", "mps"], Doc("what networks compute on; auto: cuda where there is one, or mps")
+        Literal["auto", "cpu", "cuda", "mps"], Doc("what networks compute on; auto: cuda or mps if available, else cpu")
     ] = "auto"
     autocast: Annotated[
         Literal["off", "bfloat16"],
-        Doc("forward passes in this type where torch thinks it safe; weights, gradients and losses stay float32"),
+        Doc("forward passes in this type where torch considers it safe; weights, gradients and losses stay float32"),
     ] = "off"
     compile: Annotated[
         bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")
     ] = False
 
     def place(self) -> torch.device:
-        """The device meant; E116 if there is no such device here."""
+        """The chosen device; E116 if this machine does not have it."""
         here = devices()
         if self.device == "auto":
             return torch.device(here[0])
@@ -41,23 +41,23 @@ class Engine:
 
 
 def devices() -> list[str]:
-    """What there is to compute on, the fastest first."""
+    """The available devices, fastest first."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [name for name, here in found.items() if here]
 
 
 def precision(engine: Engine, place: torch.device) -> AbstractContextManager[object]:
-    """The context of a forward pass; its casts of the weights end with it, because the next step changes them."""
+    """The autocast context of one forward pass; cast weights are not reused, because the next step changes them."""
     if engine.autocast == "off":
         return nullcontext()
     return torch.autocast(place.type, getattr(torch, engine.autocast))
 
 
 def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The module compiled, tried on a batch so that a missing toolchain is reported at once (E117).
+    """Compile the module and try it on a batch, so that a missing toolchain is reported at once (E117).
 
-    The whole model must be one graph: where torch would quietly go on without compiling, it raises instead. Sizes are
-    symbols, because the number of confident images differs from batch to batch.
+    The whole model must be one graph: where torch would silently fall back to eager mode, it raises instead. Sizes are
+    symbolic, because the number of confident images differs from batch to batch.
     """
     fast: Callable[[torch.Tensor], torch.Tensor] = torch.compile(module, fullgraph=True, dynamic=True)
     was_training = module.training
@@ -65,7 +65,7 @@ def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor
     try:
         with torch.no_grad():
             fast(example)
-    except Exception as error:  # torch wraps what a compiler says in types of its own, which change between versions
+    except Exception as error:  # torch wraps compiler errors in its own types, which change between versions
         what = f"torch.compile failed: {type(error).__name__}: {_beginning(error)}"
         raise FedfewError("E117", "engine.compile", what) from error
     finally:
@@ -74,6 +74,6 @@ def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor
 
 
 def _beginning(error: Exception) -> str:
-    """The first two lines: the first often says no more than which part of torch raised."""
+    """The first two lines: the first often only says which part of torch raised."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:2])[:300]

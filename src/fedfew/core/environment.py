@@ -1,4 +1,4 @@
-"""What a run ran on: versions, threads and machine, so that equal bits can be expected, or not."""
+"""The environment of a run: versions, threads and machine, which decide whether equal bits can be expected."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ from fedfew.core.engine import CPU
 
 
 def environment(command: str = "", device: torch.device = CPU) -> dict[str, Any]:
-    """The environment as environment.json keeps it; ``fingerprint`` is the part that decides about the bits."""
+    """The content of environment.json; ``fingerprint`` is the part that affects the bits of the results."""
     return {
         "fingerprint": fingerprint(device),
         "started": datetime.now().astimezone().isoformat(timespec="microseconds"),
@@ -30,7 +30,7 @@ def environment(command: str = "", device: torch.device = CPU) -> dict[str, Any]
 
 
 def fingerprint(device: torch.device = CPU) -> dict[str, Any]:
-    """What must be equal for a run to continue with the same bits."""
+    """What must be equal for a resumed run to give the same bits."""
     accelerator = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         "fedfew": metadata.version("fedfew"),

@@ -46,12 +46,12 @@ CODES: dict[str, Explanation] = {
     ),
     "E107": Explanation(
         "method and aggregator do not fit",
-        "The method's replies are not something that this aggregator can combine sensibly.",
+        "This aggregator cannot combine the method's replies in a meaningful way.",
         "Choose one of the aggregators listed in the message.",
     ),
     "E108": Explanation(
         "more clients than images",
-        "Every image is given out exactly once, so some clients would get none.",
+        "Every image goes to exactly one client, so some clients would get none.",
         "Lower `clients`, or set partition.empty = true to allow clients without images.",
     ),
     "E109": Explanation(
@@ -85,9 +85,9 @@ CODES: dict[str, Explanation] = {
         "Compare runs of one dataset at a time, or group by the key named in the message.",
     ),
     "E115": Explanation(
-        "own code does not fit",
-        "What a name of the form package.module:Name points to cannot be used in its section of the config.",
-        "Give it the parameters and members that the message names; the page on extending shows each kind whole.",
+        "custom code does not fit",
+        "The object that package.module:Name points to cannot be used in this section of the config.",
+        "Give it the parameters and members that the message names; the page on extending has an example of each kind.",
     ),
     "E116": Explanation(
         "no such device",
@@ -100,15 +100,15 @@ CODES: dict[str, Explanation] = {
         "Install a C++ compiler (Triton for cuda), or set engine.compile = false: results are equal up to rounding.",
     ),
     "E118": Explanation(
-        "base leads back to itself",
-        "A config names a base that, directly or through other bases, is the config itself.",
+        "circular base",
+        "A config is its own base, directly or through other bases.",
         "Name another base, or remove the line `base = …` from one of the files.",
     ),
     "E119": Explanation(
         "not enough memory on this machine",
         "The weights of the model, their gradient and the copies that travel do not fit into memory, or something else "
         "that the config asks for does not.",
-        "Lower model.width or model.depth, or the number that is out of scale, or use a machine with more memory.",
+        "Lower model.width or model.depth, or the number that is too large, or use a machine with more memory.",
     ),
     "E121": Explanation(
         "backbone not found",
@@ -122,7 +122,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E123": Explanation(
         "backbone gives no features",
-        "What a backbone gives for a batch of images is not one finite vector for each, or it cannot take such images.",
+        "The backbone does not return one finite vector per image, or it cannot take such images.",
         "Return a tensor N×d, e.g. pooled over the image; see the page on extending.",
     ),
     "E124": Explanation(
@@ -178,7 +178,7 @@ CODES: dict[str, Explanation] = {
     "E210": Explanation(
         "the same image twice",
         "Files have the same pixels; copies count twice in training.",
-        "Remove the copies listed in check.csv if they are not meant.",
+        "Remove the copies listed in check.csv, unless they are intended.",
     ),
     "E211": Explanation(
         "site smaller than a batch",
@@ -202,13 +202,13 @@ CODES: dict[str, Explanation] = {
     ),
     "E304": Explanation(
         "no checkpoint can be used",
-        "Neither of the two kept checkpoints is whole.",
+        "Neither of the two saved checkpoints is intact.",
         "Start the run again; check the disk.",
     ),
     "E305": Explanation(
         "cannot write",
-        "The disk is full, read-only or gone.",
-        "Make room or give another --out; the last checkpoint is whole, and `fedfew resume` continues from it.",
+        "The disk is full, read-only or unavailable.",
+        "Make room or give another --out; the last checkpoint is intact, and `fedfew resume` continues from it.",
     ),
     "E306": Explanation(
         "run folder is busy",
@@ -221,14 +221,14 @@ CODES: dict[str, Explanation] = {
         "Resume in the folder where it was written, or start a new run.",
     ),
     "E308": Explanation(
-        "other environment",
+        "different environment",
         "The run was started with another version of torch or fedfew, number of threads or processor: bits may differ.",
         "Resume with the versions in environment.json, or accept it with --anyway.",
     ),
     "E309": Explanation(
         "run folder damaged",
-        "A file of the run folder is not what was written there. A resume restores it from the checkpoint or a copy.",
-        "Nothing if the message says that it was restored; otherwise try `fedfew resume`, a backup, or a new run.",
+        "A file of the run folder differs from what was written. A resume restores it from the checkpoint or a copy.",
+        "Nothing to do if the message says it was restored; otherwise try `fedfew resume`, a backup, or a new run.",
     ),
     "E310": Explanation(
         "nothing to show yet",
@@ -237,18 +237,18 @@ CODES: dict[str, Explanation] = {
     ),
     "E311": Explanation(
         "spare checkpoint damaged",
-        "The older of the two kept checkpoints is not whole; the newest one is, and the run continues from it.",
+        "The older of the two saved checkpoints is damaged; the newest is intact, and the run continues from it.",
         "Nothing to do: the next round writes a new one. Check the disk if it happens twice.",
     ),
     "E312": Explanation(
         "export differs from the model",
-        "The exported file was read back and gave other logits or classes than the model; it was not kept.",
+        "The exported file was read back and gave other logits or classes than the model, so it was discarded.",
         "Try another --format, or another version of the exporter named in the message.",
     ),
     "E313": Explanation(
-        "other backbone",
+        "different backbone",
         "A model file holds only what was trained, and the backbone found here is not the one it was trained on.",
-        "Install the version of the backbone that the message names by its hash.",
+        "Install the version of the backbone whose hash is in the message.",
     ),
     "E401": Explanation(
         "update with wrong names",
@@ -291,9 +291,7 @@ CODES: dict[str, Explanation] = {
     "E410": Explanation(
         "no answer in time", "The client did not answer before fleet.timeout.", "The round went on with the others."
     ),
-    "E411": Explanation(
-        "client dropped out", "The simulation's dropout took this client.", "Set availability.dropout = 0."
-    ),
+    "E411": Explanation("client dropped out", "The simulation dropped this client.", "Set availability.dropout = 0."),
     "E412": Explanation(
         "update with bad indices",
         "A sparse reply's indices are out of range, repeated or unsorted.",
@@ -327,7 +325,7 @@ CODES: dict[str, Explanation] = {
     ),
     "E419": Explanation(
         "payload refused by the site",
-        "What the server sent holds NaN, infinity or numbers of absurd size, or lacks a tensor: training on it could "
+        "What the server sent holds NaN, infinity or absurdly large numbers, or lacks a tensor: training on it could "
         "switch off the site's clipping or spoil its memory.",
         "The site sent nothing. If all sites do this, the server's model has diverged: lower server.lr or client.lr.",
     ),
@@ -339,7 +337,7 @@ CODES: dict[str, Explanation] = {
     "E421": Explanation(
         "harmful update",
         "A quarter of the client's change raises the loss on the server's labeled images by more than gate.max_harm "
-        "and far more than the others' do: the client is hostile or broken, or its training diverged.",
+        "and far more than other clients' changes do: the client is hostile or broken, or its training diverged.",
         "The update was left out. If honest clients are hit, lower client.lr, or raise gate.max_harm (0: no bound).",
     ),
     "E501": Explanation(
@@ -380,7 +378,7 @@ CODES: dict[str, Explanation] = {
     "E508": Explanation(
         "Flower did not start",
         "One of Flower's processes ended or did not get ready in time.",
-        "See the end of its log in the message, and the whole in the log folder.",
+        "The message has the end of its log; the full log is in the log folder.",
     ),
     "E509": Explanation(
         "site without images",
@@ -399,8 +397,8 @@ CODES: dict[str, Explanation] = {
     ),
     "E512": Explanation(
         "every client failed in the same way",
-        "In the first round no client gave a usable answer, and all failed for one reason: it lies in what they share, "
-        "the config or the code, not in the clients.",
+        "In the first round no client gave a usable answer, and all failed for the same reason: the cause is the "
+        "config or the code they share, not the clients.",
         "Read the reason in the message; `fedfew check CONFIG` looks at a config before it runs.",
     ),
 }
@@ -417,7 +415,7 @@ class FedfewError(Exception):
 
 
 class ConfigErrors(FedfewError):  # noqa: N818 - it is several
-    """Everything that is wrong with a config, at once."""
+    """All errors of a config at once."""
 
     def __init__(self, errors: Sequence[FedfewError]) -> None:
         first = errors[0]

@@ -27,10 +27,10 @@ def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[f
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is scored after a round, and after which rounds."""
+    """What is evaluated after a round, and after which rounds."""
 
     every: Annotated[
-        Count, Doc("score after every so many rounds and after the last: at a small scale it takes a third of the time")
+        Count, Doc("evaluate every so many rounds and after the last: at a small scale it takes a third of the time")
     ] = 1
     clients: Annotated[
         bool, Doc("also score the clients' model before the server's turn, as accuracy_clients; costs another pass")
@@ -39,15 +39,15 @@ class Evaluation:
         float,
         Ge(0),
         Lt(1),
-        Doc("share of the last evaluated weights in the new ones: an exponential mean over the rounds; 0: ω itself"),
+        Doc("decay of an exponential moving average of ω over the rounds, evaluated instead of ω; 0: ω itself"),
     ] = 0.0
 
     def due(self, round: int, rounds: int) -> bool:
-        """Whether the model is scored after this round."""
+        """Whether the model is evaluated after this round."""
         return round % self.every == 0 or round >= rounds
 
     def mean(self, before: Vector | None, omega: Vector) -> Vector | None:
-        """The exponential mean with ω in it; None where ω itself is evaluated."""
+        """The exponential moving average updated with ω; None where ω itself is evaluated."""
         if not self.ema:
             return None
         return omega if before is None else self.ema * before + (1 - self.ema) * omega
@@ -59,7 +59,7 @@ NOT_SCORED = Scores(float("nan"), float("nan"), None)
 def score(
     network: Network, omega: Vector, test: LabeledSet, validation: LabeledSet, clients: Vector | None = None
 ) -> Scores:
-    """What a round's record says about ω, and about what the clients made before the server's turn."""
+    """Scores of ω for the round's record, and of the clients' model before the server's turn."""
     alone = None
     if clients is not None and len(test):
         network.load(clients)

@@ -1,4 +1,4 @@
-"""Extras: packages that only some features need, asked for by name when such a feature is used."""
+"""Extras: packages that only some features need; a missing one is reported when the feature is used."""
 
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,12 +16,12 @@ PACKAGES = {
 
 
 def installed(extra: str) -> bool:
-    """Whether all packages of an extra are there."""
+    """Whether all packages of an extra are installed."""
     return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
 def how_to_install(extra: str) -> str:
-    """What a user types for an extra: from fedfew's own folder, since it comes as source or as a wheel."""
+    """The pip command for an extra; fedfew itself comes as source or as a wheel."""
     return f"Install it with pip install '.[{extra}]' in fedfew's folder, or 'WHEEL[{extra}]' from its wheel"
 
 

@@ -1,7 +1,7 @@
-"""The vector layout: what trains and travels of a network, as views into one flat float32 tensor.
+"""The vector layout: the part of a network that is trained and sent, as views into one flat float32 tensor.
 
-With this, the paper's line is one line of code (``alpha * psi + beta * sigma + gamma * omega``), SGD is two in-place
-operations, and gate, norms, hashes and wire deal with one tensor each.
+With this, the paper's Eq. 9 is one line of code (``alpha * psi + beta * sigma + gamma * omega``), SGD is two in-place
+operations, and gate, norms, hashes and wire handle one tensor each.
 """
 
 from collections.abc import Mapping
@@ -21,8 +21,8 @@ Vector = Tensor
 class Layout:
     """Where each named tensor lives in a Vector: the parameters first (``trainable`` entries), then the buffers.
 
-    Frozen parameters (``requires_grad = False``) and the buffers that belong to them have no place in it: they stay
-    what they are, cost no traffic and count in no norm.
+    Frozen parameters (``requires_grad = False``) and their buffers are not part of it: they do not change, are not sent
+    and count in no norm.
     """
 
     names: tuple[str, ...]
@@ -92,7 +92,7 @@ class Layout:
 
 
 def frozen_modules(module: nn.Module) -> frozenset[str]:
-    """The paths of the modules that are frozen: the nearest module around with parameters has none that trains."""
+    """The paths of frozen modules: they, or the nearest enclosing module with parameters, have none that trains."""
     still: set[str] = set()
     for path, part in module.named_modules():
         own = list(part.parameters())

@@ -81,7 +81,7 @@ class Network:
         return Network(module, layout, pixels, vector, gradient, place, engine, scale, shift, fast)
 
     def set_training(self, training: bool) -> None:
-        """Training or evaluation mode; walking through the module, which takes long for a small one, only if needed."""
+        """Set training or evaluation mode; only if it changes, because that is slow compared with a small model."""
         if self.module.training != training:
             _train(self.module, training)
 
@@ -96,7 +96,7 @@ class Network:
         self.vector.copy_(vector)
 
     def load_all(self, tensors: Mapping[str, Tensor]) -> None:
-        """Every tensor by name, the frozen ones too; E307 where names or shapes are not the model's."""
+        """Load every tensor by name, frozen ones too; E307 where names or shapes are not the model's."""
         frozen = self.frozen
         self.load(self.layout.pack({name: t for name, t in tensors.items() if name not in frozen}))
         for name, tensor in frozen.items():
@@ -109,9 +109,9 @@ class Network:
         return self.vector.detach().to("cpu", copy=True)
 
     def input(self, images: Tensor) -> Tensor:
-        """Normalised float images, channels last, from uint8 (or from floats in [0, 255], as augmentations give).
+        """Normalised float images, channels last, from uint8 (or from floats in [0, 255], as augmentations return).
 
-        Of features N×V×d the first view is taken.
+        For features N×V×d the first view is used.
         """
         if images.ndim == 3:
             return images[:, 0].to(self.device).float()
@@ -126,7 +126,7 @@ class Network:
         return logits.float()
 
     def outputs_of(self, weights: Vector, images: Tensor) -> Tensor:
-        """Logits of other weights in this network, without autograd; statistics of a batch norm go to ``weights``."""
+        """Logits with other weights, without autograd; batch-norm statistics are written to ``weights``."""
         with torch.no_grad(), self._precision():
             logits: Tensor = functional_call(self.module, self.layout.views(weights), (self.input(images),))
         return logits.float()
@@ -145,9 +145,9 @@ class Network:
 
 
 def _train(module: nn.Module, training: bool) -> None:
-    """Put a module into a mode, by its own ``train``; what is frozen is never in training mode, so its statistics stay.
+    """Set a module's mode by its own ``train``; frozen parts are never in training mode, so their statistics stay.
 
-    A fresh module is put into a mode once at the beginning, so that a ``train`` of its own is not passed over.
+    The mode of a fresh module is always set once, so that a custom ``train`` is not skipped.
     """
     module.train(training)
     if training:

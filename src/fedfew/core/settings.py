@@ -1,4 +1,4 @@
-"""Settings of anything a registry names, read from the annotations of its keyword parameters: one place says all.
+"""Settings of everything in a registry, read from the annotations of its keyword parameters.
 
 A setting is a parameter of a function or a field of a dataclass with a default:
 ``cap: Annotated[float, Ge(0), Doc("no weight above cap/m; 0 switches it off")] = 0.0``.

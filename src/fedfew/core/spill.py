@@ -1,4 +1,4 @@
-"""Spills a round's replies to disk: up to a limit they stay in memory, the rest goes to a nameless file.
+"""Spills a round's replies to disk: up to a limit they stay in memory, the rest goes to an unnamed file.
 
 A spilled reply is read when it is used, so the server's memory does not grow with the clients of a round.
 """
@@ -17,12 +17,12 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 
 IN_MEMORY = 64 << 20
-"""Bytes of a round's replies that stay in memory: those of 2 clients of the paper's model, of 800 of a small one."""
+"""Bytes of a round's replies that stay in memory: 2 clients with the paper's model, 800 with a small one."""
 
 
 @dataclass(frozen=True, eq=False)
 class SpilledTensor:
-    """A tensor in the spill file; each reading gives a new one, which the reader may let go of at once."""
+    """A tensor in the spill file; each read returns a new tensor, which the caller may free at once."""
 
     spill: "ReplySpill"
     offset: int
@@ -30,7 +30,7 @@ class SpilledTensor:
     dtype: torch.dtype
 
     def read(self, start: int = 0, stop: int | None = None) -> Tensor:
-        """The tensor, or of a vector the entries from ``start`` to ``stop``."""
+        """The tensor, or entries ``start`` to ``stop`` of a vector."""
         if (start, stop) == (0, None):
             return self.spill.load(self.offset, self.shape, self.dtype)
         first, last, _ = slice(start, stop).indices(self.shape[0])
@@ -93,7 +93,7 @@ class ReplySpill:
         return place
 
     def load(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A new tensor with what was stored there."""
+        """A new tensor with the bytes stored at ``offset``."""
         tensor = torch.empty(shape, dtype=dtype)
         left = _bytes_of(tensor)
         while left:
@@ -116,14 +116,14 @@ class Readable(Protocol):
 
 
 class VectorField:
-    """A field that is given a vector or something to read it from, and gives a vector."""
+    """A field that is set to a vector or to a ``Readable``, and returns a vector."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = f"_{name}"
 
     def __get__(self, instance: object, owner: type | None = None) -> Vector:
         if instance is None:
-            raise AttributeError(self._name)  # so that a dataclass knows no default
+            raise AttributeError(self._name)  # tells the dataclass that there is no default
         stored: Vector | Readable = vars(instance)[self._name]
         return stored if isinstance(stored, Tensor) else stored.read()
 

@@ -45,7 +45,7 @@ def append_durably(path: Path, line: bytes) -> None:
 
 
 def drop_temporaries(folder: Path) -> None:
-    """Remove what interrupted writes have left; only the holder of the folder's lock may."""
+    """Remove leftovers of interrupted writes; the caller must hold the folder's lock."""
     for path in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
             path.unlink()
@@ -92,7 +92,7 @@ def open_sealed(path: Path) -> dict[str, Any] | None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for this process; the system lets go of it when the process ends, however it ends."""
+    """Lock a run folder for this process; the system releases the lock however the process ends."""
     try:
         file = (folder / "lock").open("w")
     except OSError as error:

@@ -18,8 +18,8 @@ Payload = dict[str, Tensor]
 Reply = dict[str, Tensor]
 """Client → server, e.g. {"psi"}."""
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""From uint8 images N×C×H×W (with a frozen backbone: features N×1×d) and the site's generator to as many of that shape;
-images may come back as floats in 0..255."""
+"""Maps uint8 images N×C×H×W (with a frozen backbone: features N×1×d) and the site's generator to a batch of that shape;
+images may be returned as floats in 0..255."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,11 +52,11 @@ class ServerSite:
     flips: bool = True
     """Whether a mirrored image keeps its class (not so for digits)."""
     open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
-    """Public unlabeled images that clients may be asked about (DS-FL)."""
+    """Public unlabeled images for which clients send predictions (DS-FL)."""
     pool: Pool | None = None
-    """Only for a method that ``pools``, and only a simulation can build it."""
+    """Only for a method that ``pools``, and only in simulation."""
     passes: "Passes | None" = None
-    """Who follows a warm-up, the server's long training before the first round."""
+    """Tracks the warm-up, the server's long training before the first round."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class ClientSite:
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
     own_view: Augment | None = None
-    """What makes a strong view of an image here, where the user brings it."""
+    """The user's own strong augmentation, if any."""
 
     def __len__(self) -> int:
         return len(self.images)
@@ -79,15 +79,15 @@ class ClientSite:
 
 @dataclass(frozen=True, eq=False)
 class LabeledClientSite(ClientSite):
-    """A client that holds labels of a few of its images: only where the config's [client_labels] gives it some."""
+    """A client with labels for a few of its images: only where [client_labels] in the config gives it some."""
 
     labeled: LabeledSet = field(kw_only=True)
-    """These images (they are among ``images`` too) with their labels; nothing is known of the others."""
+    """The labeled images (they are among ``images`` too) with their labels."""
 
 
 @dataclass(frozen=True, eq=False)
 class OracleSite:
-    """A client with labels: only for FedAvg with true labels, and only a simulation can build one."""
+    """A client with all its labels: only for FedAvg with true labels, and only in simulation."""
 
     client: int
     network: Network
@@ -98,7 +98,7 @@ class OracleSite:
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a client's training gives: the reply that travels, numbers about it, and votes that never leave the site."""
+    """The result of a client's training: the reply that is sent, metrics, and votes that never leave the site."""
 
     reply: Reply
     metrics: dict[str, float] = field(default_factory=dict)
@@ -106,27 +106,27 @@ class Trained:
     """int64, one per image: the pseudo-label, or −1 where the vote was not confident. A simulation compares them with
     the true labels for the report; on a real site they are dropped."""
     examples: int | None = None
-    """How many images the client says it has, if not the true number (privacy)."""
+    """The number of images the client reports, if not the true number (privacy)."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientUpdate:
-    """A client's answer as the fleet hands it on."""
+    """A client's answer as the fleet passes it on."""
 
     client: int
     reply: Mapping[str, Tensor]
-    """In a large round it may lie on disk and be read at every look: look once, and one client at a time."""
+    """In a large round it may be on disk and is then read at every access: access it once, one client at a time."""
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
 
     def place(self, name: str) -> Tensor | SpilledTensor:
-        """A tensor of the reply, or where it is stored."""
+        """A tensor of the reply, or its place in the spill file."""
         return self.reply.places[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A client that was asked and gave nothing usable: an E4xx code and the reason."""
+    """A selected client that sent nothing usable: an E4xx code and the reason."""
 
     client: int
     code: str
@@ -139,7 +139,7 @@ class Missing:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """Exactly what a checkpoint holds. ``round`` counts the rounds that are done."""
+    """Exactly what a checkpoint holds. ``round`` counts completed rounds."""
 
     round: int
     omega: Vector
@@ -151,15 +151,15 @@ class ServerState:
     validation: tuple[float, ...] = ()
     """Validation accuracy after each round, for learning-rate plateaus."""
     extra: dict[str, Tensor] = field(default_factory=dict)
-    """What else a method carries from round to round."""
+    """Other tensors that a method carries from round to round."""
     weights: dict[int, float] = field(default_factory=dict)
     """The aggregator's weight of each client in the round just done (for the record, not for the method)."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """Numbers of the method's own about the round just done, e.g. gradient diversity (for the record too)."""
+    """The method's own metrics of the round just done, e.g. gradient diversity (also for the record)."""
     clients: Vector | None = None
-    """What the clients of the round made alone, before the server's turn: scored for the record, then let go of."""
+    """The clients' model before the server's turn: scored for the record, then dropped."""
     ema: Vector | None = None
-    """The exponential mean of ω over the rounds, where that is what is evaluated and kept as the model."""
+    """The exponential moving average of ω over the rounds, where that is evaluated and saved as the model."""
 
     @property
     def evaluated(self) -> Vector:
@@ -172,7 +172,7 @@ class ServerState:
         return not self.participation
 
     def answered(self, client: int) -> int:
-        """q_k of FedFreq: rounds a client has answered in, refused answers included, so that none raises its weight."""
+        """q_k of FedFreq: rounds in which a client answered; refused answers count, so they raise no weight."""
         return self.participation.get(client, 0) + self.refused.get(client, 0)
 
     def with_(self, **changes: Any) -> "ServerState":
@@ -187,10 +187,10 @@ class Expected:
     shape: tuple[int | None, ...]
     dtype: torch.dtype = torch.float32
     near: str = ""
-    """Name of the payload tensor this one stays near to; the norm bound holds for the difference."""
+    """Name of the payload tensor that this one is compared with: the norm bound applies to the difference."""
     limit: int = 0
     delta: bool = False
-    """True for a change by itself, so that the norm bound holds for it directly."""
+    """True for a change (delta): the norm bound applies to it directly."""
     index: bool = False
     """True for indices into a vector of length ``limit``: sorted, unique, in range."""
     group: str = ""
@@ -208,14 +208,14 @@ class Contribution:
 
     client: int
     vector: VectorField = VectorField()  # noqa: RUF009 - a descriptor
-    """ψ_k. In a large round it is read from disk at every look: look once, or at a piece."""
+    """ψ_k. In a large round it is read from disk at every access: access it once, or by pieces."""
     examples: int  # type: ignore[misc]
     participation: int  # type: ignore[misc]
     """q_k: how often the client has answered, this round and refused answers included."""
     steps: float = 1.0
     """a_k: local work in plain SGD steps, 0 for a client that had nothing to learn from."""
     status: float = 0.0
-    """How sure the client's model is of its own images, 0..1, where a method measures it ((FL)²'s τ_k)."""
+    """How confident the client's model is on its own images, 0..1, where a method measures it ((FL)²'s τ_k)."""
 
     def piece(self, start: int, stop: int) -> Vector:
         """Some coordinates of the vector, without reading the others."""
@@ -225,7 +225,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The aggregator's result, and the weight each client got (empty for rules that are no weighted mean)."""
+    """The aggregator's result, and the weight each client got (empty for rules that are not a weighted mean)."""
 
     vector: Vector
     weights: dict[int, float]
@@ -238,25 +238,25 @@ class Aggregator(Protocol):
 
 
 class Method:
-    """A method: the paper's steps plus the wire. A frozen dataclass with pure methods; its fields are its settings.
+    """A method: its steps and its messages. A frozen dataclass with pure methods; its fields are its settings.
 
-    Four steps are a method's own; the rest has a default that suits methods whose clients reply with a model.
+    A method defines four steps; the rest has defaults that suit methods whose clients reply with a model.
     """
 
     strong_views: ClassVar[bool] = False
-    """Whether its clients look at strong views of their images, so that ``client.augment`` has a meaning."""
+    """Whether its clients use strong views of their images, so that ``client.augment`` has an effect."""
     unfit: ClassVar[Mapping[str, str]] = {}
     """Aggregators that make no sense with this method, each with the reason."""
     asks_clients: ClassVar[bool] = True
-    """False for a method that never asks a client."""
+    """False for a method that never uses clients."""
     pools: ClassVar[bool] = False
     """True for a bound that trains on all clients' images and true labels at the server: in simulation only."""
     usual_aggregator: ClassVar[str] = "fedavg"
     """The aggregator it was published with, used where the config names none."""
     on_features: ClassVar[str] = ""
-    """The method that a config without settings of this one means where a frozen backbone gives features."""
+    """The method used instead on a frozen backbone, if the config has no settings of this one."""
     transforms: ClassVar[tuple["Transform", ...]] = ()
-    """What the method itself does to its messages, such as FedBN's normalisation layers that stay at the client."""
+    """The method's own transforms, such as FedBN's, which keeps normalisation layers at the client."""
 
     def start(self, omega: Vector) -> ServerState:
         """The state before the first round: σ_0 = ω_0."""
@@ -277,7 +277,7 @@ class Method:
         raise NotImplementedError
 
     def asks(self, state: ServerState) -> bool:
-        """Whether clients are asked in this round; a method that has all it wants from them asks no more."""
+        """Whether clients are selected in this round; False once the method needs nothing more from them."""
         return self.asks_clients
 
     def reply_schema(self, layout: Layout) -> Schema:
@@ -285,40 +285,40 @@ class Method:
         return {"psi": Expected((layout.size,), near="omega")}
 
     def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
-        """The model a client was sent and the one it sends back; None where replies are no models."""
+        """The model a client was sent and the one it sends back; None where replies are not models."""
         sent = payload.get("omega")
         return (sent, reply["psi"]) if sent is not None and "psi" in reply else None
 
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Why no honest client with so many images can send this; empty if one can. Names and shapes are right."""
+        """Why no honest client with so many images can send this; empty if one can. Names and shapes are checked."""
         return ""
 
     def own_step(self, state: ServerState) -> float:
-        """How far the server goes by itself in a round; 0 where that is unknown."""
+        """How far the server's own training moves the model in a round; 0 if unknown."""
         return float(torch.linalg.vector_norm(state.sigma - state.omega))
 
     def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for dotted keys of the config that were left open and follow from this method's settings."""
+        """Values for dotted config keys that were left open and follow from this method's settings."""
         return {}
 
     def misfits(self, document: Mapping[str, Any]) -> Iterable[FedfewError]:
-        """What of a resolved config this method cannot go with, each with the key and the reason."""
+        """Settings of a resolved config that this method cannot work with, each with the key and the reason."""
         return ()
 
 
 class Transform:
-    """Something done to the messages of any method: at the client before and after training, and at the server.
+    """Changes the messages of any method: at the client before and after training, and at the server.
 
     Every hook has a default that changes nothing. ``schema`` is always what the method (or the transform inside this
     one) sends; ``payload`` is what the server sent, untouched.
     """
 
     pools: ClassVar[bool] = False
-    """True where the server looks at all clients' images (``ServerSite.pool``): in simulation only."""
+    """True where the server needs all clients' images (``ServerSite.pool``): in simulation only."""
 
     @property
     def noisy(self) -> bool:
-        """Whether single updates are drowned in noise, so that only their mean says anything."""
+        """Whether single updates are so noisy that only their mean is meaningful."""
         return False
 
     def travels(self, schema: Schema, layout: Layout) -> Schema:
@@ -326,13 +326,13 @@ class Transform:
         return schema
 
     def incoming(self, payload: Payload, schema: Schema, site: ClientSite) -> Payload:
-        """At the client: what the method gets to see of a payload."""
+        """At the client: the payload as the method sees it."""
         return payload
 
     def outgoing(
         self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
     ) -> Trained:
-        """At the client: what leaves instead of the method's reply."""
+        """At the client: what is sent instead of the method's reply."""
         return trained
 
     def decode(self, update: ClientUpdate, payload: Payload, schema: Schema, layout: Layout) -> ClientUpdate:
@@ -340,7 +340,7 @@ class Transform:
         return update
 
     def check(self, site: ServerSite) -> None:
-        """Raises where the model does not fit, before the first round."""
+        """Before the first round: raise if the model does not fit."""
 
     def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
         """At the server, after the method's own turn."""
@@ -349,7 +349,7 @@ class Transform:
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A method that is given the clients' labels: a bound, possible in simulation only."""
+    """A method that gets the clients' labels: a bound, possible in simulation only."""
 
     def train_with_labels(self, payload: Payload, site: OracleSite, rng: torch.Generator) -> Trained: ...
 
@@ -363,30 +363,30 @@ class Scores:
     validation: float | None
     """Accuracy on the validation images, if there are any."""
     clients: float | None = None
-    """Test accuracy of what the clients made before the server's turn, if that was scored."""
+    """Test accuracy of the clients' model before the server's turn, if it was scored."""
 
 
 class Passes(Protocol):
-    """Follows a warm-up pass by pass: shows how far it is, keeps its tensors, and continues it after a stop."""
+    """Tracks a warm-up pass by pass: shows progress, saves its tensors, and continues it after a stop."""
 
     def begin(self, tensors: Mapping[str, Tensor], rng: torch.Generator) -> int:
-        """The passes that an earlier process has done; tensors and generator are set to where these ended."""
+        """The passes that an earlier process completed; tensors and generator are restored to that point."""
 
     def passed(self, done: int, total: int, tensors: Mapping[str, Tensor], rng: torch.Generator) -> None:
-        """One more is done."""
+        """Called after each pass."""
 
     def take(self) -> tuple[float, float]:
-        """Seconds of the passes since the last call, in this process and in all."""
+        """Seconds of the passes since the last call, in this process and in total."""
 
 
 class Scoring(Protocol):
-    """Scores that may still be under way in another process."""
+    """Scores that another process may still be computing."""
 
     def result(self) -> Scores: ...
 
 
 class Fleet(Protocol):
-    """Where clients train. May give back fewer answers than asked for, each other one as Missing."""
+    """Where clients train. Clients that do not answer are returned as Missing."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
 

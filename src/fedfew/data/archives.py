@@ -1,4 +1,4 @@
-"""Takes named files out of a folder or a tar archive into memory; nothing is unpacked, nothing outgrows its cap."""
+"""Reads named files from a folder or a tar archive into memory; nothing is unpacked to disk, sizes are capped."""
 
 import gzip
 import os
@@ -12,16 +12,16 @@ from typing import IO
 from fedfew.core.errors import FedfewError
 
 ARCHIVE_CAP = 600 * 2**20
-"""The largest archive that is read, inflated: three times CIFAR-10."""
+"""The largest archive that is read, decompressed: three times CIFAR-10."""
 MEMBER_CAP = 10_000
 BLOCK = 2**20
 
 
 def take(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
-    """The files called as in ``caps`` (or with ``.gz``, then inflated), none larger than its cap.
+    """The files named in ``caps`` (or with ``.gz``, then decompressed), none larger than its cap.
 
-    ``path`` is a folder (the files may lie up to two levels down), a tar archive, or one of the files with the others
-    beside it.
+    ``path`` is a folder (the files may be up to two levels down), a tar archive, or one of the files with the others
+    next to it.
     """
     if not path.exists():
         raise FedfewError("E204", str(path), "there is no such file or folder", "Check the path after --from.")
@@ -50,7 +50,7 @@ def _from_folder(folder: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
 def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
     with tempfile.TemporaryFile() as plain:
-        # Inflated first and counted on the way, so that whatever a header claims, no more than this is ever read.
+        # Decompressed and counted first, so that no more than this is ever read, whatever a header claims.
         _inflate(path, plain)
         with tarfile.open(fileobj=plain, mode="r:") as archive:
             for count, member in enumerate(archive):

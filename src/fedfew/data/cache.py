@@ -1,4 +1,4 @@
-"""Fetched datasets on disk: plain arrays with a manifest of hashes, there whole or not at all, checked when read."""
+"""Fetched datasets on disk: plain arrays with a manifest of hashes, written atomically, checked when read."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ MANIFEST = "manifest.json"
 
 
 def cache_folder() -> Path:
-    """Where datasets are kept: $FEDFEW_DATA, or the user's cache folder."""
+    """Where datasets are stored: $FEDFEW_DATA, or the user's cache folder."""
     if own := os.environ.get("FEDFEW_DATA"):
         return Path(own).expanduser()
     general = os.environ.get("XDG_CACHE_HOME")
@@ -25,12 +25,12 @@ def cache_folder() -> Path:
 
 
 def is_fetched(name: str) -> bool:
-    """Whether the dataset is in the cache; says nothing about its health."""
+    """Whether the dataset is in the cache; it may still be damaged."""
     return (cache_folder() / name / MANIFEST).is_file()
 
 
 def store(recipe: Recipe, arrays: Arrays) -> Path:
-    """Put decoded arrays into the cache, in place of what was there."""
+    """Put decoded arrays into the cache, replacing what was there."""
     target = cache_folder() / recipe.name
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -47,11 +47,11 @@ def store(recipe: Recipe, arrays: Arrays) -> Path:
             try:
                 made.rename(target)
             except OSError:
-                # Another process was quicker. What it wrote passed the same checks, so it serves as well.
+                # Another process was faster. What it wrote passed the same checks.
                 if not is_fetched(recipe.name):
                     raise
     except OSError as error:
-        raise FedfewError("E305", str(target), f"the dataset cannot be kept ({error})") from error
+        raise FedfewError("E305", str(target), f"the dataset cannot be stored ({error})") from error
     return target
 
 

@@ -1,4 +1,4 @@
-"""Labels at clients: which clients hold some, and of which of their images. Off unless a config asks for it."""
+"""Labels at clients: which clients hold some, and of which of their images. Off unless a config sets it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from fedfew.core.streams import numpy_stream
 from fedfew.data.shares import Indices, ranks
 
 Known = Callable[[int, Indices], Indices]
-"""From a client and the classes of its images to the positions of those whose label it holds."""
+"""Maps a client and the classes of its images to the positions of those whose labels it holds."""
 
 
 @dataclass(frozen=True)
 class ClientLabels:
     """A scenario of the simulation: some clients hold labels of a few of their own images (labels-at-client)."""
 
-    each: Annotated[Natural, Doc("labels at each client that holds any, spread over its classes; 0: none anywhere")] = 0
+    each: Annotated[Natural, Doc("labels at each client that holds any, spread over its classes; 0: none")] = 0
     share: Annotated[float, Gt(0), Le(1), Doc("share of the clients that hold labels, at least one client")] = 1.0
-    batch: Annotated[Count, Doc("labeled images beside each of the client's batches of unlabeled ones")] = 10
+    batch: Annotated[Count, Doc("labeled images added to each of the client's batches of unlabeled ones")] = 10
 
     def known(self, clients: int, seed: int) -> Known | None:
-        """Who holds which labels, drawn from the data's seed; None where nobody holds any."""
+        """Who holds which labels, drawn from the data's seed; None where no client holds any."""
         if not self.each:
             return None
         holders = numpy_stream(seed, "label-holders").permutation(clients)[: max(round(self.share * clients), 1)]

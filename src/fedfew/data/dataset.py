@@ -1,4 +1,4 @@
-"""What a dataset is: labeled images to learn and to test with, and perhaps sites that bring their own images."""
+"""The dataset type: labeled images for training and testing, and optionally sites with their own images."""
 
 from dataclasses import dataclass
 
@@ -30,8 +30,8 @@ class Dataset:
     classes: tuple[str, ...]
     flips: bool = True
     sites: SiteImages | None = None
-    """The clients' own images; None where the clients of a simulation are dealt images of ``train``."""
+    """The clients' own images; None where images of ``train`` are assigned to simulated clients."""
     users: Indices | None = None
-    """Whose image each one of ``train`` is, as whole numbers: for partitions that keep a user's images together."""
+    """The user of each image of ``train``, as a whole number: for partitions that keep a user's images together."""
     problems: tuple[Problem, ...] = ()
     """Images that were skipped or used in part, for ``fedfew check``."""

@@ -85,7 +85,7 @@ def _shipped(name: str) -> dict[str, NDArray[Any]]:
     path = asset(name)
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest() != SHIPPED[name]:
-        raise FedfewError("E202", str(path), "the file is not as it was shipped", "Install fedfew again.")
+        raise FedfewError("E202", str(path), "the file differs from the one that was shipped", "Install fedfew again.")
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return dict(arrays)
 
@@ -119,7 +119,7 @@ DATASETS: dict[str, Callable[..., Dataset]] = {
 
 
 def inventory() -> list[Entry]:
-    """All datasets, whether they are here or not, without reading them."""
+    """All datasets, fetched or not, without reading them."""
     shipped = (("mini-mnist", MINI_MNIST_SHAPE, DIGITS), ("mini-cifar", MINI_CIFAR_SHAPE, RECIPES["cifar10"].classes))
     entries = [Entry(n, True, s.train, s.test, s.image, classes, asset(n)) for n, s, classes in shipped]
     for name, recipe in RECIPES.items():

@@ -1,4 +1,4 @@
-"""One dataset becomes a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
+"""Turns a dataset into a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
 
 import hashlib
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ PAPER_TEST = 2_000
 
 @dataclass(frozen=True)
 class Origin:
-    """What features were made of: the shape of the images, a hash of all that is in them, and the backbone."""
+    """The source of features: the shape of the images, a hash of their content, and the backbone."""
 
     shape: tuple[int, ...]
     fingerprint: str
@@ -34,7 +34,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Everything a simulated run is about; client k's images are ``images[partition.of(k)]``."""
+    """The data of a simulated run; client k's images are ``images[partition.of(k)]``."""
 
     server: LabeledSet
     validation: LabeledSet
@@ -53,7 +53,7 @@ class Federation:
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
     origin: Origin | None = None
-    """Of features: what they were made of."""
+    """The source of the images, if they are features."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,7 +61,7 @@ class Federation:
         return self.origin.shape if self.origin else tuple(self.images.shape[1:])
 
     def fingerprint(self) -> str:
-        """SHA-256 over all images and labels: own files may change between the start of a run and its resumption."""
+        """SHA-256 over all images and labels: a user's files may change before a run is resumed."""
         if self.origin:
             return self.origin.fingerprint
         seen = hashlib.sha256("\0".join(self.classes).encode())
@@ -88,20 +88,20 @@ def federate(
     open: int = 0,
     normalize: str = "unit",
 ) -> Federation:
-    """Split a dataset and deal its unlabeled part to the clients; every draw is stratified and comes from ``seed``.
+    """Split a dataset and partition its unlabeled part among clients; every draw is stratified and follows ``seed``.
 
     ``split = "standard"`` keeps the official test set (``test`` > 0: that many of it); ``"paper"`` merges both sets and
     holds out ``test`` images (0: the paper's 2,000). ``unlabeled`` > 0 keeps only that many images for the clients.
     Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change. ``open``
     images become the public set of the server and belong to no client.
-    A dataset that brings its own sites keeps them: ``clients``, ``kind`` and ``options`` then mean nothing.
+    A dataset with its own sites keeps them: ``clients``, ``kind`` and ``options`` then have no effect.
     """
     _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
     if dataset.sites is not None:
         if not dataset.sites.names:
             raise FedfewError("E206", f"dataset {dataset.name}", "there are no sites: clients/ has no folders")
         if split != "standard" or unlabeled or open:
-            what = "split, unlabeled and open do not fit sites that bring their own images"
+            what = "split, unlabeled and open do not apply to sites with their own images"
             raise FedfewError("E113", "dataset", what)
         return _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test, normalize)
     rng = numpy_stream(seed, "split")
@@ -197,7 +197,7 @@ def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
 
 
 def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
-    """Whose images the clients' are; unknown where the official test set was merged in."""
+    """The user of each client image; None where the official test set was merged in."""
     return None if dataset.users is None or split == "paper" else np.asarray(dataset.users)[given]
 
 
@@ -216,7 +216,7 @@ def _site_fault(sites: SiteImages, classes: int) -> str:
         return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
     if sites.truth is None:
         return ""
-    known = sites.truth.where(sites.truth != -1, 0)  # −1: of no class, or nobody knows
+    known = sites.truth.where(sites.truth != -1, 0)  # −1: no class, or unknown
     return _fault(LabeledSet(sites.images, known), classes)
 
 
@@ -233,7 +233,7 @@ def _draw(
 ) -> tuple[Indices, Indices]:
     """Take ``count`` of the pool by class, in random order: as many of each (balanced), or in the pool's proportions.
 
-    Gives what was taken and what is left. For one seed a smaller balanced draw is part of a larger one.
+    Returns what was taken and what is left. For one seed a smaller balanced draw is part of a larger one.
     """
     shuffled = rng.permutation(pool)
     classes = labels[shuffled]
@@ -244,9 +244,9 @@ def _draw(
 
 
 def _even(stock: Indices, count: int, rng: np.random.Generator) -> Indices:
-    """The same number of each class; what a small class lacks and what does not divide goes to others at random."""
+    """The same number of each class; the remainder and what small classes lack go to others at random."""
     quota = np.zeros_like(stock)
-    lot = rng.permutation(len(stock))  # drawn always, so that the draws after this one do not depend on the count
+    lot = rng.permutation(len(stock))  # always drawn, so that the draws after this one do not depend on the count
     while left := count - int(quota.sum()):
         open_ = lot[quota[lot] < stock[lot]]
         step = left // len(open_)
@@ -289,5 +289,5 @@ def _measured(*parts: Tensor) -> Pixels:
     values = np.arange(256) / 255
     mean = shares @ values
     std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
-    # A channel of one value only has no spread; one grey level then stands in, so that nothing divides by zero.
+    # A channel with a single value has no spread; one grey level is used instead, so that nothing divides by zero.
     return Pixels(tuple(mean.tolist()), tuple(np.maximum(std, 1 / 255).tolist()))

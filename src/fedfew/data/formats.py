@@ -1,4 +1,4 @@
-"""Decoders of the files in which the known datasets are published: each gives the same four arrays."""
+"""Decoders of the files in which the known datasets are published: each returns the same four arrays."""
 
 import io
 import json
@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Format:
-    """One way in which a dataset is published: its files with the most bytes each may have, and their decoder."""
+    """One form in which a dataset is published: its files with the most bytes each may have, and their decoder."""
 
     title: str
     caps: Callable[[Shape], dict[str, int]]

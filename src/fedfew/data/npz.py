@@ -1,6 +1,6 @@
 """The dataset ``npz``: arrays in MedMNIST's layout (train_images, train_labels, val_…, test_…), Keras's, or plain ones.
 
-Nothing is taken on trust: what the archive and the arrays claim to need is checked before a byte is inflated.
+Nothing is trusted: the sizes that archive and arrays claim are checked before a byte is decompressed.
 """
 
 import math
@@ -26,12 +26,12 @@ from fedfew.data.shares import Indices, ranks
 Arrays = dict[str, NDArray[Any]]
 
 INFLATED_CAP = 4 * 2**30
-"""Bytes of the largest archive, inflated."""
+"""Bytes of the largest archive, decompressed."""
 FREE, RATIO = 64 * 2**20, 100
-"""Beyond this many bytes, content that grows by more than this factor is not a picture."""
+"""Beyond this many bytes, content that expands by more than this factor is not an image."""
 MEMBER_CAP = 64
 HELD_OUT = 6
-"""Of arrays without a test part, one image in this many becomes the test set."""
+"""For arrays without a test part, one image in this many goes to the test set."""
 PARTS = {
     "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels")),
     "val": (("val_images", "val_labels"), ("x_val", "y_val")),
@@ -42,7 +42,7 @@ KNOWN = (*(name for pairs in PARTS.values() for pair in pairs for name in pair),
 
 
 def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
-    """Own arrays in an NPZ file, as MedMNIST's (its validation images join the training images)."""
+    """Your own arrays in an NPZ file, such as MedMNIST (its validation images join the training images)."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE.npz" under [dataset]')
     place = shown(path)
@@ -50,7 +50,7 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
     found = {part: _part(arrays, names, place) for part, names in PARTS.items()}
     train = found["train"]
     if train is None:
-        have = ", ".join(sorted(arrays)) or "nothing of use"
+        have = ", ".join(sorted(arrays)) or "nothing usable"
         raise FedfewError(
             "E204", place, f"it holds {have}", "It needs train_images and train_labels, or images and labels"
         )
@@ -91,7 +91,7 @@ def _refuse_bomb(archive: zipfile.ZipFile, size: int, cap: int, place: str) -> N
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, place: str) -> NDArray[Any]:
-    """One array; its header must account for exactly the bytes of the member, so memory is never taken on a claim."""
+    """One array; its header must account for exactly the bytes of the member, so no claim alone allocates memory."""
     with archive.open(info) as stream:
         shape, dtype = _header(stream)
         if dtype.hasobject:
@@ -126,7 +126,7 @@ def _part(arrays: Arrays, names: tuple[tuple[str, str], ...], place: str) -> Lab
 
 
 def pictures(array: NDArray[Any], place: str) -> NDArray[np.uint8]:
-    """uint8 N×C×H×W from N×H×W, N×H×W×C or N×C×H×W; floats in 0..1 and bools are brought to 0..255."""
+    """uint8 N×C×H×W from N×H×W, N×H×W×C or N×C×H×W; floats in 0..1 and bools are scaled to 0..255."""
     if array.ndim == 3:
         array = array[:, None]
     elif array.ndim == 4 and array.shape[3] in (1, 3):

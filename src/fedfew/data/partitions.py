@@ -1,4 +1,4 @@
-"""Ways to deal the unlabeled images to the clients: every image exactly once, with stated class and size skew."""
+"""Partitions of the unlabeled images among the clients: every image exactly once, with given class and size skew."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -30,7 +30,7 @@ __all__ = [
 
 Skew = Annotated[NonNegative, Doc("σ of the log-normal client sizes; 0: all sizes equal, give or take one")]
 Empty = Annotated[bool, Doc("whether clients may be left without images")]
-Mu = Annotated[Positive, Doc("μ of the Dirichlet: near 0 one class a client, large all alike")]
+Mu = Annotated[Positive, Doc("μ of the Dirichlet: near 0 one class per client, large: all clients alike")]
 
 
 def iid(
@@ -57,7 +57,7 @@ def dirichlet(
     skew: Skew = 0.0,
     empty: Empty = False,
 ) -> Partition:
-    """The paper's: each client draws its class shares ~ Dir(μ), and takes what is left when its classes are used up."""
+    """The paper's: each client draws class shares ~ Dir(μ), and takes what is left when its classes are used up."""
     _check(len(labels), clients, skew, empty, mu)
     sizes = _sizes(len(labels), clients, rng, skew, empty)
     stock = np.bincount(labels)
@@ -82,7 +82,7 @@ def dirichlet_by_class(
     ] = 0.0,
     empty: Empty = False,
 ) -> Partition:
-    """The usual one elsewhere: each class is cut among the clients by shares ~ Dir(μ), so sizes vary as well."""
+    """The usual Dirichlet partition: each class is divided among the clients by shares ~ Dir(μ), so sizes vary too."""
     _check(len(labels), clients, skew, empty, mu)
     weights = _weights(clients, rng, skew)
     shuffled = rng.permutation(len(labels))
@@ -102,7 +102,7 @@ def shards(
     clients: int,
     rng: np.random.Generator,
     *,
-    per_client: Annotated[Count, Doc("runs of label-sorted images that a client gets")] = 2,
+    per_client: Annotated[Count, Doc("shards of label-sorted images that a client gets")] = 2,
     skew: Skew = 0.0,
     empty: Empty = False,
 ) -> Partition:
@@ -129,7 +129,7 @@ def virtual(
     per_client: Annotated[Count, Doc("images each client holds; clients share images")] = 100,
     mu: Mu = 0.1,
 ) -> VirtualPartition:
-    """Clients whose images follow from the seed and their number: any number of them, free but for those asked."""
+    """Clients whose images follow from the seed and their number: any number, with a cost only for those selected."""
     _check(len(labels), 1, 0.0, empty=False, mu=mu)
     if per_client > len(labels):
         raise FedfewError(
@@ -141,7 +141,7 @@ def virtual(
 def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: Indices | None = None) -> Partition:
     """A user's images stay together at one client; with more users than clients some share one, at random."""
     if users is None:
-        what = "the dataset does not say whose image each one is"
+        what = "the dataset does not say which user each image belongs to"
         raise FedfewError("E113", "partition.kind", what, "Use another partition, or give the dataset `users`")
     _, owner = np.unique(users, return_inverse=True)
     people = int(owner.max(initial=-1)) + 1
@@ -161,7 +161,7 @@ PARTITIONS: dict[str, Callable[..., Partition | VirtualPartition]] = {
 
 
 Deal = Callable[..., Partition | VirtualPartition | Sequence[ArrayLike]]
-"""A function of one's own that deals images: ``deal(labels, clients, rng, **options)``."""
+"""A user's function that assigns images to clients: ``deal(labels, clients, rng, **options)``."""
 
 
 def make_partition(
@@ -174,7 +174,7 @@ def make_partition(
 ) -> Partition | VirtualPartition:
     """The partition that a config names; equal arguments give equal partitions.
 
-    ``users`` says whose image each one is; a function that has a parameter of that name is given it.
+    ``users`` holds the user of each image; a function with a parameter of that name gets it.
     """
     if not isinstance(kind, str):
         classes, given = _classes(labels), dict(options or {}) | _asked(kind, users)
@@ -186,7 +186,7 @@ def make_partition(
     known = settings_of(deal)
     for name in given:
         if name not in known:
-            raise FedfewError("E104", f"partition.{name}", f"{kind} does not know it; it has {', '.join(known)}")
+            raise FedfewError("E104", f"partition.{name}", f"{kind} has no such option, only {', '.join(known)}")
     return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **given, **_asked(deal, users))
 
 
@@ -202,7 +202,7 @@ def _classes(labels: ArrayLike) -> Indices:
 
 
 def partition(labels: ArrayLike, clients: int, kind: str = "dirichlet", seed: int = 0, **options: Any) -> list[Indices]:
-    """Deal images with these labels to clients; gives the indices of each client's images."""
+    """Partition images with these labels among clients; returns the indices of each client's images."""
     dealt = make_partition(labels, clients, kind, seed, options)
     return [dealt.of(client) for client in range(dealt.clients)]
 
@@ -215,11 +215,11 @@ def _check(images: int, clients: int, skew: float, empty: bool, mu: float = 1.0)
     if not 0 < mu < np.inf:
         raise FedfewError("E103", "partition.mu", f"{mu} is not a number above 0")
     if clients > images and not empty:
-        raise FedfewError("E108", "clients", f"{clients:,} clients, but only {images:,} unlabeled images to give out")
+        raise FedfewError("E108", "clients", f"{clients:,} clients, but only {images:,} unlabeled images")
 
 
 def _weights(clients: int, rng: np.random.Generator, skew: float) -> NDArray[np.float64]:
-    """Log-normal, the largest 1, so that no σ overflows."""
+    """Log-normal weights, the largest 1, so that no σ overflows."""
     logarithms = skew * rng.standard_normal(clients)
     weights: NDArray[np.float64] = np.exp(logarithms - logarithms.max())
     return weights
@@ -245,7 +245,7 @@ def _dirichlet(rng: np.random.Generator, mu: float, parts: int, rows: int) -> ND
 def _fill(owner: Indices, shares: NDArray[np.float64], stock: Indices, rng: np.random.Generator) -> Indices:
     """A class for every place of every client, drawn from its owner's shares, with exactly ``stock`` places per class.
 
-    Each pass either satisfies everyone or uses up a class, so there are at most as many passes as classes and one.
+    Each pass either satisfies everyone or uses up a class, so there is at most one pass more than there are classes.
     """
     stock, wanted = stock.copy(), np.empty(len(owner), np.int64)
     waiting = rng.permutation(len(owner))  # in random order, so that who goes without is random

@@ -1,4 +1,4 @@
-"""The datasets that can be fetched: what each must look like, down to the hash of its pixels, and where it is found."""
+"""The datasets that can be fetched: what each must look like, down to the hash of its pixels, and where to find it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from fedfew.data.formats import CIFAR_BINARY, CIFAR_PNG, IDX, MNIST_IDX, PARTS, 
 
 @dataclass(frozen=True)
 class Download:
-    """A published file and the checksum its publisher or the field gives for it, as ``algorithm:hex``."""
+    """A published file and its checksum, from the publisher or in common use, as ``algorithm:hex``."""
 
     url: str
     checksum: str
@@ -39,7 +39,7 @@ def _idx_downloads(folder: str, md5: Mapping[str, str]) -> tuple[Download, ...]:
     return tuple(Download(f"{folder}/{IDX[part]}.gz", f"md5:{md5[part]}") for part in PARTS)
 
 
-# The arrays behind these hashes were looked at: the train pixels have the means .49140 .48216 .44653 that everyone
+# The arrays behind these hashes were checked: the train pixels have the means .49140 .48216 .44653 that everyone
 # reports, every class has 5,000 + 1,000 images, and the first labels are 6 9 9 4 1 1 2 7 8 3.
 CIFAR10 = Recipe(
     name="cifar10",
@@ -128,7 +128,7 @@ def decode(recipe: Recipe, path: Path) -> Arrays:
             _verify(recipe, arrays, path)
             return arrays
     expected = "; or ".join(f"{form.title}: {', '.join(form.caps(recipe.shape))}" for form in recipe.formats)
-    raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected is {expected}.")
+    raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected: {expected}.")
 
 
 def _verify(recipe: Recipe, arrays: Arrays, path: Path) -> None:

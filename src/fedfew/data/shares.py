@@ -1,4 +1,4 @@
-"""The record of who holds which image: one index array and offsets, however many clients there are."""
+"""Which client holds which image: one index array and offsets, however many clients there are."""
 
 import hashlib
 import io
@@ -18,7 +18,7 @@ from fedfew.core.streams import numpy_stream
 Indices = NDArray[np.int64]
 
 COMPARED_CLIENTS = 500
-"""R compares pairs of clients; beyond this many, a fixed sample of them speaks for all."""
+"""R compares pairs of clients; beyond this many, a fixed sample represents all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Partition:
 
     @staticmethod
     def load(path: Path) -> "Partition":
-        """Read what ``save`` wrote, and make sure that it is a partition."""
+        """Read what ``save`` wrote, and check that it is a partition."""
         try:
             with zipfile.ZipFile(path) as archive:
                 # save() does not compress, so a member that claims more than the file holds is damaged or a bomb.
@@ -97,7 +97,7 @@ def _fault(order: Indices, offsets: Indices) -> str:
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(order) or (np.diff(offsets) < 0).any():
         return "its offsets do not rise from 0 to the number of images"
     if len(order) and (order.min() < 0 or order.max() >= len(order) or (np.bincount(order) != 1).any()):
-        return "an image is given out twice or not at all"
+        return "an image is assigned twice or not at all"
     return ""
 
 
@@ -107,18 +107,18 @@ def from_owners(owner: Indices, clients: int) -> Partition:
 
 
 def from_lists(shares: Sequence[ArrayLike], images: int, clients: int) -> Partition:
-    """The partition that a function of the user's gave as one list of indices for each client, checked."""
+    """The partition from a user's function, which returned one list of indices for each client; checked."""
     try:
         parts = [np.asarray(share, np.int64).ravel() for share in shares]
         partition = Partition(np.concatenate(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64))
     except (TypeError, ValueError, OverflowError) as error:
-        raise FedfewError("E115", "partition.kind", f"it gave no lists of whole numbers ({error})") from None
+        raise FedfewError("E115", "partition.kind", f"it returned no lists of whole numbers ({error})") from None
     if partition.clients != clients:
-        raise FedfewError("E115", "partition.kind", f"it gave {partition.clients} lists for {clients} clients")
+        raise FedfewError("E115", "partition.kind", f"it returned {partition.clients} lists for {clients} clients")
     fault = _fault(partition.order, partition.offsets)
     if fault or len(partition.order) != images:
-        what = f"of {images} images it gave out {len(partition.order)}" + (f"; {fault}" if fault else "")
-        raise FedfewError("E115", "partition.kind", what, "Every image must be given to exactly one client")
+        what = f"of {images} images it assigned {len(partition.order)}" + (f"; {fault}" if fault else "")
+        raise FedfewError("E115", "partition.kind", what, "Every image must go to exactly one client")
     return partition
 
 
@@ -134,7 +134,7 @@ def grouped(keys: Indices) -> Indices:
 
 
 def ranks(keys: Indices) -> Indices:
-    """How many equal keys stand before each key."""
+    """How many equal keys come before each key."""
     order, rank = grouped(keys), np.empty(len(keys), np.int64)
     rank[order] = np.arange(len(keys)) - starts(keys, 0)[keys[order]]
     return rank

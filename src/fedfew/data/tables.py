@@ -43,7 +43,7 @@ def parquet(
     image: ImageColumn = "image",
     label: LabelColumn = "label",
 ) -> Dataset:
-    """Own images in parquet files: one file, or a folder with train-….parquet and test-….parquet."""
+    """Your own images in parquet files: one file, or a folder with train-….parquet and test-….parquet."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
     files = _parquet_files(Path(path).expanduser())
@@ -94,7 +94,7 @@ def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
         about = file.metadata
         claimed = sum(about.row_group(g).total_byte_size for g in range(about.num_row_groups))
         if claimed > FREE and claimed > RATIO * path.stat().st_size:
-            raise FedfewError("E205", place, f"it would inflate to {claimed / 2**20:,.0f} MB")
+            raise FedfewError("E205", place, f"it would expand to {claimed / 2**20:,.0f} MB")
         columns = file.schema_arrow.names
         notes = file.schema_arrow.metadata or {}
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
@@ -115,7 +115,7 @@ def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
 
 
 def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
-    """The classes' names that Hugging Face's packages leave in a parquet file."""
+    """The class names that Hugging Face's packages write into a parquet file."""
     try:
         names = json.loads(notes[b"huggingface"])["info"]["features"][label]["names"]
         return tuple(str(name) for name in names)

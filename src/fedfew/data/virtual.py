@@ -14,7 +14,7 @@ from fedfew.core.streams import numpy_stream
 from fedfew.data.shares import Indices, grouped, starts
 
 DRAW = 2
-"""Version of the way images are drawn: a run of an earlier version cannot be resumed."""
+"""Version of the drawing scheme: a run of an earlier version cannot be resumed."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Alike(Sequence[int]):
 
 @dataclass(frozen=True, eq=False)
 class VirtualPartition:
-    """Client k holds ``per_client`` images drawn from all of them with class shares ~ Dir(μ) of its own.
+    """Client k holds ``per_client`` images drawn from all of them with its own class shares ~ Dir(μ).
 
-    Of each class it has a run of consecutive images of one shuffled order. Clients share images, so K may exceed their
-    number; nothing is kept per client.
+    Of each class it has consecutive images of one shuffled order. Clients share images, so K may exceed their
+    number; nothing is stored per client.
     """
 
     clients: int
@@ -69,7 +69,7 @@ class VirtualPartition:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the numbers it follows from and the classes it draws by."""
+        """SHA-256 over the numbers and the classes that determine it."""
         digest = hashlib.sha256(json.dumps(self.spec | {"draw": DRAW}, sort_keys=True).encode())
         digest.update(np.ascontiguousarray(self.labels, "<i8").data)
         return digest.hexdigest()
@@ -81,7 +81,7 @@ class VirtualPartition:
         return shuffled[grouped(self.labels[shuffled])], starts(self.labels, 0)
 
     def of(self, client: int) -> Indices:
-        """The images of one client, worked out when asked for."""
+        """The images of one client, computed on access."""
         if not 0 <= client < self.clients:
             raise IndexError(f"client {client} of {self.clients}")
         rng = numpy_stream(self.seed, "virtual", client)
@@ -90,21 +90,21 @@ class VirtualPartition:
         shares = rng.gamma(self.mu, size=len(stock)) * (stock > 0)
         shares = shares / shares.sum() if shares.sum() > 0 else stock / stock.sum()
         counts = np.minimum(rng.multinomial(self.per_client, shares), stock)
-        while short := self.per_client - int(counts.sum()):  # a class that has run out passes its turn to the others
+        while short := self.per_client - int(counts.sum()):  # a class that has run out leaves its share to the others
             room = stock - counts
             counts += np.minimum(rng.multinomial(short, room / room.sum()), room)
-        # of each class a run of the shuffled images from a random place on, round the end: different ones, in one go
+        # of each class, consecutive shuffled images from a random start, wrapping around: all different, in one step
         first = np.repeat((rng.random(len(stock)) * stock).astype(np.int64), counts)
         within = np.arange(self.per_client) - np.repeat(np.cumsum(counts) - counts, counts)
         images: Indices = order[np.repeat(offsets[:-1], counts) + (first + within) % np.repeat(stock, counts)]
         return images
 
     def histogram(self, labels: Indices, classes: int) -> Indices:
-        """How many images of each class each client holds, K×C; the clients are gone through one by one."""
+        """How many images of each class each client holds, K×C; computed client by client."""
         return np.stack([np.bincount(labels[self.of(k)], minlength=classes) for k in range(self.clients)])
 
     def to_bytes(self) -> bytes:
-        """The numbers it follows from, as NPZ."""
+        """The numbers that determine it, as NPZ."""
         buffer = io.BytesIO()
         np.savez(buffer, clients=self.clients, seed=self.seed, per_client=self.per_client, mu=self.mu)
         return buffer.getvalue()

@@ -1,8 +1,8 @@
-"""FedAvg with true labels: what the same clients would reach if every image had its label, and so no label were wrong.
+"""FedAvg with true labels: what the same clients would reach if every image had its true label.
 
 ψ^k = ω_t − η ∇ CE(y, f(x)) on client k;   ω_{t+1} = Σ w_k ψ^k, trained on the server's labels
 
-Not an upper bound, because averaging costs accuracy: that is ``pooled``. Gradients are clipped as the server's.
+Not an upper bound, because averaging costs accuracy: that is ``pooled``. Gradients are clipped like the server's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,13 +31,13 @@ from fedfew.training.updates import Order, Warmup, contributions, scalar
 
 @dataclass(frozen=True)
 class AllLabels(Method):
-    """Clients train on their true labels. Only a simulation can do this, and only to show what is left to gain."""
+    """Clients train on their true labels. Possible only in simulation, to show what is left to gain."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
-    augment: Annotated[Literal["none", "weak", "strong"], Doc("what is done to the clients' images")] = "weak"
+    augment: Annotated[Literal["none", "weak", "strong"], Doc("augmentation of the clients' images")] = "weak"
     order: Order = "after"
     warmup: Warmup = 0
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}

@@ -1,4 +1,4 @@
-"""Alternate training, the skeleton of SemiFL and (FL)²: labels once a round, clients first, the server last.
+"""Alternate training, the skeleton of SemiFL and (FL)²: pseudo-labels once a round, clients first, the server last.
 
 ψ = aggregate of the clients that labelled anything;   v ← m v + (ω_t − ψ);   ω_{t+1} = (ω_t − v) trained on D_s
 """
@@ -21,30 +21,30 @@ from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_ser
 from fedfew.training.updates import Warmup, active, contributions, scalar, with_momentum
 
 CARRIED = "sgd_velocity"
-"""What momentum is kept as, in the server's state and in a client's memory."""
+"""The key of the momentum in the server's state and in a client's memory."""
 
 
 @dataclass(frozen=True)
 class Alternate(Method):
-    """How server and clients take turns; SemiFL and (FL)² say what their clients do."""
+    """How server and clients take turns; SemiFL and (FL)² define what their clients do."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    server_momentum: Annotated[NonNegative, Doc("m: share of the last rounds' movement that is carried on")] = 0.5
+    server_momentum: Annotated[NonNegative, Doc("m: server momentum, the share of past changes that is kept")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     momentum_lasts: Annotated[
         bool, Doc("the SGD momentum of the server and of each client continues from its last round (official code)")
     ] = False
-    shift: Annotated[Natural, Doc("pixels by which a client's view is moved at most")] = 2
+    shift: Annotated[Natural, Doc("largest shift of a client's view in pixels")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
     strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round the server trains alone, so that the first labels are worth something."""
+        """Before the first round the server trains alone, so that the first pseudo-labels are useful."""
         sigma, extra = state.omega, state.extra | self.vote.learn(site)
         if state.unheard:
             sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
@@ -54,13 +54,13 @@ class Alternate(Method):
     def train(
         self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
     ) -> tuple[Vector, dict[str, Tensor]]:
-        """``start`` trained on D_s, and the momentum to keep for the next time."""
+        """``start`` trained on D_s, and the momentum to keep for the next round."""
         velocity = self.carried(state.extra, site.network, self.server.sgd)
         omega = train_server(self.server, start, state, site, rng, self.lambda_s, epochs, velocity=velocity)
         return omega, {} if velocity is None else {CARRIED: velocity.cpu()}
 
     def carried(self, kept: Mapping[str, Tensor], network: Network, sgd: LocalSGD) -> Tensor | None:
-        """The momentum to go on with, where it lasts; a new tensor, because a checkpoint may hold the old one."""
+        """The momentum to continue with, where it is kept; a new tensor, because a checkpoint may hold the old one."""
         if not self.momentum_lasts or not sgd.momentum:
             return None
         before = kept.get(CARRIED, torch.zeros(network.layout.trainable))
@@ -79,7 +79,7 @@ class Alternate(Method):
         return strong_view(site, images, rng, self.hole, self.shift)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """σ here is ω_t as the server has trained it."""
+        """σ here is ω_t after the server's training."""
         lr = scalar(self.client.rate(state.round, state.validation))
         return {"omega": state.sigma, "lr": lr} | self.vote.message(state)
 

@@ -6,10 +6,10 @@ Communication-Efficient Collaborative Training with Non-IID Private Data. IEEE T
     client k:  ψ_k = ω − η ∇ objective(u);   P_k = f(o; ψ_k)  on the round's open images o, which the server sends
     server:    q = softmax(mean_k P_k / T)   (entropy reduction, T = 0.1);   ω ← ω − η ∇ CE(q, f(o)), then CE(y, f(x))
 
-An adaptation to labels at the server. Published, clients have labels, keep their own models and distil the broadcast q
-themselves. Here they have none, so they start from the server's model, train themselves on their objective and
-answer on the open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
-unlabeled data at the server; the images asked about travel with the round. Its purpose stays: the upload is
+An adaptation to labels at the server. As published, clients have labels, keep their own models and distil the broadcast
+q themselves. Here they have none, so they start from the server's model, train on their objective and predict the
+open set; only the server distils, and it trains on its labels. The open set (``dataset.open``) is public
+unlabeled data at the server; the round's images are sent with the payload. The purpose stays: the upload is
 |open images| · classes numbers, whatever the size of the model.
 """
 
@@ -45,7 +45,7 @@ from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, scalar
 
 OPEN_ROUNDS = 3
-"""Rounds' worth of open images where the config names no number."""
+"""The open set holds the images of this many rounds, if the config gives no number."""
 NO_MODELS = "the clients send probabilities, not models, so there are no steps and no direction to compare"
 
 
@@ -55,7 +55,7 @@ def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
 
 
 def outputs(layout: Layout) -> int:
-    """The number of classes as the network's last matrix has it: what a reply's rows must be as long as."""
+    """The number of classes, from the network's last matrix: the length of a reply's rows."""
     return next((shape[0] for shape in reversed(layout.shapes) if len(shape) == 2), 0)
 
 
@@ -67,9 +67,9 @@ class DSFL(Method):
     client: LocalSGD
     aggregator: Aggregator
     objective: Objective
-    subset: Annotated[Count, Doc("open images asked about in a round, of the dataset.open there are")] = 200
+    subset: Annotated[Count, Doc("open images that clients predict in a round, drawn from dataset.open")] = 200
     temperature: Annotated[Positive, Doc("T: how much the averaged probabilities are sharpened")] = 0.1
-    distill_epochs: Annotated[Natural, Doc("passes of the server over the round's open images")] = 5
+    distill_epochs: Annotated[Natural, Doc("the server's epochs on the round's open images")] = 5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
@@ -77,14 +77,14 @@ class DSFL(Method):
     usual_aggregator: ClassVar[str] = "uniform"
 
     def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Without a number of its own, dataset.open holds the images of a few rounds."""
+        """If it is not set, dataset.open holds the images of a few rounds."""
         missing = not document["dataset"]["open"] and document["partition"]["kind"] != "sites"
         return {"dataset.open": OPEN_ROUNDS * self.subset} if missing else {}
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """Open images must be there: a dataset that brings its own sites has none."""
+        """Open images are required: a dataset with its own sites has none."""
         if document["partition"]["kind"] == "sites":
-            what = "ds-fl needs public images, and a dataset of sites has none to spare"
+            what = "ds-fl needs public images, and a dataset with its own sites has none"
             yield FedfewError("E113", "method.name", what, "Use a method that sends models")
         elif document["dataset"]["open"] < self.subset:
             what = (
@@ -106,7 +106,7 @@ class DSFL(Method):
             what = f"method.subset is {self.subset}, but the open set has {len(site.open)} images"
             raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
         if outputs(site.network.layout) != site.classes:
-            what = "ds-fl cannot find the number of classes: its last matrix must be the layer that gives the logits"
+            what = "ds-fl cannot find the number of classes: the model's last matrix must be the layer of the logits"
             raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends models")
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -158,7 +158,7 @@ class DSFL(Method):
 
 
 def _distribution(reply: Tensor) -> Tensor:
-    """Rows that are probabilities whatever was sent: values above 1 gain a client no weight."""
+    """Rows that are probabilities whatever was sent: values above 1 give a client no extra weight."""
     rows = reply.clamp(0, 1)
     total = rows.sum(1, keepdim=True)
     return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1])

@@ -1,4 +1,4 @@
-"""FedAvg and FedProx with an objective for unlabeled clients: the plain way to bring the two fields together.
+"""FedAvg and FedProx with an objective for unlabeled clients: federated plus semi-supervised learning, plainly.
 
 McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data; Li et al. 2020,
 Federated Optimization in Heterogeneous Networks (FedProx); Hsu et al. 2019, Measuring the Effects of Non-Identical Data
@@ -9,7 +9,7 @@ Distribution (server momentum).
               ω_t − v,  v ← m v + (ω_t − Σ w_k ψ^k)                      with server momentum m
     ω_{t+1} = ψ − η ∇ CE(y, f(x))                                       on the server's labels
 
-A client that holds labels of its own adds λ_s CE(y, f(x)) on them to every batch.
+A client with labels of its own adds λ_s CE(y, f(x)) on them to every batch.
 
 The server trains ω_0 too, for ``warmup`` epochs. With order = "before" its turn is at the start of a round instead of
 its end: ω is then the clients' mean.
@@ -60,7 +60,7 @@ class FedAvg(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the labels' cross-entropy, at server and clients")] = 1.0
     order: Order = "after"
     server_momentum: Annotated[
-        NonNegative, Doc("m: share of the last rounds' movement that is carried on; 0: none")
+        NonNegative, Doc("m: server momentum, the share of past changes that is kept; 0: none")
     ] = 0.0
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
@@ -87,7 +87,7 @@ class FedAvg(Method):
         )
 
     def supervise(self, site: ClientSite, rng: torch.Generator) -> LabelLoss:
-        """The loss on labels that a client holds itself."""
+        """The loss on a client's own labels."""
         return label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
     def after_clients(
@@ -104,7 +104,7 @@ class FedAvg(Method):
         return replace(state, omega=omega, extra=state.extra | kept, weights=psi.weights, clients=made)
 
     def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
-        """Where the server goes from what the clients started from to their mean ψ, and what it keeps for next time."""
+        """The server's new model from the clients' mean ψ, and what it keeps for the next round."""
         if not self.server_momentum:
             return psi, {}
         trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
@@ -114,6 +114,6 @@ class FedAvg(Method):
 
 @dataclass(frozen=True)
 class FedProx(FedAvg):
-    """FedProx (Li et al. 2020): FedAvg whose clients are held near the model they started from."""
+    """FedProx (Li et al. 2020): FedAvg with a proximal term that keeps clients near their start."""
 
     prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; tried in the paper: .001 .01 .1 1")] = 0.01

@@ -3,11 +3,11 @@
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization.
 ICLR 2021.
 
-    client k:  starts from σ with its own γ_k, β_k and running statistics in it, trains as under FedAvg, keeps those
-    server:    averages the other entries; its own normalisation comes from its training on D_s, and serves evaluation
+    client k:  starts from σ with its own γ_k, β_k and running statistics in it, trains as in FedAvg, keeps those
+    server:    averages the other entries; its own normalisation comes from training on D_s, and is used in evaluation
 
-The same for any other method that sends models: ``norm.policy = "local"``. A client seen for the first time starts with
-the server's normalisation. On a net without normalisation layers the config is refused.
+For any other method that sends models, set ``norm.policy = "local"``. A client seen for the first time starts with
+the server's normalisation. A model without normalisation layers is refused.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""fedfew, our own method: clients label once a round, by what only they know, their class mix; the server trains last.
+"""fedfew, our own method: clients pseudo-label once a round, using their own class mix; the server trains last.
 
     server:    ω_0 is trained on D_s for ``warmup`` epochs, and every aggregate after it
     client k:  q_i = mean of A weak views of f_σ(u_i);   r_i, π_k = label-shift EM(q, π_server) at temperature T
@@ -11,9 +11,9 @@
 Built on M. Saerens et al. 2002 (label-shift EM), K. Sohn et al. 2020, FixMatch (strong views) and E. Diao et al. 2022,
 SemiFL (labels once with the global model, server last). Many small local steps matter: with batches of 16 instead of 64
 the same labels are worth several times as much. ``steps = 0`` leaves π_k = π_server, right for clients that are
-alike. With very skewed clients the class mix enters twice: it makes the labels better, and in the loss it takes away
+alike. With very skewed clients the class mix is used twice: it improves the labels, and in the loss it prevents
 what a client with two classes would otherwise learn first, that there are no others (A. K. Menon et al. 2021, logit
-adjustment); a mean over rounds makes up for what differs from cohort to cohort. On a frozen backbone a config that
+adjustment); a mean over rounds evens out the differences between cohorts. On a frozen backbone a config that
 names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
 """
 
@@ -47,20 +47,20 @@ from fedfew.training.updates import active, contributions, scalar
 
 @dataclass(frozen=True)
 class FedFew(Method):
-    """Labels once a round, by the client's own class mix if wanted; the server trains last."""
+    """Pseudo-labels once a round, with the client's own class mix if wanted; the server trains last."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities are voted on")] = 3
-    threshold: Annotated[Fraction, Doc("τ: a label counts from this (adjusted) probability on")] = 0.9
+    views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities give its label")] = 3
+    threshold: Annotated[Fraction, Doc("τ: smallest (adjusted) probability of a label that counts")] = 0.9
     soft: Annotated[
         bool,
-        Doc("train on the (adjusted) probabilities, not the likeliest class; with correction = 1 views alone teach"),
+        Doc("train on the (adjusted) probabilities, not the likeliest class; with correction = 1 only views teach"),
     ] = False
     temperature: Annotated[
         NonNegative,
-        Doc("T of the probabilities, above 1 for an over-confident model; 0: as sure as it is right in validation"),
+        Doc("T of the probabilities, above 1 for an over-confident model; 0: calibrated on validation images"),
     ] = 1.0
     steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
     concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
@@ -78,17 +78,17 @@ class FedFew(Method):
     on_features: ClassVar[str] = "fedmoments"
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """A temperature of 0 is found on validation images; the client's class mix has its own settings here."""
+        """A temperature of 0 needs validation images; the client's class mix has its own settings here."""
         drawn = document["partition"]["kind"] != "sites"
         if drawn and not self.temperature and not document["dataset"]["validation"]:
-            what = "a temperature of 0 is found from the accuracy on validation images, and dataset.validation is 0"
+            what = "a temperature of 0 is calibrated on validation images, but dataset.validation is 0"
             yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
         if document["vote"]["prior"] != "server":
-            what = "method fedfew has this estimate already, under method.steps"
+            what = "method fedfew already has this estimate, as method.steps"
             yield FedfewError("E113", "vote.prior", what, "Set method.steps instead")
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round the server trains alone, so that the first labels are worth something."""
+        """Before the first round the server trains alone, so that the first pseudo-labels are useful."""
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         sigma = state.extra.get("sigma", state.omega)
         if state.unheard and self.warmup:
@@ -109,7 +109,7 @@ class FedFew(Method):
         return message
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """Label once with σ_t, then train on strong views of what was kept."""
+        """Label once with σ_t, then train on strong views of the kept images."""
         network = site.network
         network.load(payload.get("teacher", payload["omega"]))
         adjusted, mix = self.label(site, payload, rng)
@@ -130,7 +130,7 @@ class FedFew(Method):
         return Trained({"psi": network.snapshot()}, metrics, votes)
 
     def label(self, site: ClientSite, payload: Payload, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """r, what the client takes every image for (N×C), and its class mix π_k."""
+        """r, the client's class probabilities for every image (N×C), and its class mix π_k."""
         if not len(site):
             return torch.empty(0, site.classes), payload["prior"]
         outputs = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
@@ -142,7 +142,7 @@ class FedFew(Method):
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        """Aggregate those that learned something, then train on the server's labels."""
+        """Aggregate the clients that learned something, then train on the server's labels."""
         lr = self.client.rate(state.round, state.validation)
         work = partial(self.client.work, lr=lr)
         learned = active(contributions(state, updates, work=work, most=self.client.most_steps))

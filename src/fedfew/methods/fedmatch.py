@@ -10,12 +10,12 @@ Disjoint Learning. ICLR 2021.
 Labels at clients: client k first trains σ_k on its own labels with ψ held fixed, then ψ_k as above with σ_k held fixed,
 and sends both; σ becomes the aggregate of the σ_k of clients with labels, and the server's turn follows if it has any.
 
-σ is constant at a client, so descending on θ and reading ψ = θ − σ gives the same gradients. Only entries that changed
-by more than ``delta`` travel, with their indices, and entries of ψ no larger than ``l1_threshold`` become zero before
-they do. ``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
+σ is constant at a client, so SGD on θ with ψ = θ − σ gives the same gradients. Only entries that changed by more than
+``delta`` are sent, with their indices, and entries of ψ no larger than ``l1_threshold`` are set to zero before that.
+``fedmatch-lite`` has no helpers: the naive ω = ψ + σ of the paper.
 
 Unlike the official code: σ_k and ψ_k take turns by round, not by batch, and a labeled image counts among the unlabeled
-ones too; it scores before the server's turn (``accuracy_clients`` here); a tie of votes goes to the
+ones too; it is evaluated before the server's turn (``accuracy_clients`` here); a tie of votes goes to the
 client's own label, not to the lowest class; the noise image is uniform, not Gaussian; RandAugment's ranges are those of
 fedfew.
 """
@@ -76,14 +76,14 @@ class FedMatch(Method):
     client: LocalSGD
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 10.0
-    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the agreement with the helpers")] = 1e-2
+    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the consistency with the helpers")] = 1e-2
     lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2
     lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0
     lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5
-    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.75
+    threshold: Annotated[Fraction, Doc("τ: smallest probability of an image that counts")] = 0.75
     helpers: Annotated[Natural, Doc("H: models of similar clients sent along; 0 is fedmatch-lite")] = 2
-    interval: Annotated[Count, Doc("helpers are sent every this many rounds")] = 10
-    delta: Annotated[NonNegative, Doc("entries changed by no more than this do not travel")] = 1e-5
+    interval: Annotated[Count, Doc("helpers are sent every so many rounds")] = 10
+    delta: Annotated[NonNegative, Doc("entries changed by no more than this are not sent")] = 1e-5
     l1_threshold: Annotated[NonNegative, Doc("entries of a client's ψ no larger than this become zero")] = 1e-5
     order: Order = "after"
     warmup: Warmup = 0
@@ -91,12 +91,12 @@ class FedMatch(Method):
     client_labels: ClientLabels = NO_LABELS
     strong_views: ClassVar[bool] = True
     unfit: ClassVar[Mapping[str, str]] = {
-        "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing of "
-        "each other",
-        "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client went",
-        "median": "only entries changed by more than `delta` travel, so most entries of a coordinate-wise median "
+        "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing "
+        "about each other",
+        "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client moved",
+        "median": "only entries changed by more than `delta` are sent, so most entries of a coordinate-wise median "
         "would be the old value and the clients' work would be lost",
-        "trimmed-mean": "as for the median: the old value of the many would win over the work of the few",
+        "trimmed-mean": "as for the median: unchanged entries would outvote the clients' work",
     }
     usual_aggregator: ClassVar[str] = "uniform"
 
@@ -108,7 +108,7 @@ class FedMatch(Method):
         return ServerState(0, omega + psi, omega, extra=extra)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round σ is trained; then what the clients know of σ and ψ is brought up to date."""
+        """Before the first round σ is trained; then the values of σ and ψ that clients get are updated."""
         psi = state.extra["psi"]
         if self.order == "before" or state.unheard:
             state = replace(state, sigma=self.train_sigma(state, psi, site, rng))
@@ -116,13 +116,13 @@ class FedMatch(Method):
         return replace(state, extra=extra)
 
     def train_sigma(self, state: ServerState, psi: Vector, site: ServerSite, rng: torch.Generator) -> Vector:
-        """σ trained on D_s with ψ held fixed; an entry left alone keeps its last bit."""
+        """σ trained on D_s with ψ held fixed; an untouched entry keeps its bits."""
         start, epochs = state.sigma + psi, self.warmup if state.unheard else 0
         theta = train_server(self.server, start, state, site, rng, self.lambda_s, epochs)
         return state.sigma + (theta - start)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """σ and ψ as the wire has them, and in rounds 9, 19, … the helpers' models for a client seen before."""
+        """σ and ψ as clients know them, and in rounds 9, 19, … the helpers' models for a client seen before."""
         lr = scalar(self.client.rate(state.round, state.validation))
         payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"], "lr": lr}
         if self.helpers and (state.round + 1) % self.interval == 0:
@@ -131,7 +131,7 @@ class FedMatch(Method):
         return payload | self.vote.message(state)
 
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int:
-        """Bytes that must travel: the entries changed since the client was last here, with indices; helpers whole."""
+        """Bytes to send: the entries changed since the client's last answer, with indices; helpers in full."""
         rest = {name: t for name, t in payload.items() if name not in ("sigma", "psi")}
         return changed_bytes(state, client) + nbytes(rest)
 
@@ -180,7 +180,7 @@ class FedMatch(Method):
         return sigma + (theta - start)
 
     def _sparse(self, change: Vector, prefix: str) -> dict[str, Tensor]:
-        """The entries of a change that travel."""
+        """The entries of a change that are sent."""
         index = (change.abs() > self.delta).nonzero().squeeze(1)
         return {f"{prefix}index": index.to(torch.int32), f"{prefix}change": change[index]}
 
@@ -224,7 +224,7 @@ class FedMatch(Method):
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        """ψ ← aggregate of the clients' ψ_k; the library of helpers learns what each of them is like."""
+        """ψ ← aggregate of the clients' ψ_k; the library of helpers gets their models."""
         sent = state.extra["wire_psi"]
         parts = [
             Contribution(u.client, Patched(u, sent), u.examples, state.answered(u.client), u.metrics.get("steps", 1.0))
@@ -241,7 +241,7 @@ class FedMatch(Method):
         return replace(state, omega=omega, sigma=sigma, extra=extra, weights=psi.weights, clients=made)
 
     def _joint_sigma(self, state: ServerState, updates: Sequence[ClientUpdate]) -> Vector:
-        """σ, or the aggregate of what the clients that hold labels made of it."""
+        """σ, or the aggregate of the σ_k of clients with labels."""
         labeled = [u for u in updates if self.client_labels.each and len(u.reply["sigma_index"])]
         if not labeled:
             return state.sigma
@@ -252,7 +252,7 @@ class FedMatch(Method):
         return self.aggregator(parts, sent, state.sigma).vector
 
     def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
-        """σ + ψ as sent, and with the entries changed that the client names."""
+        """σ + ψ as sent, and with the client's changed entries."""
         sent = payload["sigma"] + payload["psi"]
         trained = sent.clone()
         for prefix in ("", "sigma_") if self.client_labels.each else ("",):
@@ -274,7 +274,7 @@ class FedMatch(Method):
 
 @dataclass(frozen=True, eq=False)
 class Patched:
-    """ψ_k or σ_k: what was sent, with the entries changed that the client named; made when looked at."""
+    """ψ_k or σ_k: the values sent, with the client's changed entries; computed on access."""
 
     update: ClientUpdate
     sent: Vector
@@ -291,5 +291,5 @@ class Patched:
 class FedMatchLite(FedMatch):
     """FedMatch without helpers, the paper's "naive ω = ψ + σ"."""
 
-    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the agreement with helpers, if there are any")] = 0.0
+    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the consistency with helpers, if there are any")] = 0.0
     helpers: Annotated[Natural, Doc("H: models of similar clients sent along; none here")] = 0

@@ -1,8 +1,8 @@
 """FedMatch's memory at the server: which client models are alike, and which entries each client already has.
 
 Both live in ``ServerState.extra`` so that a checkpoint holds them: ``client/K`` (ψ_K), ``embedding/K`` (its softmax on
-one fixed noise image), ``seen`` (client, round of its last answer), and for σ and ψ the values the wire has carried
-with the round in which each entry last travelled.
+one fixed noise image), ``seen`` (client, round of its last answer), and for σ and ψ the values last sent
+with the round in which each entry was sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ VALUE_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class Library:
-    """The models the server knows clients by."""
+    """The client models that the server keeps."""
 
     models: Mapping[int, Vector]
     embeddings: Mapping[int, Tensor]
@@ -30,7 +30,7 @@ class Library:
 
     @staticmethod
     def of(state: ServerState) -> "Library":
-        """As the state holds it."""
+        """The library in a server's state."""
         models = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("client/")}
         embeddings = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("embedding/")}
         pairs = state.extra.get("seen")
@@ -38,7 +38,7 @@ class Library:
         return Library(models, embeddings, seen)
 
     def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "Library":
-        """With the models of the clients that answered, each embedded by what it says to the noise image."""
+        """A copy with the models of the clients that answered, each embedded by its output on the noise image."""
         noise = noise_image(site.labeled.images, stream(0, "fedmatch", "noise"))
         embeddings = dict(self.embeddings)
         for client, psi in vectors.items():
@@ -56,7 +56,7 @@ class Library:
         return [self.models[others[i]] for i in distances.argsort(stable=True)[:count].tolist()]
 
     def tensors(self, round: int, answered: Sequence[int]) -> dict[str, Tensor]:
-        """As the state keeps it, with the clients that answered in this round marked as seen."""
+        """Tensors for the server's state, with the clients that answered in this round marked as seen."""
         seen = dict(self.seen) | dict.fromkeys(answered, round)
         pairs = torch.tensor(sorted(seen.items()), dtype=torch.int32).reshape(-1, 2)
         models = {f"client/{k}": vector for k, vector in self.models.items()}
@@ -65,9 +65,9 @@ class Library:
 
 
 def restamp(state: ServerState, now: Mapping[str, Vector], delta: float) -> dict[str, Tensor]:
-    """Bring the wire's values of σ and ψ up to date where they changed by more than ``delta``, stamped with the round.
+    """Update the sent values of σ and ψ where they changed by more than ``delta``, stamped with the round.
 
-    Every client that has been patched up to a round holds the same values, so one vector and one stamp serve them all.
+    Every client that is up to date with a round holds the same values, so one vector and one stamp serve them all.
     """
     extra = dict(state.extra)
     for name, vector in now.items():
@@ -78,7 +78,7 @@ def restamp(state: ServerState, now: Mapping[str, Vector], delta: float) -> dict
 
 
 def changed_bytes(state: ServerState, client: int) -> int:
-    """Bytes of σ and ψ for this client: entries stamped since it was last here; all of it, without indices, if less."""
+    """Bytes of σ and ψ for this client: entries stamped since its last answer; everything, without indices, if less."""
     last = Library.of(state).seen.get(client)
     total = 0
     for name in ("sigma", "psi"):

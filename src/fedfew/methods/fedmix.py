@@ -7,7 +7,7 @@ Algorithm and System Design. 2021. Algorithm 1:
     ψ^k_{t+1} = ω_t − η ∇ [λ_2 ‖f(π_1 u) − f(π_2 u)‖² + λ_1 CE(ŷ, f(u)) + λ_L1 ‖σ − ψ‖²]   on client k's images
     ω_{t+1}   = α Σ_k w_k ψ^k_{t+1} + β σ_{t+1} + γ ω_t                                    w_k by FedFreq
 
-A client that holds labels of its own, which the paper does not have, adds λ_s CE(y, f(x)) on them to every batch.
+A client with labels of its own, which the paper does not have, adds λ_s CE(y, f(x)) on them to every batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -53,10 +53,10 @@ class FedMix(Method):
     beta: Annotated[Fraction, Doc("weight of σ, the server's model")] = 0.3
     gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2
     views: Annotated[int, Ge(2), Doc("A: views of an image that vote on its label, at least 2")] = 5
-    threshold: Annotated[Fraction, Doc("τ: a label counts from this mean probability on")] = 0.8
+    threshold: Annotated[Fraction, Doc("τ: smallest mean probability of a label that counts")] = 0.8
     lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 1.0
     lambda_ce: Annotated[NonNegative, Doc("λ_1: weight of the pseudo-label cross-entropy")] = 1.0
-    lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the agreement of views 1 and 2")] = 1.0
+    lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the consistency of views 1 and 2")] = 1.0
     lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
     anchor: Annotated[
         Literal["trained", "previous", "omega"],
@@ -112,7 +112,7 @@ class FedMix(Method):
 
         Views 1 and 2 carry the gradient and vote too; views 3..A only vote, in one pass without autograd, for images
         that can still reach τ; the cross-entropy pass runs on the confident images alone. For A = 5 this costs 6 to 9
-        forward passes' worth, and 3·coverage.
+        forward passes, plus 3·coverage.
         """
         family = views(images, self.views, rng, flips)
         pair = network(family[:2].flatten(0, 1)).softmax(1).unflatten(0, (2, -1))

@@ -7,9 +7,9 @@
                T such that the mean confidence without π_k is ``confidence``; EM stops where classes have settled
     model:     the same moments in more directions, corrected by the labels as far as cross-validation on them says
 
-A generative step is evidence where a prior-corrected loss on one's own predictions has no gradient: it moves class
-means by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
-clients do not drift; only sums leave a client; and α, the temperature, when to stop and how much to trust the clients
+A generative step works where a prior-corrected loss on a client's own predictions has no gradient: it moves class means
+by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
+clients do not drift; clients send only sums; and α, the temperature, when to stop and how much to trust the clients
 follow from the sums and the server's labels. ``training/moments.py`` derives how skewed sites become an advantage.
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
@@ -59,7 +59,7 @@ from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
-SKEWED = "most clients have no image of most classes, so a rule that leaves out the unusual would leave classes out"
+SKEWED = "most clients have no image of most classes, so a rule that drops outliers would drop classes"
 PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
 """No image adds more than this to the length of a client's sums."""
 
@@ -74,20 +74,20 @@ class FedMoments(Method):
     width: Annotated[Count, Doc("principal directions of the features in which EM works")] = 128
     wide: Annotated[Count, Doc("principal directions of the final model")] = 512
     mix: Annotated[Literal["even", "labels"], Doc("classes' shares over all clients: equal, or the labels'")] = "even"
-    confidence: Annotated[Fraction, Doc("mean confidence of the model, without a client's mix, that sets T")] = 0.75
-    label_weight: Annotated[NonNegative, Doc("κ: images without label that one label outweighs in a class mean")] = 50.0
-    evidence: Annotated[Positive, Doc("images a class whose mean the prior shrinks like")] = 30.0
+    confidence: Annotated[Fraction, Doc("target of the model's mean confidence, without a client's mix; sets T")] = 0.75
+    label_weight: Annotated[NonNegative, Doc("κ: unlabeled images that one label outweighs in a class mean")] = 50.0
+    evidence: Annotated[Positive, Doc("images per class that the prior assumes when it shrinks a class mean")] = 30.0
     steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
-    settled: Annotated[Fraction, Doc("EM stops when fewer images change class than this, or more than before")] = 0.02
-    survey: Annotated[Count, Doc("images whose moments are wanted before EM begins, if there are as many")] = 8000
-    hear: Annotated[Fraction, Doc("images heard, over rounds, before a step of EM, as a share of those surveyed")] = 1.0
+    settled: Annotated[Fraction, Doc("EM stops when the share of images changing class is below this, or rises")] = 0.02
+    survey: Annotated[Count, Doc("images to survey before EM starts, if there are as many")] = 8000
+    hear: Annotated[Fraction, Doc("images that answers cover before an EM step, as a share of those surveyed")] = 1.0
     unfit: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("fednova", "fltrust", "status"), SUMS),
         **dict.fromkeys(("median", "trimmed-mean", "krum"), SKEWED),
     }
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """Features must stay what they are."""
+        """The backbone must be frozen."""
         if document["model"].get("train") != "head":
             what = "fedmoments works on the features of a frozen backbone"
             yield FedfewError(
@@ -95,7 +95,7 @@ class FedMoments(Method):
             )
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first answer: the best that the labels give by themselves."""
+        """Before the first answer: the best model from the labels alone."""
         if not state.unheard:
             return replace(state, sigma=state.omega)
         x = features(site.labeled.images)
@@ -109,7 +109,7 @@ class FedMoments(Method):
         return replace(state, omega=omega, sigma=omega)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """Nothing but a question in the survey, once; then the scores' weights, those of the round before, α and m."""
+        """In the survey only a request, once; then the scores' weights, those of the round before, α and m."""
         if "weight" not in state.extra:
             return {"survey": scalar(float(client not in state.participation))}
         names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
@@ -123,7 +123,7 @@ class FedMoments(Method):
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
         if "survey" in payload and not float(payload["survey"]):
-            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # surveyed already, while others are not
+            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # already surveyed, while others are not
         if "survey" in payload:
             rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
             second = (x.float().T @ x.float())[rows, columns]
@@ -139,7 +139,7 @@ class FedMoments(Method):
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        """The survey, until enough was seen; then M-steps, until the classes have settled."""
+        """The survey, until enough images are surveyed; then M-steps, until the classes have settled."""
         if not self.asks(state):
             return replace(state, metrics={"settled": 1.0})
         if "weight" not in state.extra:
@@ -178,7 +178,7 @@ class FedMoments(Method):
         return replace(state, extra=kept | found, metrics=metrics)
 
     def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
-        """Whitened space, prior, first scores: class means of the labels, shrunk by what the clients' spread says."""
+        """Whitened space, prior, first scores: class means of the labels, shrunk according to the clients' spread."""
         x, labels = features(site.labeled.images), site.labeled.labels
         space = Space.of(survey, min(self.wide, x.shape[1]))
         width = min(self.width, space.basis.shape[1])
@@ -189,7 +189,7 @@ class FedMoments(Method):
         head = torch.linalg.solve(prior.within, anchor.T)
         norm = (anchor.T * head).sum(0).clamp_min(1e-6).sqrt()
         head = head / norm * norm.mean()  # no class wins by its length
-        # the labeled images are those the scores were made of, so the model is surer of them than of others
+        # the scores were made from the labeled images, so the model is more confident on these than on others
         temperature = temperature_for(sureness(mine[:, :width] @ head) / len(mine), min(0.9, self.confidence + 0.1))
         mix = counts / counts.sum() if self.mix == "labels" else torch.full_like(counts, 1 / site.classes)
         extra = {
@@ -299,7 +299,7 @@ class FedMoments(Method):
             return odd_survey(sums, examples, LENGTH)
         classes, width = payload["weight"].shape[1], len(payload["weight"])
         if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
-            return ""  # not an answer to this question: left out later
+            return ""  # not an answer to this request: left out later
         moments = sums[classes : classes * (width + 1)].view(classes, width)
         weight, bias = payload["weight"].double(), payload["bias"].double()
         return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
@@ -312,26 +312,26 @@ class FedMoments(Method):
 
 
 NEW = 0.25
-"""The survey ends when no more than this share of a round's clients had not been heard before."""
+"""The survey ends when at most this share of a round's clients are new."""
 WEAK = 0.5
 """Between-class share assumed along the first principal direction, where the clients show none."""
 RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 
 def features(images: Tensor) -> Tensor:
-    """Features of images (N×V×d), the mean over their views, in float64 and no longer than they can be."""
+    """Features of images (N×V×d), the mean over their views, in float64 and at most ``LENGTH`` long."""
     x = images.cpu().double().mean(1)  # on the host: not every accelerator has float64
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
 
 
 def fits(update: ClientUpdate, size: int) -> bool:
-    """Whether a client has images and answered what it was asked."""
+    """Whether a client has images and its answer fits the request."""
     return update.examples > 0 and update.reply["sums"].shape == (size,)
 
 
 def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
-    """Sums as if all images had been heard: Σ r, Σ r x; the share of images that moved; the mean sureness."""
+    """Sums scaled to all images: Σ r, Σ r x; the share of images that changed class; the mean confidence."""
     counts = sums[:classes].clamp_min(1e-9)
     heard = counts.sum()
     moments = sums[classes : classes * (width + 1)].view(classes, width)
@@ -340,7 +340,7 @@ def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor
 
 
 def prior_in(extra: Mapping[str, Tensor]) -> Prior:
-    """The prior as the state keeps it."""
+    """The prior in the server's state."""
     return Prior(extra["gamma"], extra["within"], float(extra["alpha"]), int(extra["seen"]))
 
 

@@ -8,7 +8,7 @@ Optimization. ICLR 2021.
     v ← v − (1 − β_2) Δ² sign(v − Δ²)            FedYogi
     ψ = ω_t + η_s m / (√v + τ),   ω_{t+1} = ψ − η ∇ CE(y, f(x))  on the server's labels
 
-v starts at τ². Running statistics of a batch norm are taken as averaged.
+v starts at τ². Batch-norm statistics are averaged as they are.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 
 @dataclass(frozen=True)
 class FedAdam(FedAvg):
-    """FedAdam (Reddi et al. 2021): FedAvg whose server moves by Adam."""
+    """FedAdam (Reddi et al. 2021): FedAvg with Adam at the server."""
 
     server_lr: Annotated[Positive, Doc("η_s: the server's step size along the clients' mean change")] = 0.01
-    beta1: Annotated[Decay, Doc("β_1: how much of the mean change stays from round to round")] = 0.9
-    beta2: Annotated[Decay, Doc("β_2: how much of the mean square stays")] = 0.99
+    beta1: Annotated[Decay, Doc("β_1: decay of the mean change from round to round")] = 0.9
+    beta2: Annotated[Decay, Doc("β_2: decay of the mean square")] = 0.99
     tau: Annotated[Positive, Doc("τ: the smaller, the more each entry's step is scaled to the same length")] = 1e-3
     rule: Literal["adam", "yogi"] = "adam"
 
@@ -54,6 +54,6 @@ class FedAdam(FedAvg):
 
 @dataclass(frozen=True)
 class FedYogi(FedAdam):
-    """FedYogi (Reddi et al. 2021): as FedAdam, but the mean square forgets a large change more slowly."""
+    """FedYogi (Reddi et al. 2021): like FedAdam, but the mean square forgets a large change more slowly."""
 
     rule: Literal["adam", "yogi"] = "yogi"

@@ -8,8 +8,8 @@ Learning. 2020 (FedSemi: An Adaptive Federated Semi-Supervised Learning Framewor
                the server then trains CE(y, f(x)) on the aggregate, and the target follows its steps in the same way
 
 Adapted to labels at the server: the published clients train on labels of their own as well; here the server's turn on
-D_s, from which the next round starts, is all the supervision. a grows from 0 to ``decay`` with the same ramp as β. The
-published choice of layers to upload by their divergence is left out; ``compression`` serves every method.
+D_s, from which the next round starts, is the only supervision. a grows from 0 to ``decay`` with the same ramp as β. The
+published choice of layers to upload by their divergence is left out; ``compression`` works with every method.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +45,14 @@ from fedfew.training.updates import Warmup, contributions, scalar
 
 @dataclass(frozen=True)
 class FedSiam(Method):
-    """Agreement between an online network and its target; ``uploads`` "both" is -MT, "online" is -Π."""
+    """Consistency between an online network and its target; ``uploads`` "both" is -MT, "online" is -Π."""
 
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    weight: Annotated[NonNegative, Doc("β: weight of the agreement at the end of the ramp")] = 10.0
+    weight: Annotated[NonNegative, Doc("β: weight of the consistency loss at the end of the ramp")] = 10.0
     ramp: Annotated[Fraction, Doc("share of the run over which β and a grow")] = 0.2
-    decay: Annotated[float, Ge(0), Lt(1), Doc("a: how much of the target stays at each step, at the end")] = 0.999
+    decay: Annotated[float, Ge(0), Lt(1), Doc("a: decay of the target at each step, after the ramp")] = 0.999
     noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
@@ -102,7 +102,7 @@ class FedSiam(Method):
     def loss(
         self, network: Network, images: Tensor, target: Vector | None, rng: torch.Generator, flips: bool
     ) -> Tensor:
-        """‖f(u + η; target) − f(u + η′; online)‖²; without a target of its own the gradient goes through both sides."""
+        """‖f(u + η; target) − f(u + η′; online)‖²; without a separate target the gradient goes through both sides."""
         one, other = (self.disturbed(images, rng, flips) for _ in range(2))
         if target is None:
             first, second = network(torch.cat([one, other])).softmax(1).chunk(2)

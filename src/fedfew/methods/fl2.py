@@ -1,4 +1,4 @@
-"""(FL)²: thresholds for each client and class, and agreement with an adversarially perturbed model.
+"""(FL)²: thresholds for each client and class, and consistency with an adversarially perturbed model.
 
 S. Lee, T.-L. V. Le, J. Shin, S.-J. Lee: (FL)²: Overcoming Few Labels in Federated Semi-Supervised Learning. 2024.
 
@@ -23,7 +23,7 @@ from fedfew.training.sharpness import ascent_step
 
 
 def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
-    """τ_c for each class, and τ_k = mean max p: a class the model rarely names has a lower bar to pass."""
+    """τ_c for each class, and τ_k = mean max p: a class the model rarely predicts has a lower threshold."""
     tau = float(probabilities.max(1).values.mean())
     mean = probabilities.mean(0)
     return tau * mean / mean.max(), tau
@@ -33,7 +33,7 @@ def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
 class FL2(Alternate):
     """(FL)² with its published settings."""
 
-    certain: Annotated[Fraction, Doc("probability from which an image serves the sharpness term")] = 0.95
+    certain: Annotated[Fraction, Doc("smallest probability of an image in the sharpness term")] = 0.95
     rho: Annotated[NonNegative, Doc("ρ: size of the perturbation; 0 leaves the term out")] = 0.1
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
     usual_aggregator: ClassVar[str] = "status"
@@ -61,7 +61,7 @@ class FL2(Alternate):
         return Trained({"psi": network.snapshot()}, metrics, torch.where(keep, labels, -1))
 
     def add_sharpness(self, network: Network, views: Tensor, targets: Tensor, certain: Tensor) -> None:
-        """Add ∇ KL at w + ε to the network's gradient, which is zero before; the weights are as they were after."""
+        """Add ∇ KL at w + ε to the network's gradient, which is zero before; the weights are restored."""
         if not self.rho or not self.lambda_sharp or not certain.any():
             return
         n = network.layout.trainable

@@ -8,7 +8,7 @@ Reducing the Gradient Diversity of Models. 2020.
                           group i's model goes to clients of the next round,  ω = mean w_i is evaluated
     metric:               Δ = Σ ‖∇_k‖² / ‖Σ ∇_k‖²  with ∇_k what client k changed; 1/m where all agree
 
-The published nets use GroupNorm. Which group's model a client gets next is drawn anew each round.
+The published nets use GroupNorm. Which group's model a client gets is drawn again each round.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,7 +59,7 @@ class Grouping(Method):
     client: LocalSGD
     aggregator: Aggregator
     groups: Annotated[Count, Doc("S: groups the uploads are split into; 1: one average for all")] = 2
-    threshold: Annotated[Fraction, Doc("τ of FixMatch: a label counts from this probability on")] = 0.95
+    threshold: Annotated[Fraction, Doc("τ of FixMatch: smallest probability of a label that counts")] = 0.95
     weight: Annotated[NonNegative, Doc("weight of FixMatch's loss")] = 1.0
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     vote: Voting = PLAIN_VOTE
@@ -71,7 +71,7 @@ class Grouping(Method):
         return ServerState(0, omega, omega, extra={"groups": omega[None].clone(), "lot": torch.tensor(0)})
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """w_s, trained from ω while the clients train from their groups' models; and the seed that deals those out."""
+        """w_s, trained from ω while the clients train from their groups' models; and the seed that assigns those."""
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         lot = torch.randint(2**62, (), generator=rng)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": lot} | self.vote.learn(site))

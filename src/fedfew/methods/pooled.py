@@ -1,8 +1,8 @@
-"""Pooled training, the upper bound: all images with their true labels in one place, and nothing is averaged.
+"""Pooled training, the upper bound: all images with their true labels in one place, without averaging.
 
-ω_{t+1} = ω_t − η ∇ CE(y, f(x))   by the server's recipe, on as many images as server and clients of a round pass over
+ω_{t+1} = ω_t − η ∇ CE(y, f(x))   with the server's settings, on as many images as the server and a round's clients use
 
-The images come from one shuffled sequence after another over the whole pool, so that every image is seen equally often.
+The images come from repeated shuffles of the whole pool, so that every image is seen equally often.
 """
 
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from fedfew.training.sgd import train_server
 
 @dataclass(frozen=True)
 class Pooled(ServerOnly):
-    """What the same net reaches with every label and no federation. Only a simulation can do this."""
+    """What the same model reaches with every label and no federation. Possible only in simulation."""
 
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy")] = 1.0
     pools: ClassVar[bool] = True
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """A round's worth of images from the pool; before the first round a warm-up on the server's labels."""
+        """Train on a round's images from the pool; before the first round a warm-up on the server's labels."""
         pool = site.pool
         if pool is None:
             raise FedfewError("E113", "method.name", "pooled needs the clients' images and labels in one place")
@@ -43,7 +43,7 @@ class Pooled(ServerOnly):
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 
     def misfits(self, document: Mapping[str, Any]) -> list[FedfewError]:
-        """A real network has no pool."""
+        """Real sites have no pool."""
         if document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
             what = "pooled needs all images and their labels in one place, which only a simulation has"
             return [FedfewError("E113", "method.name", what, "Use it without fleet.network")]
@@ -51,7 +51,7 @@ class Pooled(ServerOnly):
 
 
 def sequence(count: int, start: int, length: int, lot: int) -> Tensor:
-    """Places start … start + length of the endless sequence of shuffles of 0..count−1 that the lot decides."""
+    """Entries start … start + length of the endless sequence of shuffles of 0..count−1 seeded by ``lot``."""
     parts = []
     for epoch in range(start // count, (start + length - 1) // count + 1):
         order = torch.randperm(count, generator=stream(lot, "pooled", epoch))

@@ -6,8 +6,8 @@ Federated Learning. ICML 2020, option II.
     client k:  ψ ← ψ − η (∇ objective(u) − c_k + c),   c_k⁺ = c_k − c + (ω_t − ψ_k) / (a_k η);  sends ψ_k and c_k⁺ − c_k
     server:    ω_{t+1} = Σ w_k ψ_k trained on D_s,     c ← c + Σ (c_k⁺ − c_k) / K
 
-c_k⁺ is the mean of the gradients that the client has taken; a_k is its work in plain steps, momentum included. c_k
-stays at the client. Published clients have labels; here their objective makes its own, and the server's turn is added.
+c_k⁺ is the mean gradient of the client's steps; a_k is its work in plain steps, momentum included. c_k
+stays at the client. Published clients have labels; here their objective makes its own, and the server trains too.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from fedfew.objectives.unlabeled import train_unlabeled
 class Scaffold(FedAvg):
     """FedAvg with control variates against client drift; twice the traffic."""
 
-    population: Annotated[Natural, Doc("K of c's update, all clients there are; 0: the config's number of clients")] = 0
+    population: Annotated[Natural, Doc("K in c's update, the total number of clients; 0: as many as in the config")] = 0
 
     def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """The number of clients, where it is known."""
@@ -36,9 +36,9 @@ class Scaffold(FedAvg):
         return {"method.population": document["clients"]} if known else {}
 
     def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """A dataset of sites says too late how many there are."""
+        """With a dataset of sites, their number is known too late."""
         if not self.population and document["partition"]["kind"] == "sites":
-            what = "is 0, and how many sites there are is not known yet"
+            what = "is 0, and the number of sites is not known yet"
             yield FedfewError("E113", "method.population", what, "Set it to the number of sites")
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -49,7 +49,7 @@ class Scaffold(FedAvg):
         return super().before_clients(replace(state, extra={"control": zeros} | state.extra), site, rng)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """ψ_k by corrected steps, and by how much c_k has changed; nothing where nothing was learned from."""
+        """ψ_k by corrected steps, and the change of c_k, which is zero if there was nothing to learn from."""
         n, lr, control = site.network.layout.trainable, float(payload["lr"]), payload["control"]
         own = site.memory.get("control", torch.zeros_like(control))
         trained = train_unlabeled(

@@ -9,7 +9,7 @@ NeurIPS 2022.
     server:    v ← m v + (ω_t − Σ w_k ψ_k),  ω_{t+1} = (ω_t − v) fine-tuned on D_s;  clients without labels are left out
 
 Published with batch norm whose statistics are gathered from every client each round: ``norm.policy = "clients"``, in a
-simulation only. Elsewhere GroupNorm, or statistics of the server's images (``norm.policy = "server-data"``).
+simulation only. Otherwise use GroupNorm, or statistics of the server's images (``norm.policy = "server-data"``).
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ from fedfew.training.mixup import beta_draw, blend
 class SemiFL(Alternate):
     """SemiFL with its published settings."""
 
-    threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
+    threshold: Annotated[Fraction, Doc("τ: smallest probability of a label that counts")] = 0.95
     beta: Annotated[Positive, Doc("a of Beta(a, a), from which λ is drawn")] = 0.75
-    lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: fixed labels alone")] = 1.0
+    lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: the fixed term alone")] = 1.0
     usual_aggregator: ClassVar[str] = "uniform"
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:

@@ -1,4 +1,4 @@
-"""Server-only training, the lower bound: the labels are used, the clients are not asked.
+"""Server-only training, the lower bound: the server trains on its labels, the clients take no part.
 
 ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels, and before the first round ``warmup`` epochs more
 """
@@ -28,7 +28,7 @@ from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
 @dataclass(frozen=True)
 class ServerOnly(Method):
-    """The bound every other method must beat; runs the same number of server steps a round as they do."""
+    """The baseline every other method must beat; it takes as many server steps a round as they do."""
 
     server: Supervised
     client: LocalSGD
@@ -49,7 +49,7 @@ class ServerOnly(Method):
         return {}
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        raise FedfewError("E113", "method.name", "server-only asks no client to train")
+        raise FedfewError("E113", "method.name", "server-only does not train clients")
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

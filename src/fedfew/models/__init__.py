@@ -19,6 +19,6 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "transformers": transformers_model,
     "timm": timm_model,
 }
-"""Each is called as ``model(channels, size, classes, **settings)`` and gives a module from images to logits."""
+"""Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits."""
 SCALABLE = {name: MODELS[name] for name in ("resnet9", "cnn", "wrn")}
-"""Networks of any width, drawn from the seed."""
+"""Networks of any width, initialised from the seed."""

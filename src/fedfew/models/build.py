@@ -14,9 +14,9 @@ from fedfew.models import MODELS, SCALABLE
 from fedfew.models.backbones import Head, Pretrained
 
 COPIES = 4
-"""The least that training holds of a model: its weights, their gradient, what was received and what is sent."""
+"""Copies of a model that training needs at least: weights, gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
-"""What a model may take as arguments about the images."""
+"""The arguments about the images that a model may take."""
 
 
 def build_model(
@@ -27,11 +27,11 @@ def build_model(
     options: Mapping[str, Any],
     rng: torch.Generator,
 ) -> nn.Module:
-    """A fresh module; equal generators give equal bits, and the global random state is as it was before.
+    """A fresh module; equal generators give equal bits, and the global random state is restored.
 
-    ``model`` is a name of ``MODELS`` or a function of one's own. The latter keeps the weights that it sets itself
-    (it may load trained ones); what it draws from torch's global generator is made to follow from ``rng``. It is given
-    those of channels, size and classes that it has parameters for, and tried on two black images.
+    ``model`` is a name of ``MODELS`` or a user's function. The latter keeps the weights that it sets itself (it may
+    load trained ones); its draws from torch's global generator are seeded from ``rng``. It gets those of channels,
+    size and classes that it has parameters for, and is tried on two black images.
     """
     if isinstance(model, str) and model not in MODELS:
         raise FedfewError("E105", "model.name", f"there is no model {model!r}, only {', '.join(MODELS)}")
@@ -53,7 +53,7 @@ def build_model(
 
 
 def _refuse_too_large(make: Callable[[], nn.Module], what: str) -> None:
-    """E119 for a model that cannot be trained in this machine's memory; it is sketched without memory of its own."""
+    """E119 for a model that cannot be trained in this machine's memory; it is built here without allocating any."""
     try:
         with torch.device("meta"):
             weights = sum(parameter.numel() for parameter in make().parameters())
@@ -61,8 +61,8 @@ def _refuse_too_large(make: Callable[[], nn.Module], what: str) -> None:
         raise FedfewError("E119", "model", f"{what} has more weights than can be counted") from None
     need, have = 4 * COPIES * weights, machine_memory()
     if need > have:
-        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB, of which {have / 1e9:,.1f} GB"
-        raise FedfewError("E119", "model", f"{what} are here")
+        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB"
+        raise FedfewError("E119", "model", f"{what}; {have / 1e9:,.1f} GB are available")
 
 
 def _shown(options: Mapping[str, Any]) -> str:
@@ -86,9 +86,9 @@ def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
 
 
 def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
-    """E115 unless a model of the user's own gives logits for these images."""
+    """E115 unless a user's model returns logits for these images."""
     if not isinstance(module, nn.Module):
-        raise FedfewError("E115", "model.name", f"gave a {type(module).__name__}, which is not a torch.nn.Module")
+        raise FedfewError("E115", "model.name", f"returned a {type(module).__name__}, which is not a torch.nn.Module")
     was_training = module.training
     module.eval()
     shape = "×".join(map(str, image))
@@ -102,12 +102,12 @@ def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
         module.train(was_training)
     found = tuple(getattr(logits, "shape", ()))
     if found != (2, classes):
-        what = f"gives {found} for two images of {shape}; {classes} classes need (2, {classes})"
+        what = f"returns {found} for two images of {shape}; {classes} classes need (2, {classes})"
         raise FedfewError("E115", "model.name", what)
 
 
 def build_head(width: int, classes: int, rng: torch.Generator) -> Head:
-    """The head of a pretrained model by itself, with the weights that ``build_model`` would draw for it."""
+    """The head of a pretrained model alone, with the weights that ``build_model`` would draw for it."""
     torch.randint(2**63 - 1, (), generator=rng)
     head = Head(width, classes)
     initialise(head, rng)
@@ -117,9 +117,9 @@ def build_head(width: int, classes: int, rng: torch.Generator) -> Head:
 def initialise(module: nn.Module, rng: torch.Generator) -> None:
     """Draw all weights: Kaiming-normal convolutions (fan in), a small last layer, norms at 1 and 0.
 
-    Fan in keeps the forward scale where no normalisation does: the rms grows from 0.5 to 3 through ResNet-9, whose two
-    residual additions and four max pools are what adds to it. The last layer is small because logits of several units
-    at the start would be confident votes about nothing, and a first step in a random direction.
+    Fan in keeps the forward scale without normalisation: the rms grows from 0.5 to 3 through ResNet-9, because of its
+    two residual additions and four max pools. The last layer is small because large logits at the start would be
+    confident but meaningless votes, and a first step in a random direction.
     """
     with torch.no_grad():
         for layer in module.modules():

@@ -1,4 +1,4 @@
-"""A small network for small images such as MNIST's: three convolutions, so that one core trains a whole federation."""
+"""A small network for small images such as MNIST: three convolutions, so that one core trains a whole federation."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ def cnn(
     size: int,
     classes: int,
     *,
-    width: Annotated[Count, Doc("channels after the first convolution; the two others have twice as many")] = 16,
+    width: Annotated[Count, Doc("channels after the first convolution; the other two have twice as many")] = 16,
     norm: Annotated[Norm, Doc("normalisation after each convolution")] = "group",
 ) -> nn.Module:
     """A 5×5 and two 3×3 convolutions with two 2×2 max pools, then a global max pool and a linear layer.

@@ -1,4 +1,4 @@
-"""What the networks share: a convolution with its normalisation, and the refusal of images that do not fit."""
+"""Shared by the networks: a convolution with its normalisation, and the refusal of images that do not fit."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) ->
     """3×3 convolution → 2×2 max pool if wanted → normalisation → ReLU.
 
     The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
-    gradient; pooling first lets what follows work on a quarter of the pixels.
+    gradient; after pooling first, the rest works on a quarter of the pixels.
     """
     layers: list[nn.Module] = [Conv3x3(inputs, outputs)]
     if pool:
@@ -26,9 +26,9 @@ def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) ->
 def normalisation(channels: int, norm: Norm) -> list[nn.Module]:
     """The normalisation layer, as a list because there may be none.
 
-    GroupNorm has no state and treats each image alone, so non-IID clients do not disturb each other. BatchNorm's
-    running statistics are float buffers: they live in the vector, and are averaged and mixed like weights (or stay
-    with the client under FedBN).
+    GroupNorm has no state and treats each image alone, so non-IID clients do not affect each other. BatchNorm's
+    running statistics are float buffers: they are part of the vector, and are averaged and mixed like weights (or stay
+    with the client in FedBN).
     """
     if norm == "group":
         return [nn.GroupNorm(groups(channels), channels)]

@@ -30,7 +30,7 @@ def resnet9(
     classes: int,
     *,
     width: Annotated[Count, Doc("channels after the first convolution; the last has 8 times as many")] = 64,
-    norm: Annotated[Norm, Doc("normalisation after each convolution; the paper's net has none")] = "none",
+    norm: Annotated[Norm, Doc("normalisation after each convolution; the paper's network has none")] = "none",
 ) -> nn.Module:
     """The paper's network; ``width`` 16 with ``norm`` group is a good choice on a CPU."""
     refuse_misfit("resnet9", channels, size)

@@ -1,13 +1,13 @@
-"""A 3×3 convolution in a quarter of the multiplications, after Winograd: F(4×4, 3×3), forward and backward.
+"""Winograd's 3×3 convolution with a quarter of the multiplications: F(4×4, 3×3), forward and backward.
 
 An output tile of 4×4 pixels takes 16 · 9 products for each pair of channels. It is the product of two polynomials in
-two variables, which its values at 6 · 6 points determine: the input tile of 6×6 and the kernel are turned into values
-at those points (B and G below), multiplied there, one product for each point, and turned back (A):
+two variables, which its values at 6 · 6 points determine: the input tile of 6×6 and the kernel are transformed to
+values at those points (B and G below), multiplied there, one product for each point, and transformed back (A):
 
     Y = Aᵀ [ (G g Gᵀ) ⊙ (Bᵀ d B) ] A        36 products instead of 144
 
 Summed over channels, each of the 36 points is one matrix product of (tiles × inputs) with (inputs × outputs). What
-the turning costs does not grow with the number of channels on the other side, so it pays where channels are many. The
+the transforms cost does not grow with the number of channels on the other side, so it pays with many channels. The
 input's gradient is such a convolution again; the weights' gradient is the same maps transposed. With the points 0, ±1,
 ±2 and ∞ the result differs from the direct sum by about 10⁻⁵ of its largest value.
 
@@ -25,9 +25,9 @@ TILE = 4
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
 """The sixth is ∞, the leading coefficient. Points far apart cost digits, points close together too."""
 MANY_CHANNELS = 64
-"""With fewer, turning costs what the products save: measured from 16 to 512 channels, the layer of 32 → 64 is even."""
+"""With fewer, the transforms cost what the products save: of 16 to 512 channels measured, 32 → 64 breaks even."""
 AT_A_TIME = 128
-"""Tiles that are worked on at a time: enough rows for a matrix product, and few enough to stay in a core's cache."""
+"""Tiles processed at a time: enough rows for a matrix product, and few enough to stay in a core's cache."""
 
 
 def _maps() -> tuple[Tensor, Tensor, Tensor]:
@@ -51,7 +51,7 @@ def _maps() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _coefficients(roots: Tensor) -> Tensor:
-    """Of ∏ (x − root), lowest power first, filled up to six."""
+    """The coefficients of ∏ (x − root), lowest power first, padded to six."""
     found = torch.ones(1, dtype=torch.float64)
     for root in roots:
         found = pad(found, (1, 0)) - root * pad(found, (0, 1))
@@ -62,11 +62,11 @@ B_T, G, A_T = _maps()
 A = A_T.T.contiguous()
 G_2D = torch.kron(G, G)
 ROTATED_2D = torch.kron(G.flip(1), G.flip(1))
-"""Kernels are turned in one product, which reads them as they lie in memory; the second turns them by 180° before."""
+"""Both transform kernels in one product, in their memory order; the second also rotates them by 180°."""
 
 
 class Conv3x3(nn.Conv2d):
-    """3×3, stride 1, padding 1, without bias; the plain layer where Winograd's way does not pay or fit."""
+    """3×3, stride 1, padding 1, without bias; the plain layer where Winograd's algorithm does not pay or apply."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
@@ -80,14 +80,14 @@ class Conv3x3(nn.Conv2d):
 
 
 def plain(module: nn.Module) -> None:
-    """Let every layer of a module be the plain one from here on: what files hold and are compared with."""
+    """Make every layer of a module the plain one from here on: the form that files hold and are compared with."""
     for layer in module.modules():
         if isinstance(layer, Conv3x3):
             layer._many = False
 
 
 def _fits(x: Tensor) -> bool:
-    """Whole tiles of float32 on a CPU; what is exported or compiled is the plain layer, for any number of images."""
+    """Whole tiles of float32 on a CPU; exported or compiled models use the plain layer, for any number of images."""
     return (
         not torch.compiler.is_compiling()
         and x.device.type == "cpu"
@@ -114,7 +114,7 @@ class Winograd(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a gradient of the gradient is wanted: torch knows how
+        if torch.is_grad_enabled():  # a second derivative is needed: torch computes it
             of_x = conv2d_input(list(x.shape), weight, gradient, padding=1)
             return of_x, conv2d_weight(x, list(weight.shape), gradient, padding=1)
         of_x = input_gradient(gradient, weight) if ctx.needs_input_grad[0] else None
@@ -128,7 +128,7 @@ def convolve(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def input_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
-    """∂/∂x of Σ gradient · conv(x, W): the convolution with the kernels turned round, from outputs to inputs."""
+    """∂/∂x of Σ gradient · conv(x, W): the convolution with the kernels rotated, from outputs to inputs."""
     return _pointwise(gradient, _turned(ROTATED_2D, weight))
 
 
@@ -149,7 +149,7 @@ def _turned(by: Tensor, weight: Tensor) -> Tensor:
 
 
 def _pointwise(x: Tensor, kernels: Tensor) -> Tensor:
-    """Turn tiles, multiply with the 36 × inputs × outputs of the kernels, turn back, a few images at a time."""
+    """Transform tiles, multiply with the kernels (36 × inputs × outputs), transform back, a few images at a time."""
     images, _, height, width = x.shape
     outputs = kernels.shape[-1]
     result = torch.empty(images, outputs, height, width, dtype=x.dtype, memory_format=torch.channels_last)
@@ -169,7 +169,7 @@ def _last(x: Tensor) -> Tensor:
 
 
 def _few(x: Tensor) -> int:
-    """How many images are worked on at a time."""
+    """How many images are processed at a time."""
     return max(1, AT_A_TIME * TILE**2 // (x.shape[2] * x.shape[3]))
 
 

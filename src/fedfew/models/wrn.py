@@ -54,7 +54,7 @@ def wrn(
     *,
     depth: Annotated[Count, Le(1000), Doc("number of layers: 6n + 4, so 10, 16, 22, 28, …")] = 28,
     width: Annotated[Count, Doc("widening factor: the stages have 16, 32 and 64 times as many channels")] = 2,
-    norm: Annotated[WrnNorm, Doc("normalisation; a net this deep does not train without one")] = "group",
+    norm: Annotated[WrnNorm, Doc("normalisation; a network this deep does not train without it")] = "group",
 ) -> nn.Module:
     """WRN-depth-width; with ``norm`` batch it is the network of SemiFL, FixMatch and MixMatch."""
     refuse_misfit("wrn", channels, size)

@@ -1,4 +1,4 @@
-"""Objectives that ask for agreement, not for labels: Π-model, temporal ensembling and mean teacher.
+"""Consistency objectives, without labels: Π-model, temporal ensembling and mean teacher.
 
     Π-model               w ‖p(view 1) − p(view 2)‖²                                S. Laine, T. Aila, ICLR 2017
     Temporal ensembling   w ‖p(view) − Z_i/(1 − a^t)‖²,  Z_i ← a Z_i + (1 − a) p      the same
@@ -30,7 +30,7 @@ def apart(first: Tensor, second: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PiModel:
-    """Π-model (Laine & Aila 2017): two views of an image must be read alike; the gradient goes through both."""
+    """Π-model (Laine & Aila 2017): two views of an image should get equal predictions; gradients go through both."""
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
@@ -58,7 +58,7 @@ class TemporalEnsembling:
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows")] = 0.2
-    decay: Annotated[Decay, Doc("a: how much of an image's target stays at each visit")] = 0.6
+    decay: Annotated[Decay, Doc("a: decay of an image's target at each visit")] = 0.6
     labels: ClassVar[bool] = False
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
@@ -97,7 +97,7 @@ class MeanTeacher:
     """
 
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
-    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows, and the teacher is quicker")] = 0.2
+    ramp: Annotated[Fraction, Doc("share of the run over which the weight grows, and the teacher adapts faster")] = 0.2
     early: Annotated[Decay, Doc("a during the ramp")] = 0.99
     late: Annotated[Decay, Doc("a after the ramp")] = 0.999
     labels: ClassVar[bool] = False

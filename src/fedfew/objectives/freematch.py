@@ -1,4 +1,4 @@
-"""FreeMatch: thresholds that rise with what the model knows, lower for classes it names rarely.
+"""FreeMatch: thresholds that rise with the model's confidence, lower for classes it predicts rarely.
 
 Y. Wang, H. Chen, Q. Heng, W. Hou, Y. Fan, Z. Wu, J. Wang, M. Savvides, T. Shinozaki, B. Raj, B. Schiele, X. Xie:
 FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning. ICLR 2023.
@@ -6,8 +6,8 @@ FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning. ICLR 2023.
     p = f(weak u);   τ ← a τ + (1 − a) mean max p;   p̃ ← a p̃ + (1 − a) mean p       batch by batch, from 1/C
     loss = 1[max p ≥ τ p̃_ŷ / max p̃] CE(ŷ, f(strong u)),   ŷ = argmax p
 
-At a client, which keeps τ and p̃ from round to round. The published fairness term, which wants all classes to be named
-equally often, is left out: a non-IID client does not have them equally often.
+It runs at a client, which keeps τ and p̃ from round to round. The published fairness term, which pushes predictions
+towards equal class shares, is left out: a non-IID client does not have equal shares.
 """
 
 from dataclasses import dataclass
@@ -27,10 +27,10 @@ from fedfew.training.label_shift import Adjust, unadjusted
 
 @dataclass(frozen=True)
 class FreeMatch:
-    """FreeMatch (Wang et al. 2023): FixMatch with thresholds by class that follow the model."""
+    """FreeMatch (Wang et al. 2023): FixMatch with class thresholds that adapt to the model."""
 
     decay: Annotated[
-        float, Ge(0), Lt(1), Doc("a: how much of τ and p̃ stays at each batch; published .999 for a million batches")
+        float, Ge(0), Lt(1), Doc("a: decay of τ and p̃ at each batch; published: .999 for a million batches")
     ] = 0.9
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True

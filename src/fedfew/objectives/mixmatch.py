@@ -6,7 +6,7 @@ D. Berthelot, N. Carlini, I. Goodfellow, N. Papernot, A. Oliver, C. Raffel: MixM
     x′ = λ′ x_i + (1 − λ′) x_j,  q′ likewise,  λ′ = max(λ, 1 − λ),  λ ~ Beta(a, a)      i, j over all views of the batch
     loss = w · mean (q′ − p(x′))²                             over classes and images
 
-Published, MixMatch also mixes with labeled images; those are at the server, so unlabeled is mixed with unlabeled.
+As published, MixMatch also mixes with labeled images; those are at the server, so only unlabeled images are mixed.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from fedfew.training.mixup import beta_draw, blend
 
 @dataclass(frozen=True)
 class MixMatch:
-    """MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and straight lines between images."""
+    """MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and MixUp between images."""
 
     views: Annotated[Count, Doc("K: weak views whose mean is the guess")] = 2
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the guess")] = 0.5

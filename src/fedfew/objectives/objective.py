@@ -1,4 +1,4 @@
-"""What a client objective is: a loss on unlabeled images, opened once a round, asked batch by batch."""
+"""The interface of client objectives: a loss on unlabeled images, set up once a round, called batch by batch."""
 
 import math
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from fedfew.training.label_shift import Adjust, unadjusted
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One batch's loss (None: nothing to learn from); for objectives that make them, labels and which are confident."""
+    """One batch's loss (None: nothing to learn from); if it makes pseudo-labels, these and which are confident."""
 
     loss: Tensor | None
     labels: Tensor | None = None
@@ -26,14 +26,14 @@ Batch = Callable[[Tensor], Step]
 
 
 class Objective(Protocol):
-    """Opens a client's training: given the site and how far the run is (0..1), returns the loss of a batch of indices.
+    """Sets up a client's training: from the site and the run's progress (0..1), returns the loss of a batch of indices.
 
-    What must last for the round (a teacher, labels made once) lives in the returned function; what must last longer
-    goes to ``site.memory``. ``adjust`` is how the client reads probabilities that become labels.
+    State of one round (a teacher, labels made once) lives in the returned function; what must last longer goes to
+    ``site.memory``. ``adjust`` is applied to probabilities before they become labels.
     """
 
     labels: ClassVar[bool]
-    """Whether it makes pseudo-labels, so that ``vote.prior`` has a meaning."""
+    """Whether it makes pseudo-labels, so that ``vote.prior`` has an effect."""
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch: ...
 

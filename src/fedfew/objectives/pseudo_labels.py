@@ -1,4 +1,4 @@
-"""Objectives that label a client's images themselves: Pseudo-Label, FixMatch and UDA.
+"""Objectives with pseudo-labels: Pseudo-Label, FixMatch and UDA.
 
 Pseudo-Label   1[max p ≥ τ] CE(argmax p, f(weak u)),  p = f(u)               D.-H. Lee, 2013
 FixMatch       1[max p ≥ τ] CE(argmax p, f(strong u)),  p = f(weak u)        K. Sohn et al., NeurIPS 2020
@@ -23,7 +23,7 @@ from fedfew.training.label_shift import Adjust, tempered, unadjusted
 class PseudoLabel:
     """Pseudo-Label (Lee 2013): CE(argmax f(u), f(weak u)) on the confident images, with a ramp over the rounds."""
 
-    threshold: Annotated[Fraction, Doc("a label counts from this probability on")] = 0.8
+    threshold: Annotated[Fraction, Doc("smallest probability of a label that counts")] = 0.8
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows from 0")] = 0.0
     labels: ClassVar[bool] = True
@@ -46,9 +46,9 @@ class PseudoLabel:
 
 @dataclass(frozen=True)
 class FixMatch:
-    """FixMatch (Sohn et al. 2020): the label of a weak view, where it is sure, trains a strong view."""
+    """FixMatch (Sohn et al. 2020): a confident label from the weak view trains the strong view."""
 
-    threshold: Annotated[Fraction, Doc("τ: a label counts from this probability on")] = 0.95
+    threshold: Annotated[Fraction, Doc("τ: smallest probability of a label that counts")] = 0.95
     weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
     strong_views: ClassVar[bool] = True
@@ -70,10 +70,10 @@ class FixMatch:
 class UDA:
     """UDA (Xie et al. 2020): the sharpened output on a weak view is the target of a strong view.
 
-    Its training signal annealing works on labels, which the server has: ``server.annealing``.
+    Its training signal annealing is for labels, which the server has: ``server.annealing``.
     """
 
-    threshold: Annotated[Fraction, Doc("τ: an image counts from this probability on")] = 0.8
+    threshold: Annotated[Fraction, Doc("τ: smallest probability of an image that counts")] = 0.8
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True

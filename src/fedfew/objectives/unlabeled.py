@@ -23,7 +23,7 @@ def train_unlabeled(
     correction: Vector | None = None,
     supervise: LabelLoss = lambda: None,
 ) -> Trained:
-    """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage where it labels.
+    """ψ from the payload's ω by SGD on objective(u) + (prox/2)‖ψ − ω‖²; reports steps, and coverage if it makes labels.
 
     ``correction`` is added to the gradient of every batch that has a loss (SCAFFOLD). ``supervise`` is the loss on the
     client's own labels, where it has any, and is added to every batch's.
@@ -48,6 +48,6 @@ def train_unlabeled(
     near = Pull(payload["omega"].to(network.device), prox / 2)
     penalty = near.add_gradient if prox else None
     steps = descend(network, sgd, float(payload["lr"]), len(site), loss_of, rng, penalty)
-    # a client that is only held where it started has learned nothing, and is left out of FedNova's mean
+    # with the proximal term alone a client has learned nothing, and is left out of FedNova's mean
     metrics = {"steps": float(steps if learned else 0)} | ({"coverage": ballot.coverage} if objective.labels else {})
     return Trained({"psi": network.snapshot()}, metrics, ballot.votes if objective.labels else None)

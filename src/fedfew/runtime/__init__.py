@@ -1,1 +1,1 @@
-"""The one round loop and what it runs on: client sites, fleets and the gate."""
+"""The round loop and what it uses: client sites, fleets and the gate."""

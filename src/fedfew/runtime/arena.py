@@ -1,6 +1,6 @@
 """Tensors shared between processes: an anonymous file that several processes map, freed when the last one ends.
 
-There is no name in the file system, so nothing is left behind after kill -9, and tensors cross without being pickled.
+It has no name in the file system, so nothing is left behind after kill -9, and tensors are shared without pickling.
 """
 
 import mmap
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 Index = dict[str, list[Any]]
-"""Where each tensor lies: name → [offset, shape, dtype]."""
+"""Where each tensor is: name → [offset, shape, dtype]."""
 
 _ALIGN = 64
 _KINDS = (
@@ -25,7 +25,7 @@ _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in _KINDS}
 
 
 def shared_file() -> int:
-    """The descriptor of a new nameless file.
+    """The descriptor of a new unnamed file.
 
     It is plain memory where the system offers that: /dev/shm has 64 MB in many containers, and writing beyond that
     kills the process without a message.
@@ -55,7 +55,7 @@ class Arena:
         self._map: mmap.mmap | None = None
 
     def write(self, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Index]:
-        """Write named groups of tensors; a tensor that stands in several groups is written once."""
+        """Write named groups of tensors; a tensor in several groups is written once."""
         places: dict[tuple[Any, ...], int] = {}
         plan: list[tuple[int, Tensor]] = []
         index: dict[str, Index] = {}
@@ -86,12 +86,12 @@ class Arena:
         return views
 
     def _reach(self, size: int) -> None:
-        """Map at least this much of the file; what it does not have cannot be read."""
+        """Map at least this much of the file; ValueError if it is shorter."""
         if self._map is not None and len(self._map) >= size:
             return
         length = os.fstat(self.descriptor).st_size
         if length < size:
-            raise ValueError(f"the shared file has {length} bytes, {size} are wanted")
+            raise ValueError(f"the shared file has {length} bytes, {size} are needed")
         self._map = mmap.mmap(self.descriptor, length) if length else None
 
     def _view(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -100,7 +100,7 @@ class Arena:
         return torch.frombuffer(self._map, dtype=dtype, count=prod(shape), offset=offset).view(shape)
 
     def close(self) -> None:
-        """Give the file up; the memory is freed when no process maps it any more."""
+        """Release the file; its memory is freed when no process maps it."""
         self._map = None
         if self.descriptor >= 0:
             os.close(self.descriptor)

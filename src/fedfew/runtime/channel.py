@@ -15,11 +15,11 @@ class Channel:
         self._pending = b""
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send one message; raises OSError when the other side is gone."""
+        """Send one message; raises OSError when the other side is closed."""
         self.end.sendall(json.dumps(message).encode() + b"\n")
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message, or None when the other side is gone or sends something else."""
+        """The next message, or None when the other side is closed or sends something else."""
         while b"\n" not in self._pending:
             try:
                 part = self.end.recv(1 << 16)

@@ -1,4 +1,4 @@
-"""Who takes part: F·K clients a round, available uniformly or with a bias, some of whom drop out."""
+"""Client sampling: F·K clients a round, available uniformly or with a bias, some of whom drop out."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,13 +13,13 @@ from fedfew.core.streams import numpy_stream
 
 @dataclass(frozen=True)
 class Availability:
-    """How likely each client is to be drawn, and how often one that was drawn never answers."""
+    """How likely each client is to be selected, and how often a selected client never answers."""
 
     kind: Annotated[
-        Literal["uniform", "zipf"], Doc("every client alike, or client of rank r with share ∝ 1/r^exponent")
+        Literal["uniform", "zipf"], Doc("every client alike, or the client of rank r with share ∝ 1/r^exponent")
     ] = "uniform"
     exponent: Annotated[NonNegative, Doc("zipf: how steeply availability falls with the rank")] = 1.0
-    dropout: Annotated[Fraction, Doc("simulated share of drawn clients that never answer")] = 0.0
+    dropout: Annotated[Fraction, Doc("simulated share of selected clients that never answer")] = 0.0
 
 
 def cohort_size(participation: float, clients: int) -> int:
@@ -37,7 +37,7 @@ def draw_cohort(seed: int, round: int, clients: int, size: int, how: Availabilit
         return sorted(int(k) for k in np.argpartition(-keys, size - 1)[:size])
     shares = _zipf(seed, clients, how.exponent)
     chosen: dict[int, None] = {}
-    while len(chosen) < size:  # few of many with a long tail: pass over repeats, the same distribution
+    while len(chosen) < size:  # few of many with a long tail: skipping repeats gives the same distribution
         k = int(np.searchsorted(shares, rng.random() * shares[-1], side="right"))
         chosen[min(k, clients - 1)] = None
     return sorted(chosen)

@@ -1,4 +1,4 @@
-"""One exchange with the clients: draw a cohort, send, collect, and pass on only valid updates."""
+"""One exchange with the clients: select a cohort, send, collect, and pass on only valid updates."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,14 @@ from fedfew.runtime.wire import Wire
 
 @runtime_checkable
 class CountsBytes(Protocol):
-    """A method that sends less than its payload holds, because clients have part of it already."""
+    """A method that sends less than its payload holds, because clients already have part of it."""
 
     def bytes_down(self, state: ServerState, client: int, payload: Payload) -> int: ...
 
 
 @runtime_checkable
 class Network(Protocol):
-    """A fleet of real sites: it knows who can be reached, and what really travelled."""
+    """A fleet of real sites: it knows who can be reached, and the real traffic."""
 
     def online(self) -> list[int]: ...
 
@@ -45,12 +45,12 @@ UNUSED = ("E413", "E414")
 
 
 OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417", "E419")
-"""Faults that do not depend on a client's images or its machine: what all clients share in the first round."""
+"""Faults that do not depend on a client's images or machine: if all clients of the first round share one, E512."""
 
 
 @dataclass(frozen=True)
 class Clients:
-    """The population a run draws from, and what is let through of its answers."""
+    """The population a run selects from, and the checks on its answers."""
 
     seed: int
     count: int
@@ -60,14 +60,14 @@ class Clients:
     sizes: Sequence[int] | NDArray[np.int64] | None = None
     """Images of each client where the server knows them; a claim of more is refused."""
     transforms: Sequence[Transform] = ()
-    """What is done to the messages on their way, innermost first."""
+    """The transforms of the messages, innermost first."""
     min_updates: int = 1
     """With fewer usable updates the round is skipped."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What came of asking: who was asked, whose updates count, who is missing and why, and the traffic."""
+    """The result of an exchange: who was selected, whose updates count, who is missing and why, and the traffic."""
 
     cohort: list[int]
     updates: list[ClientUpdate]
@@ -77,17 +77,17 @@ class Answers:
     bytes_up: int
     unused: list[Missing] = field(default_factory=list)
     wire: dict[str, int] = field(default_factory=dict)
-    """Bytes that really travelled, where the fleet is a network."""
+    """Bytes really sent, where the fleet is a network."""
     classes: int = 0
-    """How many there are: the counts by class of every record have this length."""
+    """The number of classes: every record's counts by class have this length."""
     scaled: dict[int, float] = field(default_factory=dict)
-    """Clients whose change was longer than the cohort's allow, and the factor by which it was scaled down."""
+    """Clients whose change was too long compared with the cohort's, and the factor by which it was scaled down."""
     counted: dict[int, int] = field(default_factory=dict)
     """Clients that claim many times the images of the others, and how many were counted."""
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
-    """Every update in the result has passed the gate; the order is that of the clients, whatever order they came in."""
+    """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
     if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0)
     t = state.round
@@ -110,7 +110,7 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
             continue
         if k not in payloads or k in updates or k in missing:
             unused.append(
-                Missing(k, "E414", "answered again") if k in payloads else Missing(k, "E415", "was not asked")
+                Missing(k, "E414", "answered again") if k in payloads else Missing(k, "E415", "was not selected")
             )
             continue
         if isinstance(answer, Missing):
@@ -145,9 +145,9 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
 def checker(
     clients: Clients, wire: Wire, layout: Layout, classes: int | None = None
 ) -> Callable[[ClientUpdate, Payload], ClientUpdate | Missing]:
-    """What makes of an answer the update as the method knows it, or the reason it may not pass.
+    """Turns an answer into the update that the method expects, or into the reason it is refused.
 
-    An answer is checked as it came and, where a transform has encoded it, once more as what it means.
+    An answer is checked as received and, where a transform has encoded it, again after decoding.
     """
     *_, travels = schemas = wire.schemas(layout)
     decodes = any(type(transform).decode is not Transform.decode for transform in wire.transforms)
@@ -155,7 +155,7 @@ def checker(
     def check(update: ClientUpdate, payload: Payload) -> ClientUpdate | Missing:
         size = None if clients.sizes is None else int(clients.sizes[update.client])
         fault = clients.gate.check(update, payload, travels, size, classes)
-        if fault is None and travels == schemas[0]:  # as the method sends it: no transform has altered it
+        if fault is None and travels == schemas[0]:  # no transform has changed the reply
             what = wire.method.implausible(payload, update.reply, update.examples)
             fault = Missing(update.client, "E406", what) if what else None
         if fault is not None or not decodes:
@@ -167,11 +167,11 @@ def checker(
 
 
 def refuse_common_fault(answers: Answers) -> None:
-    """E512 if every client of a round failed in the same way: then it is not the clients, it is the configuration."""
+    """E512 if every client of a round failed in the same way: then the configuration is at fault, not the clients."""
     kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
     if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
         first, count = answers.missing[0], len(answers.missing)
-        who = f"all {count} clients failed in the same way" if count > 1 else "the only client asked failed"
+        who = f"all {count} clients failed in the same way" if count > 1 else "the only selected client failed"
         what = f"{who}: {first.code} {first.reason}"
         raise FedfewError("E512", "first round", what[:400])
 
@@ -183,14 +183,14 @@ def _bytes_down(algorithm: Method, state: ServerState, payloads: Mapping[int, Pa
 
 
 def received_bytes(reply: Mapping[str, object]) -> int:
-    """Bytes that came, of a reply that may hold anything."""
+    """Received bytes of a reply, which may hold anything."""
     if not isinstance(reply, Mapping):
         return 0
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
 def draw(clients: Clients, fleet: Trains, t: int) -> list[int]:
-    """S_t among all clients, or among those that a network can reach; the same draw if that is everybody."""
+    """S_t among all clients, or among those that a network can reach; the same draw if all can be reached."""
     online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
     size = min(clients.cohort, len(online))
     return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]

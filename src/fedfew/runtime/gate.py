@@ -1,4 +1,4 @@
-"""The update gate: nothing a client sends reaches the aggregation before it is checked against the schema."""
+"""The update gate: everything a client sends is checked against the schema before it is aggregated."""
 
 import math
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from fedfew.runtime.metrics import metric_fault
 
 @dataclass(frozen=True)
 class Gate:
-    """What is let through; names, shapes, dtypes, finiteness and counts are checked always."""
+    """Bounds on updates; names, shapes, dtypes, finiteness and counts are always checked."""
 
     max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
     max_growth: Annotated[NonNegative, Doc("bound on ‖reply‖ / ‖what was sent‖; 0: no bound")] = 1000.0
@@ -34,7 +34,7 @@ class Gate:
         NonNegative,
         Doc("an update is refused if a quarter of it raises the loss on the server's labels by more nats; 0: never"),
     ] = 0.5
-    images: Annotated[Natural, Doc("labeled images at most that every update is tried on; 0: none is tried")] = 200
+    images: Annotated[Natural, Doc("most labeled images that every update is tried on; 0: none is tried")] = 200
 
     def check(
         self,
@@ -96,12 +96,12 @@ class Gate:
 
 def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:
     if not isinstance(examples, int) or isinstance(examples, bool) or not 0 <= examples <= limit:
-        return "E407", f"claims {str(examples)[:40]} examples, possible are 0 to {limit}"
+        return "E407", f"claims {str(examples)[:40]} examples; 0 to {limit} is possible"
     return None
 
 
 def _kind_fault(reply: object) -> tuple[str, str] | None:
-    """Plain tensors only: whatever else a client's code hands over could fail in the midst of the aggregation."""
+    """Plain tensors only: anything else from a client's code could fail during the aggregation."""
     if not isinstance(reply, Mapping) or not all(isinstance(name, str) for name in reply):
         return "E401", f"is not a dict of named tensors but {type(reply).__name__}"
     for name, tensor in reply.items():
@@ -129,7 +129,7 @@ def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] 
 
 
 def reply_limit(schema: Schema) -> int:
-    """Bytes above which a reply is not even read: twice what is possible, so that smaller faults keep their names."""
+    """Bytes above which a reply is not even read: twice what is possible, so that smaller faults keep their codes."""
     entries = (math.prod(expected.limit if d is None else d for d in expected.shape) * expected.dtype.itemsize
                for expected in schema.values())  # fmt: skip
     return 2 * sum(entries) + (1 << 16)
@@ -157,7 +157,7 @@ def _norm(tensor: Tensor) -> float:
 
 
 def _finite(tensor: Tensor) -> bool:
-    """A finite norm has no entry that is not; looking at each, which takes four copies, is for norms that overflow."""
+    """A finite norm has only finite entries; checking each, which takes four copies, is for norms that overflow."""
     if not tensor.is_floating_point():
         return True
     return math.isfinite(_norm(tensor)) or bool(torch.isfinite(tensor).all())

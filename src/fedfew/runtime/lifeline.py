@@ -1,11 +1,11 @@
-"""A process that ends with the one that started it, however that one ends; imports nothing that takes time."""
+"""Ends a process together with its parent, however the parent ends; imports nothing slow."""
 
 import os
 import threading
 
 
 def end_with_parent(lifeline: int) -> None:
-    """Exit at once when the process that holds the other end of this pipe is gone, even in the middle of a batch."""
+    """Exit at once when the process with the other end of this pipe has ended, even in the middle of a batch."""
 
     def watch() -> None:
         while os.read(lifeline, 1):

@@ -1,4 +1,4 @@
-"""What the gate accepts as metrics of a client: few, with plain names, finite, and counts that are possible."""
+"""Checks of a client's metrics: few, with plain names, finite, and with possible counts."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def metric_fault(metrics: object, images: int, classes: int | None) -> tuple[str
         if not isinstance(value, float | int) or isinstance(value, bool) or not abs(value) <= LARGEST_METRIC:
             return "E404", f"metric {name} is {str(value)[:40]}"
         if name in _BOUNDS and not 0 <= value <= _BOUNDS[name]:
-            return "E404", f"metric {name} is {value:g}, possible are 0 to {_BOUNDS[name]:g}"
+            return "E404", f"metric {name} is {value:g}; 0 to {_BOUNDS[name]:g} is possible"
     return _count_fault(metrics, by_class, images)
 
 
@@ -42,7 +42,7 @@ def _count_fault(metrics: Mapping[str, float], by_class: list[str], images: int)
     counts = {name: metrics[name] for name in ("kept", "right", *by_class) if name in metrics}
     for name, value in counts.items():
         if not 0 <= value <= images or value != int(value):
-            return "E407", f"metric {name} is {value:g}, possible are 0 to {images}"
+            return "E407", f"metric {name} is {value:g}; 0 to {images} is possible"
     kept = counts.get("kept", 0.0)
     if counts.get("right", 0.0) > kept or (by_class and sum(metrics[name] for name in by_class) != kept):
         return "E407", "the counts of pseudo-labels do not add up"

@@ -1,6 +1,6 @@
 """A pool of worker processes: one torch thread each, images in shared memory once, longest client first.
 
-A worker that dies costs the update it was working on; it is started again, and the round goes on.
+If a worker dies, only the update it was working on is lost; it is restarted, and the round goes on.
 """
 
 import contextlib
@@ -44,18 +44,18 @@ class Worker:
     since: float = field(default_factory=monotonic)
     """When it was started or given its job."""
     ready: bool = False
-    """Whether it has built its network; before that it gets no job, so that no client pays if it never does."""
+    """Whether it has built its network; before that it gets no job, so that no client is lost if it fails."""
 
     def log_tail(self) -> str:
-        """The end of what the process wrote before it died."""
+        """The end of the log that the process wrote before it died."""
         self.log.seek(max(os.fstat(self.log.fileno()).st_size - 400, 0))
         text: str = self.log.read().decode(errors="replace").strip()
         return text
 
     def end(self, patience: float = 0.0) -> str:
-        """Kill the process if it does not end by itself, free what belongs to it, and say how it ended.
+        """Kill the process if it does not end by itself, free its resources, and return how it ended.
 
-        May be called again, as after Ctrl-C in the midst of it.
+        May be called again, e.g. after Ctrl-C interrupted it.
         """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(patience)
@@ -71,7 +71,7 @@ class Worker:
 
 
 class PoolFleet:
-    """Trains clients on ``workers`` processes that run ``module`` and are greeted with ``hello``.
+    """Trains clients on ``workers`` processes that run ``module`` and receive ``hello`` first.
 
     A client has ``timeout`` seconds (0: no limit); a reply of more than ``limit`` bytes is not even read.
     """
@@ -109,7 +109,7 @@ class PoolFleet:
         return [worker.process.pid for worker in self._workers]
 
     def _start(self) -> None:
-        with contextlib.ExitStack() as undo:  # whatever fails on the way is given back
+        with contextlib.ExitStack() as undo:  # after a failure all resources are released
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
             undo.callback(theirs.close)
@@ -142,11 +142,11 @@ class PoolFleet:
             worker.channel.send(self._hello)
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
-        """Answers as they come in; which worker does which client does not matter for the result."""
+        """Answers as they arrive; the result does not depend on which worker trains which client."""
         groups: dict[str, Mapping[str, Tensor]] = {f"payload/{k}": payload for k, payload in payloads.items()}
         groups |= {f"memory/{k}": self._memory.get(k, {}) for k in payloads}
         index = self._payloads.write(groups)
-        waiting = sorted(payloads, key=lambda k: (self._sizes[k], -k))  # the longest is taken from the end
+        waiting = sorted(payloads, key=lambda k: (self._sizes[k], -k))  # the largest is taken first, from the end
         open_jobs = len(waiting)
         while open_jobs:
             for worker in list(self._workers):
@@ -159,7 +159,7 @@ class PoolFleet:
                 yield answer
 
     def _alive(self, worker: Worker) -> bool:
-        """False for a worker that ended while it had nothing to do: it is replaced, and no client pays for it."""
+        """False for a worker that ended while idle: it is replaced, and no client is lost."""
         if worker.process.poll() is None:
             return True
         for _ in self._replace(worker, "E409", ""):
@@ -172,7 +172,7 @@ class PoolFleet:
             worker.channel.send(job)
 
     def _answers(self, wait: bool = True) -> Iterator[ClientUpdate | Missing]:
-        """What the workers report next; deaths and deadlines are answers too. Scores are put aside."""
+        """The workers' next answers; deaths and deadlines are answers too. Scores are set aside."""
         for key, _ in self._selector.select(self._patience() if wait else 0.0):
             worker: Worker = key.data
             message = worker.channel.receive()
@@ -195,7 +195,7 @@ class PoolFleet:
                 yield from self._replace(worker, "E409", f"its worker process was not ready within {STARTUP:g} s")
 
     def _left(self, worker: Worker) -> float:
-        """Seconds until a worker has taken too long."""
+        """Seconds until a worker times out."""
         if not worker.ready:
             return worker.since + STARTUP - monotonic()
         if not self._timeout or worker.job is None or worker.job["kind"] != "train":
@@ -203,7 +203,7 @@ class PoolFleet:
         return worker.since + self._timeout - monotonic()
 
     def _patience(self) -> float | None:
-        """How long there is nothing to do but listen."""
+        """How long to wait for a message."""
         left = min(self._left(worker) for worker in self._workers)
         return None if left == math.inf else max(left, 0.0)
 
@@ -241,7 +241,7 @@ class PoolFleet:
     def score(self, omega: Vector, clients: Vector | None = None) -> "PoolScoring":
         """Start scoring in a free worker, if there is one."""
         self._scores = None
-        for _ in self._answers(wait=False):  # who has become ready, who has died
+        for _ in self._answers(wait=False):  # notes which workers became ready or died
             pass
         free = [worker for worker in self._workers if worker.ready and worker.job is None]
         if free:
@@ -251,18 +251,18 @@ class PoolFleet:
         return PoolScoring(self, omega, clients)
 
     def wait_for_scores(self, omega: Vector, clients: Vector | None) -> Scores:
-        """The scores asked for last; worked out here if the worker that had the job died."""
+        """The scores requested last; computed here if the worker that had the job died."""
         while self._scores is None and any(w.job is not None and w.job["kind"] == "score" for w in self._workers):
             for _ in self._answers():
                 pass
         return self._scores or self._score_here(omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
-        """What the clients keep between rounds, for the checkpoint."""
+        """The clients' memory between rounds, for the checkpoint."""
         return self._memory
 
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the clients' memory from a checkpoint."""
         self._memory = dict(memory)
 
     def close(self) -> None:
@@ -276,14 +276,14 @@ class PoolFleet:
 
 
 def _surroundings() -> dict[str, str]:
-    """One thread each, and the same places to import from as this process has: a user's own model may be anywhere."""
+    """The workers' environment: one thread each, and this process's import path, for a user's own code."""
     path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @dataclass(frozen=True, eq=False)
 class PoolScoring:
-    """Scores that a worker is working on."""
+    """Scores that a worker is computing."""
 
     pool: PoolFleet
     omega: Vector

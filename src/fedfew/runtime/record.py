@@ -1,4 +1,4 @@
-"""The record of a round: one line of rounds.jsonl, and what every chart, table and report is made of."""
+"""The record of a round: one line of rounds.jsonl, the source of every chart, table and report."""
 
 import math
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # records are read without torch
 Natural = Annotated[int, Ge(0)]
 ClientName = Annotated[str, MaxLen(12), Predicate(str.isdecimal)]
 NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418", "E419", "E420"})
-"""Codes of clients that gave no update, or none that was looked at; any other code is a refusal by the gate."""
+"""Codes of clients that sent no update, or none that was checked; any other code is a refusal by the gate."""
 
 
 WARMUP = "warmup"
-"""The phase of a round's seconds that belongs to no round: training before the first."""
+"""The phase in a round's seconds that belongs to no round: training before the first."""
 
 
 class Fault(TypedDict):
@@ -40,17 +40,17 @@ class Direction(TypedDict):
     scaled: NotRequired[float | None]
     """The factor by which its change was shortened to what the cohort's lengths allow (gate.clip), if it was."""
     counted: NotRequired[Natural]
-    """How many images were counted where it claims more than others make believable (gate.max_times)."""
+    """How many images were counted, if it claims far more than the others (gate.max_times)."""
 
 
 class RoundRecord(TypedDict):
-    """A round; what is not known is None."""
+    """A round; unknown values are None."""
 
     round: Natural
     accuracy: float | None
     """Of the model after the server's turn."""
     accuracy_clients: float | None
-    """Of what the clients made before it."""
+    """Of the clients' model before it."""
     loss: float | None
     validation: float | None
     cohort: list[Natural]
@@ -70,7 +70,7 @@ class RoundRecord(TypedDict):
     unused: list[Fault]
     """Answers that came late or twice."""
     wire: dict[str, float] | None
-    """Bytes that really travelled, on a network."""
+    """Bytes really sent, on a network."""
     skipped: bool
     norm_server: float | None
     norm_step: float | None
@@ -85,17 +85,17 @@ ADDED: RoundRecord = {
     "bytes_down": 0, "rejected": [], "missing": [], "unused": [], "wire": None, "skipped": False,
     "norm_server": None, "norm_step": None, "updates": [], "seconds": {},
 }  # fmt: skip
-"""What a record of an older version is read with where it lacks a key."""
+"""Defaults for keys that a record of an older version lacks."""
 
 
 def complete(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of rounds.jsonl with every key there is today."""
+    """A line of rounds.jsonl with every current key."""
     older = {"norm_step": line["norm_clients"]} if "norm_clients" in line else {}
     return {**ADDED, **older, **line}
 
 
 def apart(record: RoundRecord) -> RoundRecord:
-    """An older record with drop-outs and refused updates in their own lists; they were in one."""
+    """An older record, which has drop-outs and refused updates in one list, with separate lists."""
     if record["missing"] or not record["rejected"]:
         return record
     faults = record["rejected"]
@@ -105,12 +105,12 @@ def apart(record: RoundRecord) -> RoundRecord:
 
 
 def pace(record: RoundRecord) -> float:
-    """What a round took, without a warm-up before it: what the next one will take."""
+    """Seconds of a round without a warm-up before it: an estimate for the next round."""
     return sum(seconds for phase, seconds in record["seconds"].items() if phase != WARMUP)
 
 
 def left_out(record: Mapping[str, Any]) -> list[Fault]:
-    """Every client that was asked and whose update does not count."""
+    """Every selected client whose update does not count."""
     return sorted([*record["rejected"], *record["missing"]], key=lambda fault: fault["client"])
 
 
@@ -118,9 +118,9 @@ def describe(
     scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float],
     clients: "Tensor | None" = None,
 ) -> RoundRecord:  # fmt: skip
-    """Everything a report or a chart says about a round; ``trained`` is the state the clients were asked from.
+    """Everything a report or a chart shows about a round; ``trained`` is the state that was sent to the clients.
 
-    ``clients`` is what they made before the server's turn: where the server trains last, its step starts there.
+    ``clients`` is their model before the server's turn: where the server trains last, its step starts there.
     """
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
@@ -188,5 +188,5 @@ def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Ten
 
 
 def _short(value: float | None) -> float | None:
-    """Six digits are enough for a person and a chart; what is not a number is null in JSON."""
+    """Six digits are enough for a person and a chart; NaN and infinity are null in JSON."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""The round loop: the only one, for every method and every fleet. Callers pull rounds from it."""
+"""The round loop, the only one, for every method and every fleet: a generator of rounds."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,9 +29,9 @@ def run_rounds(
     evaluation: Evaluation = EVERY_ROUND,
     passes: Passes | None = None,
 ) -> Iterator[tuple[ServerState, RoundRecord]]:
-    """The rounds from ``state`` up to ``rounds``, one by one; every state that is yielded is complete, to be stored.
+    """The rounds from ``state`` up to ``rounds``, one by one; every yielded state is complete and can be saved.
 
-    ``passes`` follows the warm-up before the first.
+    ``passes`` tracks the warm-up before the first.
     """
     clock, skipped = Clock(), 0
     Wire(algorithm, clients.transforms).check(site)
@@ -63,12 +63,12 @@ def run_rounds(
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
             scores = scoring.result() if scoring else NOT_SCORED
-        known = state.validation[-1] if scoring is None and state.validation else 0.0  # stands until the next score
+        known = state.validation[-1] if scoring is None and state.validation else 0.0  # kept until the next score
         state = replace(state, validation=(*state.validation, scores.validation or known))
         if scoring and clients_made is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
         record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
-        del answers  # a large round's replies are let go of before the next one's come
+        del answers  # a large round's replies are freed before the next one's arrive
         yield state, record
 
         trained = replace(ahead, validation=state.validation)
@@ -80,7 +80,7 @@ def run_rounds(
 def close_round(
     clients: Clients, algorithm: Method, site: ServerSite, state: ServerState, trained: ServerState, answers: Answers
 ) -> ServerState:
-    """The state after the clients' answers: aggregated, or ``state`` where nobody's could be used.
+    """The state after the clients' answers: aggregated, or ``state`` if none could be used.
 
     ``trained`` is ``state`` after the server's turn before the clients.
     """
@@ -88,7 +88,7 @@ def close_round(
     if not answers.updates and algorithm.asks(trained):
         if trained.unheard:
             refuse_common_fault(answers)
-        return replace(state, refused=refused, weights={}, metrics={})  # nobody answered: ω stays
+        return replace(state, refused=refused, weights={}, metrics={})  # no client answered: ω stays
     counted = replace(trained, participation=count(trained, answers.updates), refused=refused, weights={}, metrics={})
     rng = stream(clients.seed, "aggregate", trained.round)
     made = algorithm.after_clients(counted, answers.updates, site, rng)
@@ -96,18 +96,18 @@ def close_round(
 
 
 def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
-    """How often each client's update was used, this round counted."""
+    """How often each client's update was used, including this round."""
     return state.participation | {u.client: state.participation.get(u.client, 0) + 1 for u in updates}
 
 
 def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
-    """How often each client's update was refused, this round counted; a client that gave none was not refused."""
+    """How often each client's update was refused, including this round; a client that sent none was not refused."""
     refused = [m.client for m in missing if m.code not in NO_UPDATE]
     return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}
 
 
 class Clock:
-    """Where a round's time goes: adds up seconds under the name of a phase until they are taken."""
+    """Where a round's time goes: sums the seconds of each phase until they are taken."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -121,7 +121,7 @@ class Clock:
             self._seconds[phase] = self._seconds.get(phase, 0.0) + perf_counter() - start
 
     def warmed_up(self, here: float, in_all: float) -> None:
-        """Of the server's seconds so many were a warm-up, which took so many in all, earlier processes included."""
+        """Count ``here`` of the server's seconds as warm-up, which took ``in_all`` with earlier processes."""
         if in_all:
             self._seconds["server"] -= here
             self._seconds[WARMUP] = self._seconds.get(WARMUP, 0.0) + in_all
@@ -131,5 +131,5 @@ class Clock:
         return self.take(WARMUP) if WARMUP in self._seconds else {}
 
     def take(self, *phases: str) -> dict[str, float]:
-        """The seconds of these phases, which start again at zero."""
+        """The seconds of these phases, which are reset to zero."""
         return {phase: round(self._seconds.pop(phase, 0.0), 4) for phase in phases}

@@ -1,20 +1,20 @@
-"""The screen: what the updates of a round are to each other and to the server's labels, before they are aggregated.
+"""The screen: compares the updates of a round with each other and with the server's labels before aggregation.
 
-The gate looks at one reply by itself; the screen knows the cohort. Three questions, answered from numbers that each
-update has alone, so that neither the order of arrival nor the number of processes matters:
+The gate checks each reply alone; the screen knows the cohort. Its three checks use numbers measured on each update
+alone, so that neither the order of arrival nor the number of processes matters:
 
     length   ‖ψ_k − ω‖ > b = max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to (b/clip) · b/‖ψ_k − ω‖:
-             no longer than the median, and the longer it was the less is left; nobody is accused
+             no longer than the median, and the longer it was the less is left; no client is accused
     harm     h_k = loss(ω + (ψ_k − ω)/4) − loss(ω) on labeled images of the server
              h_k > max(max_harm, 4 · lower quartile of the cohort's), or > 10   →  the update is refused (E421)
 
-    claim    n_k > max_times · median over the cohort, where nobody but the client knows n_k   →  counted as so many
+    claim    n_k > max_times · median over the cohort, where only the client knows n_k   →  counted as that many
 
 A client with one or two classes forgets the others, so its whole model says nothing about its honesty; a quarter of its
-way does: there an honest change hardly moves the loss, and a model that was made to destroy still does. The quartile
-keeps a cohort whose training hurts as a whole from being refused. An influence
-that falls with the length beyond a bound is what robust statistics calls redescending (F. R. Hampel 1974). ‖σ − ω‖ is
-the server's own step, where it trains beside the clients: a client with labels of its own may go as far.
+change does: an honest one hardly moves the loss there, and a malicious model still does. The quartile keeps a cohort
+whose training hurts as a whole from being refused. An influence that falls with the length beyond a bound is called
+redescending in robust statistics (F. R. Hampel 1974). ‖σ − ω‖ is the server's own step, where it trains in parallel
+with the clients: a client with labels of its own may go as far.
 """
 
 import math
@@ -33,9 +33,9 @@ from fedfew.runtime.wire import Wire
 SHARE = 0.25
 """How much of a client's change is tried."""
 HOPELESS = 10.0
-"""Nats: a quarter of an update that costs more is refused, whatever the others do."""
+"""Nats: an update of which a quarter costs more is refused, whatever the others do."""
 AS_OTHERS = 4.0
-"""Times the lower quartile of the cohort's harm that an update may do."""
+"""An update may do this many times the lower quartile of the cohort's harm."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Finding:
     """What was measured on one update."""
 
     lengths: dict[str, float]
-    """Of each tensor that is a change or stays near to what was sent: how far it went."""
+    """The length of each tensor that is a change, or of its difference to what was sent."""
     harm: float | None
-    """What a quarter of it costs on the server's labels, in nats; None where that was not tried."""
+    """The loss that a quarter of it adds on the server's labels, in nats; None if not tried."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ class Verdict:
 
 @dataclass(eq=False)
 class Screen:
-    """Looks at the updates of one round as they come, and judges when all are there."""
+    """Measures the updates of one round as they arrive, and judges when all have arrived."""
 
     gate: Gate
     method: Method
     schema: Schema
     site: ServerSite
     own_step: float
-    """‖σ − ω‖: how far the server went by itself in this round; 0 where it did not."""
+    """‖σ − ω‖: how far the server's own training went in this round; 0 without any."""
     tries: LabeledSet | None
     """Labeled images that updates are tried on."""
     _base: tuple[Vector, float] | None = field(default=None, repr=False)
 
     @staticmethod
     def of(gate: Gate, wire: Wire, site: ServerSite, state: ServerState) -> "Screen":
-        """The screen of a round; noise that only a whole cohort averages out leaves nothing to try one update for."""
+        """The screen of a round; single updates with privacy noise are too noisy to be tried."""
         noisy = any(transform.noisy for transform in wire.transforms)
         tries = None if noisy or not gate.images else spread_over_classes(site.labeled, gate.images)
         return Screen(gate, wire.method, wire.schemas(site.network.layout)[0], site, wire.method.own_step(state), tries)
@@ -115,7 +115,7 @@ class Screen:
         return made
 
     def overstated(self, updates: Mapping[int, ClientUpdate]) -> dict[int, ClientUpdate]:
-        """Updates that claim many times the images of the others, counted as the most that is believed."""
+        """Updates that claim many times the images of the others, counted with the most that is accepted."""
         claims = sorted(update.examples for update in updates.values() if update.examples)
         if not self.gate.max_times or len(claims) < 3:
             return {}
@@ -123,7 +123,7 @@ class Screen:
         return {k: self._counted(update, most) for k, update in updates.items() if update.examples > most}
 
     def _counted(self, update: ClientUpdate, most: int) -> ClientUpdate:
-        """As if it had ``most`` images; sums over images shrink with them."""
+        """The update counted with ``most`` images; its sums over images are scaled down accordingly."""
         share = most / update.examples
         counts = [name for name in update.metrics if name in ("kept", "right") or name.startswith("class/")]
         metrics = update.metrics | {name: update.metrics[name] * share for name in counts}
@@ -132,7 +132,7 @@ class Screen:
         return replace(update, reply=reply, examples=most, metrics=metrics)
 
     def judge(self, findings: Mapping[int, Finding]) -> Verdict:
-        """What becomes of each update of the round."""
+        """Decide which updates of the round are refused or scaled down."""
         refused = {k: Missing(k, "E421", reason) for k, reason in self._harmful(findings).items()}
         scaled: dict[int, dict[str, float]] = {}
         if self.gate.clip:
@@ -155,9 +155,9 @@ class Screen:
 
 
 def typical(lengths: Sequence[float], own_step: float) -> float:
-    """The median (the lower of two) of those that went anywhere, the server one more where these are fewer than three.
+    """The median (the lower of two) of the nonzero lengths, with the server's added if there are fewer than three.
 
-    Endless where there are still too few to compare.
+    Infinity if there are still too few to compare.
     """
     moved = [length for length in lengths if length > 0]
     if len(moved) < 3 and own_step:
@@ -166,7 +166,7 @@ def typical(lengths: Sequence[float], own_step: float) -> float:
 
 
 def spread_over_classes(labeled: LabeledSet, count: int) -> LabeledSet:
-    """At most ``count`` of the images, of every class about as large a share."""
+    """At most ``count`` of the images, about the same share of every class."""
     if len(labeled) <= count:
         return labeled
     by_class = labeled.labels.argsort(stable=True)

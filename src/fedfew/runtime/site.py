@@ -1,4 +1,4 @@
-"""A simulated client site: picks out one client's images, trains it, and compares its votes with the hidden truth."""
+"""A simulated client site: selects one client's images, trains it, and compares its votes with the hidden truth."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,14 +43,14 @@ class Shares(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """All that a process needs to train any client of a simulation, and to score a model."""
+    """Everything a process needs to train any client of a simulation, and to score a model."""
 
     algorithm: Method
     network: Network
     images: Tensor
     truth: Tensor
-    """True labels of the images: for the upper bound and for reports. ``train_client`` gets those of the few images
-    that ``known`` names, where labels at clients are the scenario, and no others."""
+    """True labels of the images: for the upper bound and for reports. ``train_client`` gets only those of the few
+    images that ``known`` names, if the scenario has labels at clients."""
     shares: Shares
     classes: int
     flips: bool
@@ -59,17 +59,17 @@ class Sites:
     validation: LabeledSet
     transforms: Sequence[Transform] = ()
     known: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
-    """From a client and the classes of its images to the positions of those whose label it holds."""
+    """Maps a client and the classes of its images to the positions of those whose labels it holds."""
     own_view: Augment | None = None
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     @cached_property
     def wire(self) -> Wire:
-        """The method's messages as they travel."""
+        """The method's messages as they are sent."""
         return Wire(self.algorithm, self.transforms)
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
-        """One client's round. A failure in it costs this client's update, not the run."""
+        """One client's round. If it fails, only this client's update is lost."""
         rng = stream(self.seed, "client", round, client)
         try:
             index = torch.from_numpy(self.shares.of(client))
@@ -95,7 +95,7 @@ class Sites:
         return trained
 
     def _site(self, client: int, images: Tensor, index: Tensor, memory: dict[str, Tensor]) -> ClientSite:
-        """What the client's training gets to see."""
+        """The site as the client's training sees it."""
         truth = self.truth[index]
         held = torch.from_numpy(self.known(client, truth.numpy())) if self.known else torch.empty(0, dtype=torch.int64)
         site = ClientSite(client, self.network, images, self.classes, self.flips, memory, self.own_view)
@@ -114,7 +114,7 @@ class Sites:
 
 
 def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float]:
-    """How many pseudo-labels were kept, how many of these are right, and how many fell to each class."""
+    """How many pseudo-labels were kept, how many of these are right, and how many each class got."""
     if votes is None:
         return {}
     said, true = votes.numpy(), truth.numpy()  # for a hundred numbers NumPy takes a third of torch's time
@@ -128,7 +128,7 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
 
 @dataclass(frozen=True, eq=False)
 class Later:
-    """Scores worked out when they are asked for: an inline fleet has no other process to do it meanwhile."""
+    """Scores computed on request: an inline fleet has no other process to do it in the meantime."""
 
     sites: Sites
     omega: Vector

@@ -1,4 +1,4 @@
-"""A method's messages as they travel: the transforms around it, applied at the client and undone at the server."""
+"""A method's messages as they are sent: transforms are applied at the client and undone at the server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,14 +28,14 @@ class Wire:
     transforms: Sequence[Transform] = ()
 
     def schemas(self, layout: Layout) -> list[Schema]:
-        """What the method sends, then what leaves each transform; the last is what travels."""
+        """The schema of the method's reply, then of each transform's output; the last one is what is sent."""
         found = [self.method.reply_schema(layout)]
         for transform in self.transforms:
             found.append(transform.travels(found[-1], layout))
         return found
 
     def reply_schema(self, layout: Layout) -> Schema:
-        """What travels."""
+        """The schema of what is sent."""
         return self.schemas(layout)[-1]
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
@@ -51,12 +51,12 @@ class Wire:
         return trained
 
     def decode(self, update: ClientUpdate, payload: Payload, layout: Layout) -> ClientUpdate:
-        """The update as the method knows it."""
+        """The update as the method expects it."""
         layers = list(zip(self.transforms, self.schemas(layout), strict=False))
         return reduce(lambda u, layer: layer[0].decode(u, payload, layer[1], layout), reversed(layers), update)
 
     def check(self, site: ServerSite) -> None:
-        """Raises where a transform does not fit the model."""
+        """Raise if a transform does not fit the model."""
         for transform in self.transforms:
             transform.check(site)
 

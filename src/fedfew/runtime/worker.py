@@ -1,4 +1,4 @@
-"""The inside of a worker process: reads jobs from its channel, trains or scores, and writes the answer to its arena."""
+"""The loop of a worker process: reads jobs from its channel, trains or scores, and writes the answer to its arena."""
 
 import json
 from dataclasses import asdict
@@ -41,7 +41,7 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
         message = {"kind": "update", "client": client, "tensors": tensors}
         message |= {"examples": answer.examples, "metrics": answer.metrics}
         json.dumps(message)
-    except Exception as error:  # the method gave something that cannot travel
+    except Exception as error:  # the method returned something that cannot be sent
         return _missing(client, "E408", f"{type(error).__name__}: {error}")
     return message
 

@@ -1,1 +1,1 @@
-"""What trains at a site: SGD, views of images, votes, class mixes."""
+"""Training at a site: SGD, views of images, votes, class mixes."""

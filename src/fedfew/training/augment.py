@@ -1,10 +1,10 @@
 """Augmentation of whole batches of uint8 images N×C×H×W: weak (mirror and shift), the paper's views, and strong.
 
-All draws come from the generator given, and no step loops over images. Everything returns new uint8 tensors, where the
-images are: on an accelerator the weak views are made there, and strong ones on the host, whose bits are the same.
+All draws come from the given generator, and no step loops over images. Everything returns new uint8 tensors on the
+device of the images: weak views are computed there, strong ones on the host, with the same bits.
 
-Of features N×V×d (a frozen backbone's, of V views of each image) a view is one of the V, drawn for each image, as
-N×1×d; a strong view has a tenth of its features set to 0 besides.
+For features N×V×d (from a frozen backbone, for V views of each image) a view is one of the V, drawn for each image, as
+N×1×d; a strong view also has a tenth of its features set to 0.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from fedfew.core.types import Augment, ClientSite
 from fedfew.training.randaugment import GREY, LEVELS, gather, rand_augment
 
 FORGOTTEN = 0.1
-"""Share of the features that a strong view has lost (dropout); the others are scaled up so that the mean stays."""
+"""Share of the features that a strong view drops (dropout); the others are scaled up to keep the mean."""
 
 
 def shift(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:
@@ -47,8 +47,8 @@ def weak(images: Tensor, rng: torch.Generator, flips: bool = True, pixels: int =
 def views(images: Tensor, count: int, rng: torch.Generator, flips: bool = True) -> Tensor:
     """The paper's family π_1 … π_A as A×N×C×H×W: a shift, the mirror image, then weak views.
 
-    Where a mirrored image loses its class (``flips`` false), view 2 is a second shift. Of features N×V×d: A views of
-    each image, each a different one as long as there are any, as A×N×1×d.
+    Where mirroring changes the class (``flips`` false), view 2 is a second shift. For features N×V×d: A views of each
+    image, all different as long as there are enough, as A×N×1×d.
     """
     if images.ndim == 3:
         orders = [torch.rand(images.shape[:2], generator=rng).argsort(1) for _ in range(-(-count // images.shape[1]))]
@@ -85,14 +85,14 @@ def strong(
 
 
 def strong_view(site: ClientSite, images: Tensor, rng: torch.Generator, hole: float = 0.5, pixels: int = 2) -> Tensor:
-    """A client's strong view of its images: the user's own where there is one."""
+    """A client's strong view of its images: the user's own augmentation if there is one."""
     if site.own_view is None:
         return strong(images, rng, flips=site.flips, hole=hole, pixels=pixels)
     return own_view(site.own_view, images, rng, "client.augment")
 
 
 def own_view(make: Augment, images: Tensor, rng: torch.Generator, key: str) -> Tensor:
-    """What the user's own augmentation gives, of features for a drawn view; E115 if the shape is another."""
+    """Apply the user's own augmentation, for features to a drawn view; E115 if it returns another shape."""
     given = weak(images, rng) if images.ndim == 3 else images
     made = make(given, rng)
     if not isinstance(made, Tensor) or made.shape != given.shape:
@@ -103,7 +103,7 @@ def own_view(make: Augment, images: Tensor, rng: torch.Generator, key: str) -> T
 
 @dataclass(frozen=True)
 class ClientViews:
-    """What the strong view of a client's image is, for methods that train on one."""
+    """The strong view of a client's image, for methods that train on one."""
 
     augment: Annotated[
         str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
@@ -117,7 +117,7 @@ def _cached(features: Tensor, views: Tensor) -> Tensor:
 
 
 def noisy(images: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
-    """Gaussian noise added, as floats; its deviation is a share of the brightest pixel, or of the features' size."""
+    """Images plus Gaussian noise, as floats; ``deviation`` is relative to the brightest pixel or the features' size."""
     draws = torch.randn(images.shape, generator=rng).to(images.device)
     if images.ndim == 3:
         return images.float() + deviation * images.float().square().mean().sqrt() * draws

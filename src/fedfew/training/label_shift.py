@@ -19,32 +19,32 @@ from fedfew.core.types import ClientSite, Payload, ServerSite, ServerState
 from fedfew.training.augment import weak
 
 TEMPERATURES = 0.5, 5.0
-"""Bounds of a temperature that is found, not given."""
+"""Bounds of an estimated temperature."""
 STEPS = 100
 """EM iterations with a trained model: more than enough to converge on a few hundred images."""
 CONCENTRATION = 0.3
 """Strength of the server's mix against the site's, as a share of the site's images: it limits drift, costs
-little where a site is skewed and saves half of the harm where it is not (benchmarks/adapt_prior.py)."""
+little where a site is skewed and halves the harm where it is not (benchmarks/adapt_prior.py)."""
 Adjust = Callable[[Tensor], Tensor]
-"""Probabilities …×C as a client reads them, given what it knows of its own classes."""
+"""Adjusts probabilities …×C to what a client knows about its own class mix."""
 
 
 def unadjusted(probabilities: Tensor) -> Tensor:
-    """Without its own class mix a client takes the probabilities as they are."""
+    """Leave the probabilities as they are: the client does not use its own class mix."""
     return probabilities
 
 
 def tempered(probabilities: Tensor, temperature: float) -> Tensor:
-    """p^(1/T), normalised: flatter for T > 1, which makes up for a model that is surer than it is right."""
+    """p^(1/T), normalised: flatter for T > 1, which corrects an over-confident model."""
     if temperature == 1:
         return probabilities
     return (probabilities.clamp_min(1e-30).log() / temperature).softmax(-1)
 
 
 def honest_temperature(probabilities: Tensor, accuracy: float) -> float:
-    """T at which the probabilities N×C are as sure, on average, as the model is right: mean max p^(1/T) = ``accuracy``.
+    """T at which the mean confidence of the probabilities N×C equals the accuracy: mean max p^(1/T) = ``accuracy``.
 
-    Certainty falls with T, so halving finds it, within bounds that keep a few images from deciding too much.
+    Confidence falls with T, so bisection finds it, within bounds that limit the influence of a few images.
     """
     logarithms, low, high = probabilities.double().clamp_min(1e-30).log(), *TEMPERATURES
     for _ in range(30 if len(probabilities) else 0):
@@ -59,8 +59,8 @@ def em_prior(
 ) -> tuple[Tensor, Tensor]:
     """Adjusted probabilities N×C and the estimated prior (C), from the model's probabilities N×C.
 
-    Starts from the server's prior, so that no step leaves everything as it was (at temperature 1). Sums are in float64,
-    because the estimate must not depend on how a machine orders them.
+    Starts from the server's prior, so zero steps change nothing (at temperature 1). Sums are in float64, because the
+    estimate must not depend on the order in which a machine adds.
     """
     q = tempered(probabilities.double(), temperature)
     start = server_prior.double() / server_prior.sum()
@@ -76,7 +76,7 @@ def em_prior(
 def own_class_mix(
     probabilities: Tensor, server_prior: Tensor, temperature: float, concentration: float = CONCENTRATION
 ) -> tuple[Tensor, Tensor]:
-    """Of a trained model's probabilities of a site's images: read with the site's own class mix, and that mix."""
+    """A trained model's probabilities on a site's images, adjusted to the site's own class mix, and that mix."""
     return em_prior(probabilities, server_prior, temperature, STEPS, concentration * len(probabilities))
 
 
@@ -94,7 +94,7 @@ def log_ratio(mix: Tensor, prior: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Voting:
-    """Whose class prior pseudo-labels are read with; ``em`` is for any method that makes pseudo-labels."""
+    """Which class prior pseudo-labels assume; ``em`` works with any method that makes pseudo-labels."""
 
     prior: Annotated[
         Literal["server", "em"], Doc("class shares a vote assumes: the server's, or the client's own by label-shift EM")
@@ -109,20 +109,20 @@ class Voting:
     rounds: int = 150
 
     def learn(self, site: ServerSite) -> dict[str, Tensor]:
-        """What the server keeps in its state for this: the class shares of its labels."""
+        """The class shares of the server's labels, for its state."""
         if self.prior == "server":
             return {}
         counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
         return {"prior": counts / counts.sum()}
 
     def message(self, state: ServerState) -> Payload:
-        """What the server sends along; nothing before the warm-up is over."""
+        """What the server adds to the payload; nothing before the warm-up is over."""
         if self.prior == "server" or state.round < self.warmup * self.rounds:
             return {}
         return {"prior": state.extra["prior"]}
 
     def adjust(self, payload: Mapping[str, Tensor], site: ClientSite, rng: torch.Generator) -> Adjust:
-        """How this client reads probabilities in this round; the network must hold the received model."""
+        """How this client adjusts probabilities in this round; the network must hold the received model."""
         if "prior" not in payload or not len(site):
             return unadjusted
         start = payload["prior"].double()
@@ -139,4 +139,4 @@ class Voting:
 
 
 PLAIN_VOTE = Voting()
-"""Pseudo-labels as published: no prior of the client's own."""
+"""Pseudo-labels as published, without the client's own prior."""

@@ -5,7 +5,7 @@ so its images' mean is Σ_c π_k,c M_c, and the spread of the clients' means bey
 
     B = Cov_k(x̄_k) − W/n = Cov_c(M_c) / (α + 1)
 
-Client sums alone therefore span the C − 1 directions in which classes differ, before any label is looked at; the labels
+Client sums alone therefore span the C − 1 directions in which classes differ, before any label is used; the labels
 say how large the differences are, and so what α is. Clients that are alike show no direction above the noise (the
 Marchenko–Pastur edge; I. M. Johnstone 2001), and what is left is a weak prior along the principal directions.
 """
@@ -20,20 +20,20 @@ from torch.nn.functional import cross_entropy, one_hot
 TEMPERATURES = 2.0 ** (torch.arange(-6, 13).double() / 2)
 """Temperatures at which clients report how sure the model is, so that the server can choose one."""
 EDGE = 1.05
-"""A direction counts from this many times the largest eigenvalue that sampling noise gives."""
+"""A direction counts if its eigenvalue is this many times the largest that sampling noise gives."""
 SMALLEST = 1e-5
-"""Directions with less than this share of the largest variance are rounding errors, or few images."""
+"""Directions with less than this share of the largest variance come from rounding errors or too few images."""
 THINNEST = 0.1
-"""Least variance within classes, of that of all images in the same direction; CIFAR-10's have 0.2 and more."""
+"""Smallest share of within-class variance in the total variance of a direction; CIFAR-10 has 0.2 and more."""
 EXPLAINED = 1.1
-"""Where the classes of labeled images differ by less than this many times what clients differ, classes are not all."""
+"""If class spread is less than this many times client spread, clients differ in more than their class mix."""
 ALIKE = 1e4
-"""α of clients between which no difference can be seen."""
+"""α of clients that show no difference."""
 
 
 @dataclass(frozen=True, eq=False)
 class Survey:
-    """What the clients' features are like: sums over all images, and the spread of the clients' means."""
+    """Statistics of the clients' features: sums over all images, and the spread of the clients' means."""
 
     images: float
     squares: float
@@ -58,7 +58,7 @@ class Space:
 
     @staticmethod
     def of(survey: Survey, most: int) -> "Space":
-        """The first ``most`` principal directions of all images, of those in which the images differ at all."""
+        """The first ``most`` principal directions of all images, without those in which the images do not differ."""
         mean = survey.total / survey.images
         values, vectors = torch.linalg.eigh(survey.second / survey.images - torch.outer(mean, mean))
         values, vectors = values.flip(0), vectors.flip(1)
@@ -77,7 +77,7 @@ class Space:
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """What is believed about the class means before EM: M_c ~ N(0, gamma), covariance ``within``, skew α."""
+    """The prior of the class means before EM: M_c ~ N(0, gamma), covariance ``within``, skew α."""
 
     gamma: Tensor
     within: Tensor
@@ -86,7 +86,7 @@ class Prior:
     """Directions in which the clients differ beyond sampling noise."""
 
     def shrunk(self, means: Tensor, weights: Tensor) -> Tensor:
-        """Posterior means of class means C×d that were seen with ``weights`` images each."""
+        """Posterior means of class means C×d that come from ``weights`` images each."""
         rows = (
             self.gamma @ torch.linalg.solve(w * self.gamma + self.within, w * m)
             for w, m in zip(weights, means, strict=True)
@@ -159,10 +159,10 @@ def class_sums(x: Tensor, labels: Tensor, classes: int) -> Tensor:
 
 
 def spread_of(within: Tensor) -> Tensor:
-    """A within-class covariance in whitened space, with no direction in which a class is thinner than ``THINNEST``.
+    """A within-class covariance in whitened space, with a variance of at least ``THINNEST`` in every direction.
 
-    It is what is left of all variance when that between classes is taken away. Where clients of other class mixes were
-    heard than were surveyed, more would be taken away in some direction than there was."""
+    It is the total variance minus the variance between classes. If the clients that answer have other class mixes than
+    those surveyed, this difference could be negative in some direction."""
     values, axes = torch.linalg.eigh(within)
     return within if values[0] >= THINNEST else axes @ torch.diag(values.clamp_min(THINNEST)) @ axes.T
 
@@ -210,8 +210,8 @@ def corrected(
     """How far the labels correct scores that came from the clients: strength s, and W, b added to s · scores.
 
     Logistic regression on labeled features x with s times the given scores as offset; s and the penalty are chosen by
-    cross-validation on these labels. ``alone`` are the scores of a model without the labels in it, so that it is judged
-    fairly; ``whole`` are those to correct. s = 0 is what the labels give by themselves.
+    cross-validation on these labels. ``alone`` are the scores of a model that has not seen the labels, for a
+    fair comparison; ``whole`` are those to correct. s = 0 uses the labels alone.
     """
     span = torch.linalg.qr(x.T).Q if len(x) < x.shape[1] else torch.eye(x.shape[1], dtype=x.dtype)
     inner, folds = x @ span, folds if len(x) < 500 else 3
@@ -254,8 +254,8 @@ def logistic(x: Tensor, labels: Tensor, offset: Tensor, penalty: float, steps: i
 def minimise(loss: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, steps: int) -> Tensor:
     """L-BFGS with backtracking (J. Nocedal 1980) for a smooth convex loss, which gives its value and gradient.
 
-    torch's takes two to three times as long on problems as small as these and imports its compiler, which takes
-    seconds; SciPy's lets its threads spin."""
+    torch's takes two to three times as long on such small problems and imports its compiler, which takes seconds;
+    SciPy's keeps its threads spinning."""
     point, (value, gradient) = start, loss(start)
     pairs: list[tuple[Tensor, Tensor, float]] = []
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""A client's own labels, where the scenario gives it some: their cross-entropy beside every batch of its images."""
+"""A client's own labels, where the scenario gives it some: their cross-entropy is added to every batch's loss."""
 
 from collections.abc import Callable
 

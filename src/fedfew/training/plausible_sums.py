@@ -1,41 +1,41 @@
 """Sums that no honest client of fedmoments can send, whatever its images are like: each rule follows from the method.
 
     survey    Σ x and Σ x xᵀ of n features no longer than LENGTH: squares add up to at most n LENGTH², ‖Σ x‖² ≤ n Σ ‖x‖²
-    shares    every image is shared out among the classes once: Σ_c n_c = n, n_c ≥ 0, ‖Σ r_c x‖ ≤ n_c LENGTH
+    shares    every image is distributed over the classes once: Σ_c n_c = n, n_c ≥ 0, ‖Σ r_c x‖ ≤ n_c LENGTH
     order     r_c/r_j grows with z_c − z_j, so the images claimed for c score higher in it than those claimed for j:
               mean over r_c of (z_c − z_j) ≥ mean over r_j of (z_c − z_j), for each pair of classes
 
 The scores are linear, z = x W + b, so both means follow from the sums. The order holds for any class mix π_k and any
-number of steps (monotone likelihood ratio); sums handed in for the wrong classes break it.
+number of steps (monotone likelihood ratio); sums sent for the wrong classes break it.
 """
 
 import torch
 from torch import Tensor
 
 SLACK = 0.02
-"""By how much of the widest difference two scores can have the order may fail: rounding, never a class mix."""
+"""Tolerance of the order rule, as a share of the largest possible score difference: for rounding, not class mix."""
 
 
 def odd_survey(sums: Tensor, examples: int, longest: float) -> str:
-    """Why no n features of at most this length have these Σ x and Σ x xᵀ; empty if some have."""
+    """Why n features of at most this length cannot have these Σ x and Σ x xᵀ; empty if they can."""
     width = round(((9 + 8 * len(sums)) ** 0.5 - 3) / 2)
     if width + width * (width + 1) // 2 != len(sums):
-        return ""  # not an answer to this question: left out later
+        return ""  # not an answer to this request: left out later
     rows, columns = torch.triu_indices(width, width)
     squares = sums[width:][rows == columns]
     total, slack = float(squares.sum()), 0.01 * examples * longest**2
     if float(squares.min()) < -slack or total > examples * longest**2 + slack:
-        return f"has squares that sum up to {total:.4g}, possible are 0 to {examples * longest**2:.4g}"
+        return f"has squares that sum to {total:.4g}; 0 to {examples * longest**2:.4g} is possible"
     if float(sums[:width].square().sum()) > examples * (total + slack):
         return "has a sum of features longer than their squares allow"
     return ""
 
 
 def odd_classes(counts: Tensor, moments: Tensor, weight: Tensor, bias: Tensor, examples: int, longest: float) -> str:
-    """Why no client that was sent these scores has Σ r (C) and Σ r xᵀ (C×D) over its images; empty if one has."""
+    """Why a client that was sent these scores cannot have these Σ r (C) and Σ r xᵀ (C×D); empty if it can."""
     slack = 1e-3 * examples + 1e-3
     if bool((counts < -slack).any()) or abs(float(counts.sum()) - examples) > slack:
-        return f"shares out {float(counts.sum()):.4g} images over the classes and has {examples}"
+        return f"distributes {float(counts.sum()):.4g} images over the classes but has {examples}"
     if bool((moments.norm(dim=1) > 1.01 * longest * counts.clamp_min(0) + longest * slack).any()):
         return "has class sums longer than its images can make them"
     claimed = (counts > slack).nonzero()[:, 0]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 GREY = 127
-"""What is put where an operation leaves a pixel without a value."""
+"""Fill value where an operation leaves a pixel undefined."""
 LEVELS = 10
 """Steps from the mildest form of an operation (level 0) to the strongest (level 9)."""
 
@@ -43,7 +43,7 @@ _FULL = {
     "translate_x": (6, 0.3),  # of the width
     "translate_y": (7, 0.3),
 }
-"""Each operation: which quantity it sets, and that quantity at full strength. Operations of a kind stand together."""
+"""Each operation: which quantity it sets, and that quantity at full strength. Operations of one kind are adjacent."""
 _QUANTITIES: Floats = np.zeros((8, len(_FULL)), np.float32)
 for _op, (_quantity, _most) in enumerate(_FULL.values()):
     _QUANTITIES[_quantity, _op] = _most
@@ -62,7 +62,7 @@ def rand_augment(
 
     An operation's level is drawn from 0 … M − 1 with M = ``magnitude``; with a pair (low, high) each image draws its
     own M from low … high. So the default is FixMatch's uniform strength, and FedMatch's variant is ``layers=6,
-    magnitude=(2, 5), pool=POOL[1:]``. What has a direction (rotate, brighter or darker) gets it at random.
+    magnitude=(2, 5), pool=POOL[1:]``. The direction of an operation (rotation, brighter or darker) is random.
     """
     low, high = magnitude if isinstance(magnitude, tuple) else (magnitude, magnitude)
     which, level, coin = torch.rand((3, layers, len(images)), generator=rng).numpy()
@@ -82,7 +82,7 @@ def operate(images: Tensor, ops: NDArray[np.int64], amounts: NDArray[np.floating
     """
     batch: Bytes = images.cpu().contiguous().numpy()  # below, a reshape must be a view
     doses = _doses(ops, amounts, batch.shape[2], batch.shape[3])
-    place = np.arange(len(batch))  # where each image is, for they are sorted anew in each layer
+    place = np.arange(len(batch))  # where each image is: each layer sorts them again
     for op, dose in zip(ops, doses, strict=True):
         order = op.argsort()
         ends = np.searchsorted(op[order], np.arange(len(POOL) + 1)).tolist()
@@ -155,13 +155,13 @@ def _blend(images: Bytes, dose: Floats, spans: Spans) -> None:
         flat = low == high
         stretch = np.where(flat, np.float32(1), np.float32(255)) / (high - low + flat)
         out[autocontrast] = (source[autocontrast] - low * ~flat) * stretch
-    out += 1e-3  # keeps a product that should be whole from being cut to the number below
+    out += 1e-3  # keeps a product that should be whole from being truncated to the integer below
     np.copyto(images, out.clip(0, 255, out=out).reshape(images.shape), casting="unsafe")
 
 
 def _smooth(source: Floats, width: int) -> Floats:
     """The kernel ((1,1,1), (1,5,1), (1,1,1)) / 13; the outermost pixels stay as they are."""
-    # All images as one line of pixels, which is fastest; what that mixes across edges is left out at the end.
+    # All images as one line of pixels, which is fastest; pixels mixed across edges are discarded at the end.
     line = source.ravel()
     across = line[:-2] + line[1:-1]
     across += line[2:]
@@ -179,7 +179,7 @@ def _smooth(source: Floats, width: int) -> Floats:
 def _move(images: Bytes, dose: Floats, spans: Spans) -> None:
     """Rotate, shear and translate: each pixel shows the source pixel into which its centre falls."""
     count, channels, height, width = images.shape
-    # A grey frame of one pixel stands for all that lies outside; source coordinates count from its corner.
+    # A grey frame of one pixel represents everything outside; source coordinates count from its corner.
     framed = np.full((count, channels, height + 2, width + 2), GREY, np.uint8)
     framed[:, :, 1:-1, 1:-1] = images
     target = np.ones((3, height, width), np.float32)
@@ -193,7 +193,7 @@ def _move(images: Bytes, dose: Floats, spans: Spans) -> None:
     np.floor(y.clip(0, height + 1, out=y), out=y)
     y *= width + 2
     y += x
-    # By way of int32, because floats become int64 one by one.
+    # Via int32, because the conversion of floats to int64 is not vectorised.
     moved = gather(torch.from_numpy(framed), torch.from_numpy(y.astype(np.int32).astype(np.int64)))
     np.copyto(images, moved.numpy().reshape(images.shape))
 

@@ -1,17 +1,17 @@
-"""How much a client's sums count beside the others' (fedmoments): all, unless they are further off than images can be.
+"""The weight of a client's sums among the others' (fedmoments): 1, unless they are further off than images can be.
 
     survey    u_k = ‖x̄_k − centre‖ / max_c ‖M_c − centre‖, centre and class means M_c of the server's labels: the mean
-              of images of any class mix lies between the means of the classes. Where most clients are further off, as
-              from another camera, over the round's median
+              of images of any class mix lies between the means of the classes. If most clients are further off, e.g.
+              with another camera, divided by the round's median instead
     classes   T_k = Σ_c n_kc ‖m_kc − M_c‖² in whitened coordinates, M_c the mean over the round's clients; in d
               directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the round's median
               and over 1 + 3/√e, because few directions and few classes leave more to chance
 
     copies    ‖S_k − S_j‖² ≤ COPY (n_k + n_j) d   →  together they count as one client
 
-A client with u ≤ 1.1 (survey) or 1.25 (classes) counts whole; from there its weight falls, to nothing at a quarter more
-(a redescending influence, F. R. Hampel 1974). Nobody is accused: a site whose pictures are unlike all others is held
-back as well.
+A client with u ≤ 1.1 (survey) or 1.25 (classes) counts fully; from there its weight falls to 0 at a quarter more
+(a redescending influence, F. R. Hampel 1974). This accuses nobody: an honest site whose images are unlike all others
+is down-weighted too.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ from torch import Tensor
 from fedfew.training.moments import Space
 
 SURVEY, CLASSES = 1.1, 1.25
-"""How far off a client may be and still count whole: honest ones were nearer wherever it was measured."""
+"""How far off a client may be and still count fully: honest ones were nearer wherever it was measured."""
 COPY = 0.05
 """Sums of different images are further apart than this share of what chance gives."""
 FEW = 0.1
-"""A class of which a client has fewer images than this says nothing about it."""
+"""A client with fewer images of a class than this says nothing about the class."""
 
 
 def falling(far: Tensor, whole: float) -> Tensor:

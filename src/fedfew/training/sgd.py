@@ -16,7 +16,7 @@ from fedfew.core.types import Augment, LabeledSet, Passes, ServerSite, ServerSta
 from fedfew.training.adamw import AdamW
 from fedfew.training.augment import own_view, strong, weak
 
-MOST_STEPS = 100_000  # what a client may claim to have done in one round
+MOST_STEPS = 100_000  # the most a client may claim for one round
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class LocalSGD:
 
     epochs: Annotated[Natural, Doc("passes over the site's images in a round")] = 1
     batch: Annotated[Count, Doc("images in a mini-batch")] = 64
-    lr: Annotated[Positive, Doc("step size η at the first round")] = 1e-3
-    momentum: Annotated[Fraction, Doc("momentum, fresh in every round")] = 0.0
+    lr: Annotated[Positive, Doc("step size η in the first round")] = 1e-3
+    momentum: Annotated[Fraction, Doc("momentum, starting at zero in every round")] = 0.0
     nesterov: Annotated[bool, Doc("Nesterov's form of the momentum")] = False
     weight_decay: Annotated[NonNegative, Doc("pull of the weights towards zero")] = 0.0
-    clip: Annotated[NonNegative, Doc("bound of the gradient's norm; 0: none")] = 0.0
+    clip: Annotated[NonNegative, Doc("bound on the gradient's norm; 0: none")] = 0.0
     schedule: Annotated[
         Literal["constant", "cosine", "plateau"],
-        Doc("step size over the rounds: as it is, down to 0 along a cosine, or cut when validation stands still"),
+        Doc("step size over the rounds: constant, cosine decay to 0, or cut when validation accuracy stops rising"),
     ] = "constant"
-    patience: Annotated[Count, Doc("plateau: rounds without a better validation before a cut")] = 20
+    patience: Annotated[Count, Doc("plateau: rounds without better validation accuracy before a cut")] = 20
     cut: Annotated[Positive, Doc("plateau: the step size is divided by this")] = 3.0
     optimizer: Annotated[
         Literal["sgd", "adamw"],
@@ -45,7 +45,7 @@ class LocalSGD:
     def rate(self, round: int, validation: tuple[float, ...]) -> float:
         """The step size of a round, a pure function of the round and of the validation accuracies known before it.
 
-        Only scores up to two rounds back count, because the last one may still be under way in another process.
+        Only scores up to two rounds back count, because another process may still be computing the last one.
         """
         if self.schedule == "cosine":
             return self.lr * 0.5 * (1 + math.cos(math.pi * round / max(self.rounds, 1)))
@@ -91,16 +91,16 @@ class Supervised:
     augment: Annotated[
         str, Doc("what is done to the labeled images: none, weak, strong, or package.module:function of your own")
     ] = "none"
-    shift: Annotated[Natural, Doc("pixels by which an augmented image is moved at most, down and right")] = 2
+    shift: Annotated[Natural, Doc("augmentation: largest shift in pixels, vertical and horizontal")] = 2
     annealing: Annotated[
         Literal["none", "log", "linear", "exp"],
-        Doc("training signal annealing (UDA): how the probability up to which a label still trains rises over the run"),
+        Doc("training signal annealing (UDA): how the bound on the probability of labels that still train rises"),
     ] = "none"
     own: Augment | None = None
-    """What ``augment`` names, where it is the user's own."""
+    """The user's own function, if ``augment`` names one."""
 
     def augmented(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
-        """A random version of each image; of features computed once, another view where any is asked for."""
+        """An augmented version of each image; for cached features, one of their views."""
         if self.augment == "none":
             return images
         if self.augment == "strong":
@@ -110,7 +110,7 @@ class Supervised:
         return own_view(self.own, images, rng, "server.augment")
 
     def signal_bound(self, progress: float, classes: int) -> float:
-        """η_t of UDA's training signal annealing: from 1/C to 1; an example surer than this of its label is left out.
+        """η_t of UDA's training signal annealing: from 1/C to 1; examples above it are left out.
 
         log: 1 − exp(−5t/T), linear: t/T, exp: exp(5(t/T − 1)), stretched over [1/C, 1].
         """
@@ -159,8 +159,8 @@ def descend(
     """Train ``network`` in place and return the number of steps taken.
 
     ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
-    sees the network after each step: a moving average follows it. ``velocity`` is the momentum to go on with, changed
-    in place; without one it starts at zero. ``passes`` follows a long training, and may continue one that was stopped.
+    is called after each step, e.g. for a moving average. ``velocity`` is the momentum to continue with, changed in
+    place; without one it starts at zero. ``passes`` tracks a long training, and may continue one that was stopped.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
@@ -262,8 +262,8 @@ def train_server(
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
-    ``epochs`` > 0 stands in for the usual number: a warm-up before the first round, on all labels whatever annealing
-    says, because a model that knows nothing yet has nothing to hold back. The site's ``passes`` follow it.
+    ``epochs`` > 0 replaces the usual number: a warm-up before the first round, on all labels whatever the annealing,
+    because an untrained model has nothing to hold back. The site's ``passes`` track it.
     """
     if epochs:
         how = replace(how, sgd=replace(how.sgd, epochs=epochs))

@@ -1,4 +1,4 @@
-"""What methods that exchange whole models have in common on the wire."""
+"""What methods that exchange whole models have in common."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,8 +15,8 @@ Order = Annotated[
     Literal["before", "after"],
     Doc("the server trains after the aggregation (and once before the first round), or before the clients"),
 ]
-"""When the server has its turn. The models are trained alike in both; what is scored is the one at the round's end."""
-Warmup = Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other")]
+"""When the server trains. Both orders train the same way; the model at the end of a round is scored."""
+Warmup = Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other round")]
 
 
 def scalar(value: float) -> Tensor:
@@ -59,8 +59,8 @@ def with_momentum(
 ) -> tuple[Vector, Vector]:
     """Server momentum: v ← m·v + (start − ψ), ω = start − v, and the new v.
 
-    Only weights gather momentum: running statistics of a batch norm are taken as averaged, because a variance that is
-    carried on past its mean can end below zero.
+    Only weights gather momentum: running statistics of a batch norm are taken as averaged, because momentum
+    can push a variance below zero.
     """
     step = (start - psi)[:trainable]
     moved = step if velocity is None else momentum * velocity + step

@@ -12,8 +12,8 @@ def vote(
     """Labels and the mask of confident ones from softmax outputs A×B×C (Eq. 8; R7 in docs/paper-map.md).
 
     The label is the argmax of the mean over the A views; it is kept where that mean is at least ``threshold``
-    (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class). ``adjust`` is
-    how a client that knows its own class mix reads probabilities.
+    (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class). ``adjust``
+    adapts the probabilities to the client's own class mix.
     """
     mean = adjust(probabilities.mean(0))
     confidence, labels = mean.max(1)
@@ -35,7 +35,7 @@ def hopeful(first: Tensor, views: int, threshold: float, mask_on: str = "mean") 
 
 
 ROUNDING = 1e-4
-"""More than float32 loses in a mean of a few dozen probabilities."""
+"""More than the rounding error of float32 in a mean of a few dozen probabilities."""
 
 
 class Ballot:

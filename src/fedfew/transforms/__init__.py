@@ -1,1 +1,1 @@
-"""What is done to messages around any method: privacy, compression, normalisation layers."""
+"""Transforms of any method's messages: privacy, compression, normalisation layers."""

@@ -2,7 +2,7 @@
 
 float16    each entry in half precision                                                    2 bytes an entry
 int8       round(x/s) with s = max|x|/127 of each block                                    1 byte
-top-k      the share of entries that are largest, with their indices (Stich et al. 2018)   8 bytes an entry kept
+top-k      the largest entries, a share of all, with their indices (Stich et al. 2018)     8 bytes an entry kept
 ternary    s·sign(x) where |x| > 0.7·mean|x| of its block, else 0; s the mean of those      1.6 bits
            (Li & Liu 2016), five to a byte
 """
@@ -69,7 +69,7 @@ class Int8:
 
 @dataclass(frozen=True)
 class TopK:
-    """The largest entries with their indices; of equals the first are taken."""
+    """The largest entries with their indices; ties go to the first."""
 
     share: float
 
@@ -127,7 +127,7 @@ def _pack(digits: Tensor) -> Tensor:
 
 
 def _unpack(code: Tensor, size: int) -> Tensor:
-    """The digits of each byte; a byte that no digits give is read as the largest that some do."""
+    """The digits of each byte; an invalid byte is read as the largest valid one."""
     rest, digits = code.clamp(max=3**DIGITS - 1), []
     for _ in range(DIGITS):
         digits.append(rest % 3)

@@ -1,4 +1,4 @@
-"""Compressed uploads for every method that sends vectors: what changed is encoded, what was lost is remembered.
+"""Compressed uploads for every method that sends vectors: changes are encoded, with error feedback.
 
 S. U. Stich, J.-B. Cordonnier, M. Jaggi: Sparsified SGD with Memory. NeurIPS 2018; S. P. Karimireddy et al.: Error
 Feedback Fixes SignSGD. ICML 2019. Ingredients of RC-SSFL (Y. Liu et al. 2020) together with a robust aggregator.
@@ -6,7 +6,7 @@ Feedback Fixes SignSGD. ICML 2019. Ingredients of RC-SSFL (Y. Liu et al. 2020) t
     client:  d = ψ_k − ω + e_k;   sent = encode(d);   e_k ← d − decode(sent)     e_k stays in the client's memory
     server:  ψ_k = ω + decode(sent), checked by the gate before and after decoding
 
-Statistics of a batch norm travel as they are: a running variance with an error in it can fall below zero.
+Batch-norm statistics are sent as they are: an error in a running variance could make it negative.
 """
 
 from dataclasses import dataclass, replace
@@ -26,18 +26,18 @@ class Compression:
     """How uploads are compressed; off by default."""
 
     kind: Annotated[
-        Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how a client's change is encoded on its way up")
+        Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how a client's update is encoded for upload")
     ] = "none"
-    share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that travels")] = 0.1
-    feedback: Annotated[bool, Doc("whether clients remember what encoding lost and add it to their next change")] = True
+    share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that is sent")] = 0.1
+    feedback: Annotated[bool, Doc("error feedback: clients add what the encoding lost to their next update")] = True
 
     def transform(self) -> Transform | None:
-        """What is done to every reply; None for no compression."""
+        """The transform of every reply; None for no compression."""
         codec = self.codec()
         return None if codec is None else Compressed(codec, self.feedback)
 
     def codec(self) -> Codec | None:
-        """The codec of that kind; None for no compression."""
+        """The codec; None for no compression."""
         kinds: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(self.share), "ternary": Ternary()}
         return kinds.get(self.kind)
 
@@ -49,7 +49,7 @@ def vectors(schema: Schema) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class Compressed(Transform):
-    """The clients' vectors travel encoded, everything else as it is."""
+    """Clients send their vectors encoded, everything else as it is."""
 
     codec: Codec
     feedback: bool = True
@@ -86,7 +86,7 @@ class Compressed(Transform):
         parts = self.codec.encode(weights)
         if self.feedback:
             lost = weights - self.codec.decode(parts, n)
-            # a client whose training diverged is refused by the gate, and must not remember it for ever
+            # if training diverged, the gate refuses the client, which must not carry the error on forever
             site.memory[memory] = lost if bool(torch.isfinite(lost).all()) else torch.zeros_like(lost)
         encoded = {f"{name}.{part}": tensor for part, tensor in parts.items()}
         return encoded | ({f"{name}.statistics": change[n:]} if n < layout.size else {})

@@ -1,4 +1,4 @@
-"""The privacy that updates with noise give: ε for a δ. Without torch, because runs are read without it."""
+"""Privacy accounting: ε of noisy updates for a given δ. Without torch, because runs are read without it."""
 
 from collections.abc import Mapping
 from math import inf, sqrt
@@ -7,10 +7,10 @@ from fedfew.core.extras import require
 
 
 def epsilon(spent: Mapping[float, int], delta: float) -> float:
-    """ε of so many updates with each noise z: Gaussian mechanisms of multiplier z/2, as a data set moves one by ≤ 2C.
+    """ε of so many updates with each noise z: Gaussian mechanisms of multiplier z/2 (data moves an update by ≤ 2C).
 
     They compose to one whose inverse squared multiplier is the sum of theirs. No amplification by sampling is claimed:
-    the server, against which this holds, knows whom it asked.
+    this protects against the server, which knows the clients it selected.
     """
     if any(noise <= 0 for noise, count in spent.items() if count):
         return inf

@@ -1,11 +1,11 @@
-"""What becomes of normalisation layers in a federation: averaged like weights, kept by each client, or the server's.
+"""How normalisation layers are treated: averaged like weights, kept by each client, or measured by the server.
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou: FedBN: Federated Learning on Non-IID Features via Local Batch Normalization.
 ICLR 2021 (kept by each client).
 
     average       scale, shift and running statistics are entries of the vector like any other
     local         client k puts its own γ_k, β_k, μ_k, σ²_k into what it receives, and sends the received ones back
-    server-data   after each round the running statistics are measured anew on the server's images
+    server-data   after each round the running statistics are measured again on the server's images
     clients       the same on all images, the server's and every client's (SemiFL's static batch norm), in simulation
 
 A client's own evaluation would use its own normalisation; the server evaluates with its own.
@@ -28,7 +28,7 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 @dataclass(frozen=True)
 class NormPolicy:
-    """What becomes of normalisation layers."""
+    """How normalisation layers are treated."""
 
     policy: Annotated[
         Literal["average", "local", "server-data", "clients"],
@@ -39,7 +39,7 @@ class NormPolicy:
     ] = "average"
 
     def transform(self) -> Transform | None:
-        """What is done to messages; None where normalisation layers are averaged like weights."""
+        """The transform; None where normalisation layers are averaged like weights."""
         made = {"local": LocalNorm(), "server-data": ServerStatistics(), "clients": AllStatistics()}
         return made.get(self.policy)
 
@@ -60,11 +60,11 @@ class LocalNorm(Transform):
 
     def check(self, site: ServerSite) -> None:
         if not norm_entries(site.network).any():
-            what = "the model has no normalisation layers, so there is nothing that clients could keep"
+            what = "the model has no normalisation layers, so clients have nothing to keep"
             raise FedfewError("E113", "model.name", what, 'Use norm.policy = "average"')
 
     def incoming(self, payload: Payload, schema: Schema, site: ClientSite) -> Payload:
-        """What was sent, with the client's own normalisation in it."""
+        """The payload with the client's own normalisation layers."""
         mask, own = norm_entries(site.network).cpu(), dict(payload)
         for near in {expected.near for expected in schema.values() if expected.near}:
             kept = site.memory.get(f"norm.{near}")
@@ -89,11 +89,11 @@ class ServerStatistics(Transform):
     """After each round batch-norm statistics are those of the server's images."""
 
     def images(self, site: ServerSite) -> Tensor:
-        """What the statistics are measured on."""
+        """The images the statistics are measured on."""
         return site.labeled.images
 
     def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
-        """Statistics measured anew in ω, and in every other model the method carries on (targets, groups)."""
+        """Measure the statistics of ω again, and of every other model the method keeps (targets, groups)."""
         size, images = site.network.layout.size, self.images(site)
         models = {name: t for name, t in state.extra.items() if t.is_floating_point() and t.shape[-1:] == (size,)}
         measured = {
@@ -115,7 +115,7 @@ class AllStatistics(ServerStatistics):
             raise FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
 
     def images(self, site: ServerSite) -> Tensor:
-        """Everything there is."""
+        """The server's images and every client's."""
         assert site.pool is not None  # checked before the first round
         return site.pool.labeled.images
 

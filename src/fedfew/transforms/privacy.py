@@ -1,12 +1,12 @@
-"""Differential privacy at the client: its change is clipped, and Gaussian noise added, before it leaves.
+"""Differential privacy at the client: its change is clipped, and Gaussian noise added, before it is sent.
 
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang: Learning Differentially Private Recurrent Language Models. ICLR 2018,
-with the noise added by each client itself, so that the server need not be trusted with the clear update.
+with the noise added by each client itself, so that the server need not be trusted with the raw update.
 
     sent = ω + (ψ_k − ω) · min(1, C / ‖ψ_k − ω‖) + N(0, (z C)² I)
 
 Two data sets of a client move ``sent`` by at most 2C before the noise, whatever they are: one round is a Gaussian
-mechanism of multiplier z/2 for the whole data of the client. Nothing else leaves: no counts, no metrics.
+mechanism of multiplier z/2 for the whole data of the client. Nothing else is sent: no counts, no metrics.
 """
 
 from dataclasses import dataclass, replace
@@ -23,20 +23,20 @@ from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
 
 @dataclass(frozen=True)
 class Privacy:
-    """What is done to an update before it leaves its client; off by default."""
+    """Clipping and noise on a client's update; off by default."""
 
-    clip: Annotated[NonNegative, Doc("C: a client's change is shortened to this norm; 0: no clipping, no noise")] = 0.0
-    noise: Annotated[NonNegative, Doc("z: noise of deviation z·C on every entry of the change")] = 0.0
+    clip: Annotated[NonNegative, Doc("C: a client's change is clipped to this norm; 0: no clipping, no noise")] = 0.0
+    noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
     delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
 
     def transform(self) -> Transform | None:
-        """What is done to every reply; None if privacy is off."""
+        """The transform of every reply; None if privacy is off."""
         return Private(self.clip, self.noise) if self.clip else None
 
 
 @dataclass(frozen=True)
 class Private(Transform):
-    """The clients' vectors leave clipped and with noise; counts and metrics do not leave."""
+    """Clients send their vectors clipped and with noise; counts and metrics are not sent."""
 
     clip: float
     noise: float
@@ -46,23 +46,23 @@ class Private(Transform):
         return self.noise > 0
 
     def travels(self, schema: Schema, layout: Layout) -> Schema:
-        """Sums with noise on them are bounded by the clip, not by a number of images, which does not leave."""
+        """Noisy sums are bounded by the clip, not by the number of images, which is not sent."""
         return {name: replace(expected, per_example=0.0) for name, expected in schema.items()}
 
     def outgoing(
         self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator
     ) -> Trained:
         """Clips all vectors of the reply together, then adds the noise."""
-        near = {name: schema[name].near for name in sorted(schema)}  # sums stand by themselves: nothing is near them
+        near = {name: schema[name].near for name in sorted(schema)}  # sums are not near any sent tensor
         sent = {name: payload[near[name]] if near[name] else torch.zeros_like(trained.reply[name]) for name in near}
         changes = {name: trained.reply[name] - sent[name] for name in sent}
         norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
-        if not isfinite(norm):  # no scale makes such a change short: nothing leaves
+        if not isfinite(norm):  # it cannot be clipped, so nothing is sent
             raise ArithmeticError("the change is not finite, so it cannot be clipped")
         scale = min(1.0, self.clip / norm) if norm else 1.0
         deviation = self.noise * self.clip
         reply = {
-            # the noise is added to the change: in a sum with large weights rounding would come first, and show it
+            # the noise is added to the change: added to large weights, rounding would come first and reveal it
             name: sent[name] + (scale * change + deviation * torch.randn(change.shape, generator=rng))
             for name, change in changes.items()
         }

@@ -1,4 +1,4 @@
-"""Image files read once: their pixels are kept as one uint8 array, and used for as long as no file has changed."""
+"""A cache of decoded image files: their pixels as one uint8 array, used as long as no file has changed."""
 
 import contextlib
 import hashlib
@@ -21,14 +21,14 @@ from fedfew.data.images.decode import decode, read_file
 from fedfew.data.images.unreadable import Problem, Unreadable, shown
 
 VERSION = 1
-"""Goes up when the same file would give other pixels."""
+"""Increased when the same file would give other pixels."""
 Report = Callable[[int, int], None]
 """Called with the number of files read so far and the total."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pictures:
-    """What came of a list of files: pixels of those that could be read, which these are, and remarks."""
+    """A list of files, decoded: the pixels of those that could be read, which ones these are, and remarks."""
 
     images: Tensor
     """uint8 N×C×S×S"""
@@ -42,7 +42,7 @@ def read_files(
 ) -> Pictures:
     """The pixels of the files (paths below ``root``), from the cache if it has them as they are now.
 
-    A cache that cannot be written costs time the next time, and nothing else.
+    If the cache cannot be written, the files are only decoded again the next time.
     """
     if not cached:
         with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
@@ -67,7 +67,7 @@ def read_files(
         (made / "manifest.json").write_text(json.dumps(facts, indent=1), "utf-8")
         pictures = _load(made, facts)
         shutil.rmtree(place, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another process was quicker; what it wrote serves as well
+        with contextlib.suppress(OSError):  # another process was faster; its result is the same
             made.rename(place)
     except OSError as error:
         raise FedfewError("E305", str(place.parent), f"{error.strerror or error}") from error

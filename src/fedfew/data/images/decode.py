@@ -1,4 +1,4 @@
-"""One image file, of whatever kind and state, to uint8 pixels of a set size; limits hold before anything is decoded."""
+"""Decodes one image file of any kind to uint8 pixels of a given size; limits are checked before decoding."""
 
 import io
 import stat
@@ -19,18 +19,18 @@ Pixels8 = NDArray[np.uint8]
 FILE_CAP = 64 * 2**20
 """Bytes of the largest file that is read."""
 PIXEL_CAPS = {"JPEG": 50_000_000, "PNG": 25_000_000, "BMP": 25_000_000, "TIFF": 15_000_000, "WEBP": 12_000_000}
-"""Pixels of the largest image: with these caps ``fedfew check`` stays below 512 MB, torch and all. JPEG is decoded at
-an eighth to a half of its size where that is enough, so today's cameras fit."""
+"""Pixels of the largest image: with these caps ``fedfew check`` stays below 512 MB with torch. JPEG is decoded at
+an eighth to a half of its size where that is enough, so images of today's cameras fit."""
 PROGRESSIVE_CAP = 20_000_000
-"""Progressive JPEG: its coefficients are held for the whole image, whatever size is wanted."""
+"""Progressive JPEG: its coefficients are in memory for the whole image, whatever the target size."""
 DICOM_CAP = 15_000_000
 FRAME_CAP = 64
 """Frames of the longest animation or stack of pages; the first is used."""
 SCAN_CAP = 100
 """Scans of the longest progressive JPEG: each goes over all pixels, and 75 bytes are enough for one. The other formats'
-time is bounded by the caps above (half a minute for the worst file that fits), so no clock watches the decoders."""
+time is bounded by the caps above (half a minute for the worst file that fits), so decoders need no timeout."""
 SIZE_CAP = 1024
-"""The largest side an image is brought to."""
+"""The largest side to which an image is resized."""
 
 SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"\x89PNG\r\n\x1a\n", 0, "PNG"),
@@ -86,16 +86,16 @@ def read_file(path: Path) -> bytes:
 
 
 def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
-    """The image as channels×size×size, and a remark on what of it was not used (mostly empty).
+    """The image as channels×size×size, and a remark on unused parts (usually empty).
 
-    The shorter side is brought to ``size`` and the middle cut out; an image that has the size keeps its pixels.
+    The shorter side is resized to ``size`` and the centre cropped; an image of that size keeps its pixels.
     """
     if is_dicom(content):
         grey, remark = decode_dicom(content, DICOM_CAP, FRAME_CAP)
         return _planes(_fit(Image.fromarray(grey), size), channels), remark
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow remarks on odd tags; what matters ends in an error or a picture
+            warnings.simplefilter("ignore")  # Pillow warns about invalid tags; serious faults raise an error
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with _open(content) as image:
                 frames = _frames(image)
@@ -106,8 +106,8 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
     except Unreadable:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Unreadable("claims more pixels than are read") from None
-    except Exception as error:  # a damaged file can make a decoder raise nearly anything; it costs this file only
+        raise Unreadable("claims more pixels than the limit") from None
+    except Exception as error:  # a damaged file can make a decoder raise nearly anything; only this file is lost
         raise Unreadable(f"is damaged ({_short(error)})") from None
     if turn is not None:
         small = small.transpose(turn)
@@ -133,7 +133,7 @@ def probe(content: bytes) -> tuple[int, int, bool]:
 
 
 def sniff(content: bytes) -> str:
-    """The format by the file's first bytes; what is not on the list of formats is refused by name."""
+    """The format by the file's first bytes; other formats are refused with their name."""
     if not content:
         raise Unreadable("is empty")
     for mark, offset, name in SIGNATURES:
@@ -146,11 +146,11 @@ def sniff(content: bytes) -> str:
 
 
 def _open(content: bytes) -> Image.Image:
-    """The header only, with its pixels counted."""
+    """Read the header only, and check the number of pixels."""
     kind = sniff(content)
     if kind == "WEBP" and (claimed := _webp_size(content)):
         _refuse_bomb(kind, *claimed)  # its decoder takes memory for the whole canvas when it is opened
-    scans = content.count(b"\xff\xda") if kind == "JPEG" else 0  # with that of a thumbnail
+    scans = content.count(b"\xff\xda") if kind == "JPEG" else 0  # including a thumbnail's
     if scans > SCAN_CAP:
         raise Unreadable(f"has {scans:,} scans, the limit is {SCAN_CAP}")
     image = Image.open(io.BytesIO(content), formats=(kind,))
@@ -178,7 +178,7 @@ def _webp_size(content: bytes) -> tuple[int, int] | None:
 
 
 def _frames(image: Image.Image) -> int:
-    """How many pictures the file holds, counted no further than the cap."""
+    """The number of images in the file, counted up to the cap."""
     if image.format != "TIFF":
         count = int(getattr(image, "n_frames", 1))
     else:  # a list of pages, each found by reading the one before
@@ -187,7 +187,7 @@ def _frames(image: Image.Image) -> int:
             while count <= FRAME_CAP:
                 image.seek(count)
                 count += 1
-        except Exception:  # the end of the list, or damage behind the first page
+        except Exception:  # the end of the list, or damage after the first page
             pass
         image.seek(0)
     if count > FRAME_CAP:
@@ -196,15 +196,15 @@ def _frames(image: Image.Image) -> int:
 
 
 def _turn(image: Image.Image) -> Any:
-    """How the camera was held; TIFF's own tag has been followed already when it was loaded."""
+    """The camera's orientation; TIFF's own tag was already applied on loading."""
     try:
         return TURNS.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # a damaged note on the orientation is no reason to lose the picture
+    except Exception:  # a damaged orientation tag is no reason to lose the image
         return None
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """The same picture as L, LA, RGB or RGBA."""
+    """The same image as L, LA, RGB or RGBA."""
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         return Image.fromarray(to_eight_bits(np.asarray(image)))
     if image.mode in ("L", "RGB") and "transparency" not in image.info:
@@ -218,7 +218,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _fit(image: Image.Image, size: int) -> Image.Image:
-    """Shorter side to ``size``, middle cut out, in one step; see-through parts lie on white."""
+    """Resize the shorter side to ``size`` and crop the centre, in one step; transparent parts become white."""
     width, height = image.size
     if (width, height) != (size, size):
         side = min(width, height)
@@ -238,6 +238,6 @@ def _planes(image: Image.Image, channels: int) -> Pixels8:
 
 def _short(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "its header makes no sense"
+        return "its header is invalid"
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 100 else f"{text[:99]}…"

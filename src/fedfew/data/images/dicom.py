@@ -1,4 +1,4 @@
-"""DICOM pictures to 8-bit pixels as a viewer would show them; needs the extra ``data``."""
+"""DICOM images to 8-bit pixels as a viewer would show them; needs the extra ``data``."""
 
 import io
 from typing import Any
@@ -14,7 +14,7 @@ DEFLATED = b"1.2.840.10008.1.2.1.99"
 
 
 def is_dicom(content: bytes) -> bool:
-    """By the mark behind the preamble."""
+    """Whether the DICOM mark follows the preamble."""
     return content[128:132] == b"DICM"
 
 
@@ -22,7 +22,7 @@ def decode_dicom(content: bytes, pixel_cap: int, frame_cap: int) -> tuple[NDArra
     """The first frame, H×W or H×W×3, with the file's own rescaling and window applied, and a remark on other frames."""
     pydicom = import_optional("pydicom", "fedfew[data]", "DICOM images")
     try:
-        if DEFLATED in content:  # it would be inflated whole before anything could be asked about it
+        if DEFLATED in content:  # it would be decompressed completely before anything could be checked
             raise Unreadable("is a deflated DICOM file, which may hide any amount of data")
         header = pydicom.dcmread(io.BytesIO(content), stop_before_pixels=True)
         frames = int(header.get("NumberOfFrames") or 1)

@@ -1,4 +1,4 @@
-"""What is wrong or odd about a folder of images: everything that would spoil a run, found before it starts."""
+"""Checks a folder of images for everything that would spoil a run, before it starts."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -14,7 +14,7 @@ from fedfew.data.images.unreadable import shown
 
 @dataclass(frozen=True, eq=False)
 class Finding:
-    """A fault; a serious one stops a run, another is for a person to know."""
+    """A fault; a serious one stops a run, any other is a warning."""
 
     fault: FedfewError
     serious: bool
@@ -22,7 +22,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Copy:
-    """A file whose pixels another file has already."""
+    """A file with the same pixels as an earlier file."""
 
     path: str
     of: str
@@ -47,7 +47,7 @@ def findings(contents: Contents, batch: int, *, allow_overlap: bool, sites: bool
 
 
 def find_copies(contents: Contents) -> list[Copy]:
-    """Every file that is not the first with its pixels."""
+    """Every file with the same pixels as an earlier one."""
     first: dict[bytes, int] = {}
     at_server: dict[bytes, int] = {}
     copies = []
@@ -105,7 +105,7 @@ def _class_names(contents: Contents) -> Iterator[Finding]:
     for names in alike.values():
         if len(names) > 1:
             what = f"the classes {' and '.join(map(shown, sorted(names)))} differ only by case"
-            yield Finding(FedfewError("E208", root, what, "Give them one name, or two that differ"), True)
+            yield Finding(FedfewError("E208", root, what, "Give them one name, or two different ones"), True)
     known = set(groups["server"])
     for name in groups["test"]:
         if name not in known and len(alike[name.casefold()]) == 1:

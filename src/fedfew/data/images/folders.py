@@ -1,4 +1,4 @@
-"""Own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site.
+"""Your own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site.
 
 Instead of class folders, server/ and test/ may hold a labels.csv.
 """
@@ -19,14 +19,14 @@ from fedfew.data.images.unreadable import Problem, shown
 PARTS = ("server", "clients", "test")
 LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/; or list classes in labels.csv"
 LABELS = "labels.csv"
-COLUMNS = "Give it a header line `image,label`; images are paths below the folder it stands in"
+COLUMNS = "Give it a header line `image,label`; images are paths relative to its folder"
 CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
-"""What file managers and archives leave in folders, together with macOS's ``._`` files: never meant as images."""
+"""What file managers and archives leave in folders, together with macOS's ``._`` files: never images."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A file of the folder and what its place says: the part, and the class or site it belongs to."""
+    """A file of the folder with its part (server, clients or test) and its class or site."""
 
     path: str
     part: str
@@ -44,7 +44,7 @@ class Survey:
     strays: list[Problem]
     """Files that are in no class or site, and folders that cannot be read."""
     unused: list[str]
-    """Folders beside server/, clients/ and test/."""
+    """Folders other than server/, clients/ and test/."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,12 +57,12 @@ class Contents:
     problems: list[Problem]
 
     def rows(self, part: str, group: str | None = None) -> list[int]:
-        """Where the images of a part, or of one of its classes or sites, are."""
+        """The rows of a part's images, or of one of its classes or sites."""
         return [i for i, p in enumerate(self.places) if p.part == part and group in (None, p.group)]
 
 
 def read_folder(path: str | Path, size: int, channels: int, report: Report | None = None) -> Contents:
-    """Look through a folder and read every image in it; faults of single files are listed, not raised."""
+    """Scan a folder and read every image in it; faults of single files are listed, not raised."""
     survey = look_through(path)
     pictures = read_files(survey.root, [place.path for place in survey.places], size, channels, report)
     kept = [survey.places[i] for i in pictures.kept]
@@ -72,7 +72,7 @@ def read_folder(path: str | Path, size: int, channels: int, report: Report | Non
 def read_images(
     folder: str | Path, size: int, channels: int, report: Report | None = None
 ) -> tuple[Tensor, list[Problem]]:
-    """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and what could not be used."""
+    """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and unusable files."""
     root = existing(folder)
     strays: list[Problem] = []
     pictures = read_files(root, list(walk(root, "", strays)), size, channels, report)
@@ -127,7 +127,7 @@ def read_labels(root: Path, part: str, strays: list[Problem]) -> list[Place]:
 
 
 def look_into(root: Path, strays: list[Problem]) -> list[Place]:
-    """The labeled images of a folder by itself: <class>/ folders, or a labels.csv."""
+    """The labeled images of a single folder: <class>/ folders, or a labels.csv."""
     folders, files = _entries(root)
     if LABELS in files:
         return read_labels(root, "", strays)

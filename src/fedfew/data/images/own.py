@@ -1,4 +1,4 @@
-"""The dataset ``folder``: own images at the server and at real sites, refused with reasons if they would spoil it."""
+"""The dataset ``folder``: your own images at the server and at real sites; faults that spoil a run are refused."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from fedfew.data.images.unreadable import shown
 from fedfew.data.shares import ranks
 
 PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
-Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cut to size × size pixels")]
+Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cropped to size × size pixels")]
 Channels = Annotated[Literal[1, 3], Doc("1: grey, 3: color")]
 Flips = Annotated[bool, Doc("whether a mirrored image keeps its class (not so for letters or laterality)")]
 
@@ -35,13 +35,13 @@ def folder(
         str, Doc('cross-validation where there is no test/: "2/5" tests on the second fifth of server/')
     ] = "",
 ) -> Dataset:
-    """Own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
+    """Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
     contents = read_folder(path, size, channels)
     faults = [f.fault for f in findings(contents, 1, allow_overlap=allow_overlap, sites=False) if f.serious]
     if faults:
         raise ConfigErrors(faults)
     classes, sites = contents.survey.groups["server"], contents.survey.groups["clients"]
-    rows = contents.rows("clients")  # site by site, as the survey went
+    rows = contents.rows("clients")  # site by site, in the survey's order
     sizes = Counter(contents.places[i].group for i in rows)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
     train, test = _labeled(contents, "server", classes), _labeled(contents, "test", classes)
@@ -57,11 +57,11 @@ def folder(
     )
 
 
-folder.brings_sites = True  # type: ignore[attr-defined]  # a config need not be given a partition
+folder.brings_sites = True  # type: ignore[attr-defined]  # such a config needs no partition
 
 
 def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:
-    """The labels without a fold, and the fold; the images of each class go to the folds by turns."""
+    """The labels without a fold, and the fold; the images of each class go to the folds in turn."""
     part, _, parts = fold.partition("/")
     if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
         raise FedfewError("E103", "dataset.fold", f"{fold!r} is not a fold", 'Write it as "1/5", the first of five')

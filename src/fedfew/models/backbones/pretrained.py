@@ -1,6 +1,6 @@
 """A model that starts from a pretrained backbone: preprocessing, backbone, features of one length, linear head.
 
-Preprocessing is part of the module, so it holds wherever the module goes: training, predictions, exports.
+Preprocessing is part of the module, so it applies wherever the module is used: training, predictions, exports.
 """
 
 import hashlib
@@ -23,17 +23,17 @@ LENGTH = 4.0
 """Length of every feature vector. Raw ones differ from backbone to backbone (45 for EfficientNet-Lite0, where SGD at
 lr 0.02 loses 8 points with 40 labels of CIFAR-10); at 4, step sizes from 0.02 to 0.1 work with momentum 0.9."""
 ENLARGED = 1.15
-"""A shifted view is cut out of the image at this many times its size."""
+"""A shifted view is cropped from the image at this many times its size."""
 SMALLEST = 8
-"""Images of fewer pixels a side have nothing to enlarge."""
+"""Images with fewer pixels a side are too small to enlarge."""
 
 Train = Annotated[
     Literal["head", "last", "all"],
-    Doc("what is trained: the linear head (features are then computed once), the last stage as well, or everything"),
+    Doc("what is trained: the linear head (features are then computed once), also the last stage, or everything"),
 ]
 Size = Annotated[int, Ge(32), Le(224), Doc("pixels a side that images are scaled to for the backbone")]
 Views = Annotated[
-    int, Ge(1), Le(16), Doc("where features are computed once: views of each image: plain, mirrored, shifted ones")
+    int, Ge(1), Le(16), Doc("where features are computed once: views per image, i.e. plain, mirrored and shifted ones")
 ]
 LrScale = Annotated[float, Gt(0), Le(1), Doc("step size of the backbone relative to the head's, where it is trained")]
 Source = Annotated[str, Doc("local folder, or name on the hub")]
@@ -41,7 +41,7 @@ Source = Annotated[str, Doc("local folder, or name on the hub")]
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What a backbone was trained on: RGB in [0, 1] scaled to size×size, then (x − mean) / std."""
+    """The input a backbone was trained on: RGB in [0, 1] scaled to size×size, then (x − mean) / std."""
 
     size: int
     mean: tuple[float, ...]
@@ -49,7 +49,7 @@ class Preprocess:
     interpolation: str = "bicubic"
 
     def __call__(self, x: Tensor, enlarged: float = 1.0) -> Tensor:
-        """Images N×(1 or 3)×H×W in [0, 1] as the backbone takes them."""
+        """Images N×(1 or 3)×H×W in [0, 1] as the backbone expects them."""
         side = round(self.size * enlarged)
         if x.shape[1] == 1:
             x = x.expand(-1, 3, -1, -1)
@@ -63,17 +63,17 @@ class Preprocess:
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A module from preprocessed images to feature vectors N×d, and what goes with it.
+    """A module from preprocessed images to feature vectors N×d, with its name and preprocessing.
 
-    A module with methods ``trunk`` and ``tail``, one after the other the same as a call, lets ``train = "last"`` work
-    on what the trunk gives, computed once.
+    If the module has methods ``trunk`` and ``tail`` (together the same as a call), ``train = "last"`` computes the
+    trunk's output only once.
     """
 
     name: str
     module: nn.Module
     preprocess: Preprocess
     last: tuple[str, ...] = ()
-    """Beginnings of the names of the parameters that ``train = "last"`` trains."""
+    """Name prefixes of the parameters that ``train = "last"`` trains."""
 
     @property
     def hash(self) -> str:
@@ -86,7 +86,7 @@ class Backbone:
 
 
 class Head(nn.Module):
-    """The linear layer by itself: what is trained where features are computed once."""
+    """The linear layer alone: what is trained where features are computed once."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -124,12 +124,12 @@ class Pretrained(Head):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of images, or of what ``features`` gave for them (N×d)."""
+        """Logits of images, or of their ``features`` (N×d)."""
         logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
         return logits
 
     def trained_part(self) -> Head:
-        """What takes the features: the head alone, or all of this where more is trained."""
+        """The part that takes the features: the head alone, or the whole model where more is trained."""
         if self.trained != "head":
             return self
         alone = Head(self.head.in_features, self.head.out_features)
@@ -138,14 +138,14 @@ class Pretrained(Head):
 
     @property
     def width(self) -> int:
-        """How many numbers ``features`` gives for a view."""
+        """How many numbers ``features`` returns for a view."""
         return prod(self._kept)
 
     def features(self, images: Tensor, keys: Tensor, flips: bool) -> Tensor:
-        """What is computed once, N×V×d, of uint8 images.
+        """The features of uint8 images that are computed once, N×V×d.
 
-        The views of an image follow from its key (N×16 bytes), not from its place.
-        View 0 is the image as it is, view 1 its mirror image (where that keeps the class), the others are cut out of
+        The views of an image follow from its key (N×16 bytes), not from its position.
+        View 0 is the image as it is, view 1 its mirror image (where that keeps the class), the others are crops of
         the enlarged image at a random place, half of them mirrored.
         """
         x = images.float() / 255
@@ -168,7 +168,7 @@ class Pretrained(Head):
         return out
 
     def _finish(self, features: Tensor) -> Tensor:
-        """From what was computed once to the head's input."""
+        """From the features computed once to the head's input."""
         if self.trained == "head":
             return features
         return _of_length(self._part("tail", features.view(-1, *self._kept)))
@@ -201,7 +201,7 @@ def _draws(key: bytes, views: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
-    """A size×size window of each enlarged image, at the place its draws name, mirrored if the third is below ½."""
+    """A size×size window of each enlarged image, at the place its draws give, mirrored if the third is below ½."""
     count, channels, side, _ = large.shape
     down, right = ((draws[:, i] * (side - size + 1)).long() for i in (0, 1))
     rows, columns = down[:, None] + torch.arange(size), right[:, None] + torch.arange(size)
@@ -215,7 +215,7 @@ def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
 def pretrained(
     backbone: Backbone, channels: int, pixels: int, classes: int, options: Mapping[str, Any] | None = None
 ) -> Pretrained:
-    """The model on a backbone; it is tried on one grey image, so that what cannot work is refused at once."""
+    """The model on a backbone; it is tried on one grey image, so that a misfit is refused at once."""
     place = f"model {backbone.name}"
     if channels not in (1, 3) or pixels < SMALLEST:
         what = f"cannot take images of {channels}×{pixels}×{pixels}"
@@ -226,19 +226,19 @@ def pretrained(
     try:
         with torch.no_grad():
             found = backbone.module.eval()(torch.zeros(2, 3, size, size))
-    except Exception as error:  # a backbone of someone's own may fail in any way
+    except Exception as error:  # a user's own backbone may fail in any way
         what = f"fails on images of 3×{size}×{size}: {type(error).__name__}: {str(error)[:200]}"
-        raise FedfewError("E123", place, what, "Give model.size a value that it takes") from error
+        raise FedfewError("E123", place, what, "Set model.size to a value that it accepts") from error
     if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
         shape = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise FedfewError("E123", place, f"gives {shape} for 2 images, not one vector for each")
+        raise FedfewError("E123", place, f"returns {shape} for 2 images, not one vector for each")
     if not bool(found.isfinite().all()):
-        raise FedfewError("E123", place, "gives features that are not finite")
+        raise FedfewError("E123", place, "returns features that are not finite")
     return Pretrained(backbone, found.shape[1], classes, **(options or {}))
 
 
 def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:
-    """The model function for backbones that a source and an image size name; ``load`` brings one, and its docstring."""
+    """The model function for backbones with a source and an image size; ``load`` returns one and has the docstring."""
 
     def model(
         channels: int,
@@ -259,7 +259,7 @@ def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretraine
 
 
 class Affine(nn.Module):
-    """A batch norm whose statistics stand still: one factor and one shift a channel, both parameters."""
+    """A batch norm with frozen statistics: one factor and one shift a channel, both parameters."""
 
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__()

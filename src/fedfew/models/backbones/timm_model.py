@@ -1,4 +1,4 @@
-"""Backbones of timm, where it is installed. It brings torchvision, which fedfew does without, so no extra names it."""
+"""Backbones of timm, if installed. It needs torchvision, which fedfew does not, so it is in no extra."""
 
 from importlib.util import find_spec
 
@@ -22,7 +22,7 @@ def timm_model(source: str, size: int) -> Backbone:
         raise FedfewError("E103", PLACE, what, "timm.list_models(pretrained=True) lists the names")
     try:
         model = timm.create_model(source, pretrained=True, num_classes=0)
-    except Exception as error:  # the download goes through several packages with errors of their own
+    except Exception as error:  # the download goes through several packages, each with its own errors
         words = " ".join(str(error).split())[:240]
         raise FedfewError("E124", PLACE, f"the weights of {source} cannot be downloaded: {words}") from error
     known = timm.data.resolve_model_data_config(model)

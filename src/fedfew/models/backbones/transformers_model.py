@@ -21,7 +21,7 @@ from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
 
 PLACE = "model transformers"
 FILTERS = {2: "bilinear", 3: "bicubic"}
-"""Pillow's numbers in a preprocessor's config; any other filter is taken for bicubic."""
+"""Pillow's numbers in a preprocessor's config; any other filter is treated as bicubic."""
 
 
 class Features(nn.Module):
@@ -32,7 +32,7 @@ class Features(nn.Module):
         self.model = model
         self.token = any(name.endswith("cls_token") for name, _ in model.named_parameters())
         if self.token and hasattr(model, "pooler"):
-            setattr(model, "pooler", None)  # noqa: B010 - a layer that pretraining left as it was drawn
+            setattr(model, "pooler", None)  # noqa: B010 - pretraining left this layer at its random values
         self.scales = "interpolate_pos_encoding" in inspect.signature(model.forward).parameters
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def transformers_model(source: str, size: int) -> Backbone:
 
 
 def last_block(names: Iterable[str]) -> tuple[str, ...]:
-    """Beginnings of the names of the last numbered stage's parameters and of those behind it."""
+    """Name prefixes of the last numbered stage's parameters and of those after it."""
     order = list(names)
     numbered = [(place, match[0]) for place, name in enumerate(order) if (match := re.match(r".*?\.\d+\.", name))]
     if not numbered:
@@ -73,7 +73,7 @@ def _load(source: str) -> nn.Module:
     from transformers import AutoModel
 
     with _quiet():
-        for local in (True, False):  # what was downloaded before is used without asking the hub
+        for local in (True, False):  # an earlier download is used without asking the hub
             try:
                 model, info = AutoModel.from_pretrained(
                     source,
@@ -84,7 +84,7 @@ def _load(source: str) -> nn.Module:
                     output_loading_info=True,
                 )
                 break
-            except Exception as error:  # safetensors and the hub raise types of their own besides the usual ones
+            except Exception as error:  # safetensors and the hub also raise their own types
                 if not local or Path(source).is_dir():
                     raise _fault(source, error) from error
     lacking = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
@@ -95,10 +95,10 @@ def _load(source: str) -> nn.Module:
 
 
 def _fault(source: str, error: Exception) -> FedfewError:
-    """What went wrong, from transformers' own words."""
+    """The fault behind an error of transformers."""
     folder, words = Path(source), " ".join(str(error).split())[:240]
     if "trust_remote_code" in words or "custom code" in words:
-        return FedfewError("E122", PLACE, f"{source} brings code of its own, which is never run: {words}")
+        return FedfewError("E122", PLACE, f"{source} contains code, which is never run: {words}")
     if not folder.is_dir():
         if "connect" in words or "offline" in words or "cached" in words:
             return FedfewError("E124", PLACE, f"{source} is neither a folder nor available from the hub: {words}")
@@ -110,7 +110,7 @@ def _fault(source: str, error: Exception) -> FedfewError:
 
 
 def _preprocess(source: str, size: int) -> Preprocess:
-    """What the model's own preprocessor does to colours; E121 if nothing is said about it."""
+    """The colour preprocessing of the model's own preprocessor; E121 if it is unknown."""
     from transformers.utils import cached_file
 
     try:
@@ -133,7 +133,7 @@ def _preprocess(source: str, size: int) -> Preprocess:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars and no remarks of transformers' own; faults are raised all the same."""
+    """Silence transformers' progress bars and messages; errors are still raised."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging as own
 
