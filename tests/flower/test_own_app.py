@@ -153,7 +153,7 @@ def test_reasons_and_class_counts_stay_at_the_client() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"objective__name": "tests.config.own_parts:Sharpen"}, "code that the run names"),
+        ({"objective__name": "tests.config.own_parts:Sharpen"}, "code that the run uses"),
         ({}, "images do not fit"),
     ],
 )

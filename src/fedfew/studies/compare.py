@@ -104,7 +104,7 @@ def compare(
         single = ", ".join(row.label for row in rows if row.accuracy.n < 2)
         notes.append(f"No interval from fewer than two seeds: {single}")
     if not pairing:
-        notes.append("There is no server-only run among these, so no difference is shown")
+        notes.append("No server-only run among these, so no difference is shown")
     rows.sort(key=lambda row: -row.accuracy.mean)
     return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out)
 
