@@ -9,7 +9,7 @@ demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
-	$(BIN)/python -m pytest -n 3 -m "not slow" --ignore=tests/browser
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" --ignore=tests/browser
 
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py

@@ -341,7 +341,7 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(tmp_path
         "no model": (tiny(start=str(tmp_path)), "E310.*no final model"),
         "torn": (tiny(start=str(tmp_path / "torn.safetensors")), "E309.*damaged"),
         "wider": (tiny(start=str(tmp_path / "first"), model__width=8), "E113.*do not fit the model"),
-        "pixels": (tiny(start=str(tmp_path / "first"), dataset__normalize="standard"), "E113.*normalised"),
+        "pixels": (tiny(start=str(tmp_path / "first"), dataset__normalize="standard"), "E113.*normalis"),
     }
     for name, (config, words) in faults.items():
         with pytest.raises(FedfewError, match=words):
