@@ -56,9 +56,9 @@ class Line:
             except OSError:
                 _shut(near)
                 continue
+            far.settimeout(None)  # before the threads, one of which may end both
+            self._open |= {near, far}
             for source, sink in ((near, far), (far, near)):
-                source.settimeout(None)
-                self._open.add(source)
                 threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
