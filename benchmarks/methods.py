@@ -110,7 +110,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
             f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."
         )
     if max(levels) < of:
-        facts.append(f"The runs are to have {of} rounds and were cut at those stated.")
+        facts.append(f"The runs were planned for {of} rounds and stopped after those stated.")
     apart = {name: differs for name in found if (differs := other_setting(task, name))}
     tables = [table({name: runs for name, runs in found.items() if name not in apart}, level) for level in levels]
     if apart:

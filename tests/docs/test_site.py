@@ -13,6 +13,7 @@ import pytest
 from fedfew.config.sections import SECTIONS
 from fedfew.core.errors import CODES
 from fedfew.interface.reference import config_page, errors_page, plain, value_of
+from fedfew.interface.reference_api import api_page
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name for path in (ROOT / "docs").glob("*.md")}
@@ -20,7 +21,9 @@ LATER = {"results.md"}
 """Written by ``fedfew reproduce report`` once there are runs."""
 
 
-@pytest.mark.parametrize(("page", "write"), [("errors.md", errors_page), ("config.md", config_page)])
+@pytest.mark.parametrize(
+    ("page", "write"), [("errors.md", errors_page), ("config.md", config_page), ("python-api.md", api_page)]
+)
 def test_generated_pages_are_up_to_date(page: str, write: object) -> None:
     assert callable(write)
     fresh = (ROOT / "docs" / page).read_text("utf-8") == write()
