@@ -187,7 +187,7 @@ def _from_scratch(choice: Choice, labels: int) -> str:
 [method]
 name = "fedfew"            # this project's method; `fedfew methods` lists the others, server-only is the baseline
 threshold = 0.9            # smallest probability of a pseudo-label that counts
-steps = 0                  # 20: estimate each site's own class mix, where sites differ and the model is often right
+steps = 20                 # EM steps that estimate each site's own class mix; 0 if all sites see the same
 warmup = {choice.warmup:<17} # passes over the labeled images before the first round
 
 [aggregator]
