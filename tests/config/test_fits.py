@@ -113,6 +113,7 @@ def test_every_method_with_a_vote_takes_the_prior() -> None:
         "fedmatch-lite",
         "semifl",
         "fl2",
+        "cbafed",
         "fedavg",
         "fedprox",
         "fedbn",
@@ -128,7 +129,7 @@ def test_compression_needs_vectors(method: str) -> None:
     assert "compression.kind" in told
 
 
-@pytest.mark.parametrize("method", ["fedmix", "semifl", "fl2", "fedavg", "fedbn", "fedsiam-mt", "grouping"])
+@pytest.mark.parametrize("method", ["fedmix", "semifl", "fl2", "cbafed", "fedavg", "fedbn", "fedsiam-mt", "grouping"])
 @pytest.mark.parametrize("kind", ["float16", "int8", "top-k", "ternary"])
 def test_compression_goes_around_every_method_that_sends_vectors(method: str, kind: str) -> None:
     assert isinstance(transforms(method__name=method, compression__kind=kind)[-1], Compressed)

@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
     "client": {"lr": 0.02, "batch": 8},
     "fleet": {"kind": "inline"},
 }
-SURE = {"threshold": 0.05, "warmup": 2, "subset": 8, "survey": 8}
+SURE = {"threshold": 0.05, "highest": 0.05, "warmup": 2, "subset": 8, "survey": 8}
 """Where a method has such settings: every label counts, the warm-up is short, and few open images are asked about."""
 
 

@@ -21,6 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedfew": {"server__momentum": 0.9, "server__augment": "strong"},
     "server-only": {"server__optimizer": "adamw"},
     "pooled": {"server__momentum": 0.9},
+    "cbafed": {"server__momentum": 0.9, "method__server_interval": 2},
     "semifl": {"method__momentum_lasts": True, "server__momentum": 0.9, "model__norm": "batch"},
 }
 

@@ -21,6 +21,7 @@ LOW: dict[str, dict[str, Any]] = {
     "fedfew": {"method__warmup": 1, "method__threshold": 0.1},
     "ds-fl": {"method__subset": 20, "dataset__open": 60, "objective__threshold": 0.1},
     "fedmatch": {"method__interval": 1, "method__threshold": 0.1},
+    "cbafed": {"method__highest": 0.1},
     "objective pi-model": {"objective__ramp": 0.0},
     "objective temporal-ensembling": {"objective__ramp": 0.0},
     "objective mean-teacher": {"objective__ramp": 0.0},

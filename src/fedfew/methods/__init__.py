@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from fedfew.core.types import Method
 from fedfew.methods.all_labels import AllLabels
+from fedfew.methods.cbafed import CBAFed
 from fedfew.methods.dsfl import DSFL
 from fedfew.methods.fedavg import FedAvg, FedProx
 from fedfew.methods.fedbn import FedBN
@@ -28,6 +29,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmatch-lite": FedMatchLite,
     "semifl": SemiFL,
     "fl2": FL2,
+    "cbafed": CBAFed,
     "fedsiam-mt": FedSiam,
     "fedsiam-pi": FedSiamPi,
     "ds-fl": DSFL,

@@ -59,6 +59,13 @@ def outputs(layout: Layout) -> int:
     return next((shape[0] for shape in reversed(layout.shapes) if len(shape) == 2), 0)
 
 
+def check_outputs(site: ServerSite, method: str) -> None:
+    """E113 unless that number is right: replies with an entry for each class could not be checked."""
+    if outputs(site.network.layout) != site.classes:
+        what = f"{method} cannot find the number of classes: its last matrix must be the layer that gives the logits"
+        raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends only models")
+
+
 @dataclass(frozen=True)
 class DSFL(Method):
     """Probabilities on a shared open set instead of weights."""
@@ -105,9 +112,7 @@ class DSFL(Method):
         if len(site.open) < self.subset:
             what = f"method.subset is {self.subset}, but the open set has {len(site.open)} images"
             raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
-        if outputs(site.network.layout) != site.classes:
-            what = "ds-fl cannot find the number of classes: the model's last matrix must be the layer of the logits"
-            raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends models")
+        check_outputs(site, "ds-fl")
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return {

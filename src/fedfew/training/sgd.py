@@ -134,6 +134,26 @@ class Pull:
         network.gradient[:n].add_(self.target[:n], alpha=-2 * self.strength)
 
 
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Residual weight connection (CBAFed): θ ← share · θ' + (1 − share) · θ, every ``interval`` passes.
+
+    θ' is the model of the last connection, at first that of the first pass; ``earlier`` holds it.
+    """
+
+    earlier: Vector
+    share: float
+    interval: int
+
+    def connect(self, network: Network, passes: int) -> None:
+        """After so many passes: 1 (θ' is noted), 1 + interval, 1 + 2 · interval, …; after others nothing changes."""
+        if (passes - 1) % self.interval:
+            return
+        if passes > 1:
+            network.vector.lerp_(self.earlier, self.share)
+        self.earlier.copy_(network.vector)
+
+
 def batches(count: int, size: int, rng: torch.Generator) -> Iterator[Tensor]:
     """The indices 0..count−1 in a fresh random order, cut into mini-batches; the last one may be smaller."""
     if count:  # an empty tensor would split into one empty batch, whose mean loss is not a number
@@ -155,12 +175,14 @@ def descend(
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
     passes: Passes | None = None,
+    residual: Residual | None = None,
 ) -> int:
     """Train ``network`` in place and return the number of steps taken.
 
     ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
     is called after each step, e.g. for a moving average. ``velocity`` is the momentum to continue with, changed in
     place; without one it starts at zero. ``passes`` tracks a long training, and may continue one that was stopped.
+    ``residual`` mixes the model with an earlier one between passes.
     """
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
@@ -171,6 +193,7 @@ def descend(
     counted = torch.zeros((), dtype=torch.int64)
     kept = {"vector": network.vector, "steps": counted} | ({} if velocity is None else {"velocity": velocity})
     kept |= {} if adam is None else {"mean": adam.mean, "square": adam.square}
+    kept |= {} if residual is None else {"residual": residual.earlier}
     done = passes.begin(kept, rng) if passes else 0
     steps = int(counted)
     if adam is not None:
@@ -186,8 +209,7 @@ def descend(
             with torch.no_grad():
                 if penalty is not None:
                     penalty(network)
-                if sgd.clip:
-                    gradient.mul_(torch.clamp(sgd.clip / (gradient.norm() + 1e-12), max=1.0))
+                _clip(gradient, sgd.clip)
                 if adam is None:
                     _step(weights, gradient, velocity, sgd, lr, network.rates)
                 else:
@@ -195,9 +217,16 @@ def descend(
                 if after_step is not None:
                     after_step(network)
             steps += 1
+        if residual is not None:
+            residual.connect(network, epoch + 1)
         if passes:
             passes.passed(epoch + 1, sgd.epochs, kept | {"steps": torch.tensor(steps)}, rng)
     return steps
+
+
+def _clip(gradient: Tensor, bound: float) -> None:
+    if bound:
+        gradient.mul_(torch.clamp(bound / (gradient.norm() + 1e-12), max=1.0))
 
 
 def _step(
@@ -230,6 +259,7 @@ def train_supervised(
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
     passes: Passes | None = None,
+    residual: Residual | None = None,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -245,7 +275,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity, passes)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity, passes, residual)
     return network.snapshot(), steps
 
 
@@ -259,6 +289,7 @@ def train_server(
     epochs: int = 0,
     after_step: Callable[[Network], None] | None = None,
     velocity: Tensor | None = None,
+    residual: Residual | None = None,
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
@@ -280,5 +311,6 @@ def train_server(
         after_step=after_step,
         velocity=velocity,
         passes=site.passes if epochs else None,
+        residual=residual,
     )
     return sigma

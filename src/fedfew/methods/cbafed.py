@@ -1,0 +1,172 @@
+"""CBAFed: pseudo-labels fixed for a round, a threshold for each class by how often it is trained on, mixed models.
+
+M. Li, Q. Li, Y. Wang: Class Balanced Adaptive Pseudo Labeling for Federated Semi-Supervised Learning. CVPR 2023.
+
+    thresholds  P_c = C/10 · n_c / Σ n,   n_c = labels of class c + the last round's pseudo-labels of class c
+                τ_c = min(P_c + τ − std P, highest)
+    client k:   p = f_ω(v),  v = weak u,  once;   ŷ = argmax p  where  max p > τ_ŷ,
+                else the second class of p, where P of that is below ``tail``;   else none
+                ψ_k = ω_t − η ∇ CE(ŷ, f(v));   sends ψ_k and its pseudo-labels by class, n_k in all
+    server:     σ = ω_t − η ∇ CE(y, f(x));   every 5 passes  σ ← .8 σ' + .2 σ,  σ' the σ of the last time
+    round:      ω_{t+1} = (n_s σ + Σ n_k ψ_k) / (n_s + Σ n_k);   every 5 rounds  ω ← (ω' + ω) / 2,  ω' the ω of the last
+
+Published, one or some clients have all the labels. Here the server has them and takes the place of such a client: it
+trains beside the clients, from the same ω, and weighs n_s = ``label_weight`` · its labels. The long training on
+labels before the first round is ``warmup``; ω' is at first what it gives. Published, all clients take part in every
+round; here n_c counts the clients that answered in the last one.
+
+Equations and constants are read from the official code (``highest`` is .9 there for SVHN and skin, ``label_weight`` 10
+for skin). Unlike there, momentum starts anew in every round.
+
+Counts by class show a client's class mix to the server; with other methods that send models, real sites keep them to
+themselves. Noise on the model does not cover them, so ``[privacy]`` is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.layout import Layout, Vector
+from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
+from fedfew.core.types import (
+    Aggregator,
+    ClientSite,
+    ClientUpdate,
+    Expected,
+    Method,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
+from fedfew.methods.dsfl import check_outputs, outputs
+from fedfew.training.augment import weak
+from fedfew.training.label_shift import PLAIN_VOTE, Voting
+from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, active, contributions, scalar
+
+
+@dataclass(frozen=True)
+class CBAFed(Method):
+    """CBAFed with the settings of its official code."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
+    threshold: Annotated[Fraction, Doc("τ: what the thresholds of the classes are made from")] = 0.84
+    highest: Annotated[Fraction, Doc("no threshold is above this")] = 0.95
+    tail: Annotated[
+        NonNegative, Doc("classes with P below this, a mean class having .1, take second guesses; 0: none")
+    ] = 0.03
+    label_weight: Annotated[Positive, Doc("pseudo-labels that a label of the server weighs like in the mean")] = 1.0
+    server_residual: Annotated[Fraction, Doc("share of the earlier model where the server mixes its own; 0: none")] = (
+        0.8
+    )
+    server_interval: Annotated[Count, Doc("the server mixes every this many passes over its labels")] = 5
+    global_residual: Annotated[Fraction, Doc("share of the earlier global model in the mix; 0: none")] = 0.5
+    global_interval: Annotated[Count, Doc("global models are mixed every this many rounds")] = 5
+    warmup: Warmup = 0
+    vote: Voting = PLAIN_VOTE
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """σ ← ω_t, trained on D_s; before the first round ω_0 is trained too, and the labels alone set P."""
+        omega, extra = state.omega, state.extra | self.vote.learn(site)
+        if state.unheard:
+            check_outputs(site, "cbafed")
+            omega = self.train(omega, state, site, rng, self.warmup)
+            extra = extra | {"earlier": omega, "shares": shares(label_counts(site))}
+        return replace(state, omega=omega, sigma=self.train(omega, state, site, rng), extra=extra)
+
+    def train(
+        self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
+    ) -> Vector:
+        """``start`` trained on D_s with the residual connection."""
+        residual = Residual(torch.zeros_like(site.network.vector), self.server_residual, self.server_interval)
+        return train_server(self.server, start, state, site, rng, epochs=epochs, residual=residual)
+
+    def broadcast(self, state: ServerState, client: int) -> Payload:
+        """ω_t, this round's step size, and P."""
+        lr = scalar(self.client.rate(state.round, state.validation))
+        return {"omega": state.omega, "lr": lr, "shares": state.extra["shares"]} | self.vote.message(state)
+
+    def thresholds(self, shares: Tensor) -> Tensor:
+        """τ_c = min(P_c + τ − std P, highest): a class that is seldom trained on has a lower bar to pass."""
+        return (shares + self.threshold - shares.std()).clamp_max(self.highest)
+
+    def labels(self, probabilities: Tensor, shares: Tensor) -> Tensor:
+        """ŷ from probabilities N×C, −1 where an image has none."""
+        confidence, best = probabilities.max(1)
+        second = probabilities.scatter(1, best[:, None], -1.0).argmax(1)
+        sure = confidence > self.thresholds(shares)[best]
+        return torch.where(sure, best, torch.where(shares[second] < self.tail, second, -1))
+
+    def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
+        """ψ_k ← ω_t, trained on views whose labels do not change until the round's end."""
+        network = site.network
+        network.load(payload["omega"])
+        adjust = self.vote.adjust(payload, site, rng)
+        views = weak(site.images, rng, site.flips)
+        p = adjust(network.probabilities(views)) if len(site) else torch.empty(0, site.classes)
+        votes = self.labels(p, payload["shares"])
+        fixed = (votes >= 0).nonzero().squeeze(1)
+
+        def loss_of(indices: Tensor) -> Tensor:
+            chosen = fixed[indices]
+            return cross_entropy(network(views[chosen.to(views.device)]), votes[chosen].to(network.device))
+
+        steps = descend(network, self.client, float(payload["lr"]), len(fixed), loss_of, rng)
+        counts = torch.bincount(votes[fixed], minlength=site.classes).float()
+        metrics = {"coverage": len(fixed) / max(len(site), 1), "steps": float(steps)}
+        return Trained({"psi": network.snapshot(), "counts": counts}, metrics, votes)
+
+    def after_clients(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
+    ) -> ServerState:
+        """The mean of the server's model and the clients', mixed with an earlier one; and P for the next round."""
+        heard = [believed(update) for update in updates]
+        kept = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, heard, strict=True)]
+        parts = active(contributions(state, kept, work=self.client.work, most=self.client.most_steps))
+        psi, weights, share = state.sigma, {}, 1.0
+        if parts:
+            made = self.aggregator(parts, state.omega, state.sigma)
+            own = self.label_weight * len(site.labeled)
+            psi, weights, share = made.vector, made.weights, own / (own + sum(part.examples for part in parts))
+        omega = torch.lerp(psi, state.sigma, share)
+        extra = state.extra | {"shares": shares(sum(heard, label_counts(site)))}
+        if state.round and state.round % self.global_interval == 0:
+            omega = torch.lerp(omega, state.extra["earlier"], self.global_residual)
+            extra |= {"earlier": omega}
+        bounds = self.thresholds(extra["shares"])
+        metrics = {"server_share": share, "lowest_threshold": float(bounds.min()), "threshold": float(bounds.mean())}
+        return replace(state, omega=omega, extra=extra, weights=weights, metrics=metrics, clients=psi)
+
+    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
+        """Counts are whole, and each image has one label at most."""
+        counts = reply["counts"]
+        whole = bool((counts >= 0).all() and (counts == counts.round()).all())
+        return "" if whole and float(counts.sum()) <= examples else f"its pseudo-labels do not count {examples} images"
+
+    def reply_schema(self, layout: Layout) -> Schema:
+        """{"psi", "counts"}: a model, and one number for each class."""
+        return super().reply_schema(layout) | {"counts": Expected((outputs(layout),))}
+
+
+def shares(counts: Tensor) -> Tensor:
+    """P_c = C/10 · n_c / Σ n: 0.1 for each class where all are alike, however many there are."""
+    return counts * (len(counts) / 10 / counts.sum().clamp_min(1.0))
+
+
+def label_counts(site: ServerSite) -> Tensor:
+    """The server's labels by class."""
+    return torch.bincount(site.labeled.labels, minlength=site.classes).double()
+
+
+def believed(update: ClientUpdate) -> Tensor:
+    """A client's pseudo-labels by class, scaled down where they are more than the images that are believed."""
+    counts = update.reply["counts"].double().clamp_min(0)
+    return counts * min(1.0, update.examples / max(float(counts.sum()), 1.0))
