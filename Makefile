@@ -4,12 +4,15 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 EXTRAS := data export flower hub pretrained privacy sweep track
 
-.PHONY: demo test test-export faults mutants test-flower test-browser attacks bench screenshots notebook docs lock sbom licences dist check format clean
+.PHONY: demo test test-slow test-export faults mutants test-flower test-browser attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
 test: check                             ## everything that must hold on every commit
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" --ignore=tests/browser
+
+test-slow: $(VENV)/.installed-dev       ## tests of minutes outside Flower: memory, exports, compiled runs, photographs
+	$(BIN)/python -m pytest -m slow --ignore=tests/flower --ignore=tests/browser
 
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py

@@ -128,6 +128,7 @@ def test_the_average_is_the_mixed_model(digits: Path) -> None:
         torch.testing.assert_close(mixed[name], 0.5 * (omega[name] + 2.0) + 0.3 * sigma[name] + 0.2 * omega[name])
 
 
+@pytest.mark.slow
 def test_the_pool_in_a_process_of_its_own_gives_the_same_coverage_as_inline(digits: Path) -> None:
     found, memory = run_watched("benchmarks.contestant", ["pool", str(digits), "--rounds", "1", "--cores", "2"])
     inline = peer_fedfew.contest(open_workload(digits), 1, threads=1)

@@ -36,6 +36,7 @@ def largest() -> Iterator[tuple[str, bytes]]:
     yield "progressive.jpg", saved(Image.new("CMYK", (4_000, 5_000)), "JPEG", progressive=True)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory from /proc")
 def test_nothing_ends_check_or_takes_512_mb(tmp_path: Path) -> None:
     site = write_digits(tmp_path / "images", server=20, clients=20, test=20) / "clients" / "odd"

@@ -44,6 +44,7 @@ def put(path: Path, pixels: object) -> None:
     Image.fromarray(pixels).save(path)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_clothes_in_folders_become_a_model_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -124,7 +124,9 @@ def peak_growth(m: int, size: int, rule: str) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize(("rule", "size"), [("fedfreq", 130_000), ("trimmed-mean", 100_000)])
+@pytest.mark.parametrize(
+    ("rule", "size"), [("fedfreq", 130_000), pytest.param("trimmed-mean", 100_000, marks=pytest.mark.slow)]
+)
 def test_the_servers_memory_is_bounded_however_many_clients_answer(rule: str, size: int) -> None:
     """The replies of a round are 156 and 120 MB; two rounds are run, and the first one's must be gone in the second."""
     assert peak_growth(300, size, rule) <= IN_MEMORY + SLACK < 300 * 4 * size
