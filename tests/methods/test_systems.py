@@ -13,7 +13,7 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
-from fedfew.methods.dsfl import DSFL, outputs, sharpened
+from fedfew.methods.dsfl import DSFL, sharpened
 from fedfew.methods.fedsiam import FedSiam, FedSiamPi, follow
 from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
@@ -21,6 +21,7 @@ from fedfew.objectives.objective import soft_ramp
 from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.updates import outputs
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)
 SERVER = Supervised(SGD)

@@ -44,11 +44,10 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.dsfl import check_outputs, outputs
 from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, active, contributions, scalar
+from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, scalar
 
 
 @dataclass(frozen=True)

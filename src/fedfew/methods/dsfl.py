@@ -42,7 +42,7 @@ from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, scalar
+from fedfew.training.updates import Warmup, check_outputs, outputs, scalar
 
 OPEN_ROUNDS = 3
 """The open set holds the images of this many rounds, if the config gives no number."""
@@ -52,18 +52,6 @@ NO_MODELS = "the clients send probabilities, not models, so there are no steps a
 def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
     """Entropy reduction aggregation: softmax(q̄/T) of the averaged probabilities, row by row."""
     return (probabilities / temperature).softmax(1)
-
-
-def outputs(layout: Layout) -> int:
-    """The number of classes, from the network's last matrix: the length of a reply's rows."""
-    return next((shape[0] for shape in reversed(layout.shapes) if len(shape) == 2), 0)
-
-
-def check_outputs(site: ServerSite, method: str) -> None:
-    """E113 unless that number is right: replies with an entry for each class could not be checked."""
-    if outputs(site.network.layout) != site.classes:
-        what = f"{method} cannot find the number of classes: its last matrix must be the layer that gives the logits"
-        raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends only models")
 
 
 @dataclass(frozen=True)

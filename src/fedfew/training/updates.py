@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Vector
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import ClientUpdate, Contribution, ServerState
+from fedfew.core.types import ClientUpdate, Contribution, ServerSite, ServerState
 
 Order = Annotated[
     Literal["before", "after"],
@@ -65,3 +66,15 @@ def with_momentum(
     step = (start - psi)[:trainable]
     moved = step if velocity is None else momentum * velocity + step
     return torch.cat([start[:trainable] - moved, psi[trainable:]]), moved
+
+
+def outputs(layout: Layout) -> int:
+    """The number of classes, from the network's last matrix: the length of a reply's rows."""
+    return next((shape[0] for shape in reversed(layout.shapes) if len(shape) == 2), 0)
+
+
+def check_outputs(site: ServerSite, method: str) -> None:
+    """E113 unless that number is right: replies with an entry for each class could not be checked."""
+    if outputs(site.network.layout) != site.classes:
+        what = f"{method} cannot find the number of classes: the model's last matrix must be the layer of the logits"
+        raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends only models")
