@@ -3,7 +3,7 @@
     python -m benchmarks.method_search digits|cifar-noniid [--trials N] [--only NAME,NAME] [--out DIR]
 
 First the server alone: the augmentation, schedule, step size, weight decay and averaging over rounds that are best for
-labels alone; every arm uses this recipe. Then for each arm the step size, momentum and batch of its clients. It is
+labels alone; every arm uses this recipe. Then for each arm the step size and momentum of its clients (`pooled` has none). It is
 ``fedfew sweep --optuna`` (TPE, seeded) on a separate split, whose seed is in no table. All trials and their results are
 saved in benchmarks/search/TASK.csv; the table reads the best line of each arm.
 """
@@ -27,7 +27,6 @@ RECIPE: dict[str, list[Any]] = {
 CLIENTS: dict[str, list[Any]] = {
     "client.lr": [0.005, 0.01, 0.02, 0.05],
     "client.momentum": [0.0, 0.9],
-    "client.batch": [16, 32],
 }
 COLUMNS = ("arm", "trial", "validation", "settings")
 
@@ -79,7 +78,7 @@ def search(key: str, arm: str, trials: int, folder: Path) -> list[dict[str, str]
 
 def main() -> None:
     """Search the requested arms, and write the results."""
-    from benchmarks.method_tasks import ARMS, FOUND, SERVER_ONLY, TASKS
+    from benchmarks.method_tasks import ARMS, FOUND, POOLED, SERVER_ONLY, TASKS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
@@ -87,7 +86,7 @@ def main() -> None:
     parser.add_argument("--only", help=f"of: {', '.join(ARMS)}")
     parser.add_argument("--out", type=Path, default=Path("runs/method-search"))
     given = parser.parse_args()
-    names = given.only.split(",") if given.only else list(ARMS)
+    names = given.only.split(",") if given.only else [name for name in ARMS if name != POOLED]
     path = FOUND / f"{TASKS[given.task].key}.csv"
     for arm in sorted(names, key=lambda name: name != SERVER_ONLY):
         tried = search(given.task, arm, given.trials, given.out)

@@ -23,6 +23,7 @@ from fedfew.studies.sweep import Cell
 
 Overrides = dict[str, Any]
 SERVER_ONLY = "server-only"
+POOLED = "pooled"
 SETTING = ("rounds", "clients", "participation", "labels", "dataset.", "partition.", "model.", "server.",
            "client.epochs", "availability.", "evaluate.")  # fmt: skip
 FOUND = Path(__file__).with_name("search")
@@ -134,7 +135,7 @@ TASKS = {
         f"{_PLAIN} `fedfew − clients` is the server alone.",
         arms=(
             SERVER_ONLY,
-            "pooled",
+            POOLED,
             "all-labels",
             "fedfew",
             "fedfew − clients",
@@ -149,7 +150,7 @@ TASKS = {
 _FEDMIX: Overrides = {"method.name": "fedmix", "method.lambda_anchor": 0.01}
 ARMS: dict[str, tuple[str, Overrides]] = {
     SERVER_ONLY: ("server-only", {}),
-    "pooled": ("pooled", {}),
+    POOLED: (POOLED, {}),
     "all-labels": ("all-labels", {}),
     "fedfew": ("fedfew", {}),
     "fedmix + fedfreq": ("server-only", _FEDMIX | {"aggregator.name": "fedfreq"}),

@@ -133,7 +133,7 @@ def searched(task: Task) -> str:
     recipe = ", ".join(f"{key} = {value}" for key, value in best(FOUND / f"{task.key}.csv", SERVER_ONLY).items())
     others = sorted({count for arm, count in trials.items() if arm != SERVER_ONLY})
     more = (
-        f" The clients' step size, momentum and batch: {'–'.join(map(str, others))} different trials for each of "
+        f" The clients' step size and momentum: {'–'.join(map(str, others))} different trials for each of "
         f"{len(trials) - 1} arms; the others have the table's." if others
         else " Nothing was searched for the clients: every arm has the table's step size, momentum and batch."
     )  # fmt: skip
