@@ -3,9 +3,9 @@
     python -m benchmarks.method_search digits|cifar-noniid [--trials N] [--only NAME,NAME] [--out DIR]
 
 First the server alone: the augmentation, schedule, step size, weight decay and averaging over rounds that are best for
-labels alone; every arm uses this recipe. Then for each arm the step size and momentum of its clients (`pooled` has none). It is
-``fedfew sweep --optuna`` (TPE, seeded) on a separate split, whose seed is in no table. All trials and their results are
-saved in benchmarks/search/TASK.csv; the table reads the best line of each arm.
+labels alone; every arm uses this recipe. Then for each arm the step size and momentum of its clients (`pooled` has
+none). It is ``fedfew sweep --optuna`` (TPE, seeded) on a separate split, whose seed is in no table. All trials and
+their results are saved in benchmarks/search/TASK.csv; the table reads the best line of each arm.
 """
 
 import argparse

@@ -20,6 +20,7 @@ from fedfew.deploy.certificates import Pair, as_flower_sends_it, authority, serv
 from fedfew.deploy.flower import front as module
 from fedfew.deploy.flower.admission import SiteKeys, Slots, network_of
 from fedfew.deploy.flower.front import Front
+from fedfew.deploy.flower.upstream import SuperLink
 
 HERE = "127.0.0.1"
 
@@ -38,10 +39,9 @@ def signed(pair: Pair, at: datetime | None = None, stamp: str = "") -> dict[str,
     }
 
 
-def answered(content: bytes) -> httpx.Response:
-    """What a SuperLink answers, to be streamed."""
-    headers = {"x-node": "1", "content-length": str(len(content))}
-    return httpx.Response(200, stream=httpx.ByteStream(content), headers=headers)
+def answered(content: bytes) -> bytes:
+    """What a SuperLink answers."""
+    return b"HTTP/1.1 200 OK\r\nx-node: 1\r\ncontent-length: %d\r\n\r\n" % len(content) + content
 
 
 @dataclass
@@ -51,6 +51,8 @@ class Scene:
     port: int
     key: Pair
     seen: list[tuple[str, bytes, str]] = field(default_factory=list)
+    lines: int = 0
+    """Connections to the SuperLink."""
 
     async def request(self, method: str, path: str, content: bytes = b"", **options: Any) -> httpx.Response:
         headers = signed(self.key) if options.pop("sign", True) else {}
@@ -68,7 +70,7 @@ class Scene:
 @contextlib.asynccontextmanager
 async def scene(
     folder: Path,
-    answer: Callable[[httpx.Request], httpx.Response] | None = None,
+    answer: Callable[[bytes], bytes] = lambda content: answered(b"answer"),
     slots: Slots | None = None,
     largest_reply: int = 1 << 40,
     context: ssl.SSLContext | None = None,
@@ -77,11 +79,21 @@ async def scene(
     (folder / "a.pub").write_bytes(key.public)
     found = Scene(0, key)
 
-    def superlink(request: httpx.Request) -> httpx.Response:
-        found.seen.append((request.url.path, request.content, request.headers.get("flwr-timestamp", "")))
-        return answer(request) if answer else answered(b"answer")
+    async def superlink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.lines += 1
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                headers = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
+                content = await reader.readexactly(int(headers["content-length"]))
+                found.seen.append((head.split()[1], content, headers.get("flwr-timestamp", "")))
+                said = answer(content)
+                writer.write(said)
+                if not said or b"x-bye" in said:
+                    writer.close()
 
-    inner = httpx.AsyncClient(transport=httpx.MockTransport(superlink), base_url="https://127.0.0.1:1")
+    behind = await asyncio.start_server(superlink, HERE, 0)
+    inner = SuperLink(behind.sockets[0].getsockname()[1], None)
     made = Front(inner, SiteKeys.of(folder), {"fedfew": "0.1.0"}, slots, largest_reply)
     server = await asyncio.start_server(lambda r, w: made.accept(r, w, context), HERE, 0)
     found.port = server.sockets[0].getsockname()[1]
@@ -89,6 +101,7 @@ async def scene(
         yield found
     finally:
         server.close()
+        behind.close()
 
 
 def play(folder: Path, act: Callable[[Scene], Awaitable[None]], **options: Any) -> None:
@@ -129,7 +142,7 @@ def test_many_requests_and_large_ones_use_one_connection(tmp_path: Path) -> None
                 assert answer.content == large[::-1]
             assert len(client._transport._pool.connections) == 1  # type: ignore[attr-defined]
 
-    play(tmp_path, act, answer=lambda request: answered(request.content[::-1]))
+    play(tmp_path, act, answer=lambda content: answered(content[::-1]))
 
 
 def stranger() -> dict[str, str]:
@@ -296,13 +309,49 @@ def test_one_site_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
 
 
 def test_while_the_superlink_is_away_sites_are_put_off(tmp_path: Path) -> None:
-    def away(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
     async def act(here: Scene) -> None:
         assert (await here.request("POST", "/v1/fleet/pull-messages")).status_code == 503
 
-    play(tmp_path, act, answer=away)
+    play(tmp_path, act, answer=lambda content: b"")
+
+
+def test_one_connection_to_the_superlink_serves_many_requests_and_is_replaced_when_closed(tmp_path: Path) -> None:
+    bye = [b"", b"", b"x-bye: 1\r\n", b""]
+
+    def answer(content: bytes) -> bytes:
+        return answered(b"answer").replace(b"\r\n\r\n", b"\r\n" + bye.pop(0) + b"\r\n")
+
+    async def act(here: Scene) -> None:
+        for lines in (1, 1, 1, 2):
+            assert (await here.request("POST", "/v1/fleet/get-run", b"x")).content == b"answer"
+            assert here.lines == lines
+            await asyncio.sleep(0.05)  # time for a closed connection to show
+
+    play(tmp_path, act, answer=answer)
+
+
+@pytest.mark.parametrize("said", [b"no HTTP\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-bye: 1\r\n\r\nhalf"])
+def test_a_broken_answer_of_the_superlink_ends_that_request_only(tmp_path: Path, said: bytes) -> None:
+    answers = [said, answered(b"answer")]
+
+    async def act(here: Scene) -> None:
+        with contextlib.suppress(httpx.RemoteProtocolError):  # the site sees the half, then the end
+            assert (await here.request("POST", "/v1/fleet/get-run", b"x")).status_code == 503
+        assert (await here.request("POST", "/v1/fleet/get-run", b"x")).content == b"answer" and here.lines == 2
+
+    play(tmp_path, act, answer=lambda content: answers.pop(0))
+
+
+def test_chunked_answers_and_interim_ones_are_relayed(tmp_path: Path) -> None:
+    chunks = b"3\r\nans\r\n3\r\nwer\r\n0\r\n\r\n"
+    said = b"HTTP/1.1 103 Early\r\n\r\nHTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
+
+    async def act(here: Scene) -> None:
+        for _ in range(2):
+            assert (await here.request("POST", "/v1/fleet/get-run", b"x")).content == b"answer"
+        assert here.lines == 1
+
+    play(tmp_path, act, answer=lambda content: said)
 
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:

@@ -225,15 +225,16 @@ def read_config(place: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Parse section by section: the runs of a sweep differ in few of them, and parsing TOML is slow."""
+    """Parse line by line, then section by section: a sweep's runs differ in few of them, and parsing TOML is slow."""
     config: dict[str, Any] = {}
+    above, *sections = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
     try:
-        for part in re.split(r"^(?=\[)", text, flags=re.MULTILINE):
+        for part in (*above.splitlines(), *sections):
             section = _section(part)
             if section.keys() & config.keys():
                 return tomllib.loads(text)
             config |= section
-    except tomllib.TOMLDecodeError:  # a line began with a bracket that was no section: parse the whole
+    except tomllib.TOMLDecodeError:  # a value has several lines: parse the whole
         return tomllib.loads(text)
     return config
 

@@ -4,7 +4,7 @@ import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import compress
 from operator import ne
 from typing import Any
@@ -58,6 +58,12 @@ def hashable(flat: Flat, key: str) -> Any:
     return repr(value) if isinstance(value, list | dict) else value
 
 
+@lru_cache(256)
+def _beginning(keys: tuple[str, ...], wanted: tuple[str, ...]) -> list[str]:
+    """The keys that begin with one of these texts; thousands of runs have the same keys."""
+    return [key for key in keys if key.startswith(wanted)]
+
+
 def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     """What two runs must share, apart from seeds, for their accuracies to be comparable.
 
@@ -66,7 +72,7 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     asks, flat = bound != BASELINE, run.flat
     held = ("client_labels.",) if flat.get("client_labels.each") else ()
     wanted = (*SCENARIO, "clients", "partition.", *held) if asks else SCENARIO
-    own = {key: flat[key] for key in flat if key.startswith(wanted) and key != "dataset.seed"}
+    own = {key: flat[key] for key in _beginning(tuple(flat), wanted) if key != "dataset.seed"}
     skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import IO
 
 import h11
-import httpx
 
 from fedfew.deploy.flower.admission import SiteKeys, Slot, Slots
+from fedfew.deploy.flower.upstream import Answer, AwayError, SuperLink
 
 HEAD_SECONDS = 10.0
 """Time limit for the TLS handshake, and again for the head of a request from its first byte."""
@@ -68,7 +68,7 @@ class Front:
 
     def __init__(
         self,
-        superlink: httpx.AsyncClient,
+        superlink: SuperLink,
         keys: SiteKeys,
         about: dict[str, str],
         slots: Slots | None = None,
@@ -131,22 +131,15 @@ class Front:
             self._uploaded[key] = total
         return None
 
-    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> httpx.Response:
-        """The SuperLink's answer; its content is still to be read."""
+    @contextlib.asynccontextmanager
+    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> AsyncIterator[Answer]:
+        """The SuperLink's answer to a request; raises AwayError."""
         headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(size).encode()))
-
-        async def content() -> AsyncIterator[bytes]:
-            while piece := body.read(_PIECE):
-                yield piece
-
-        asked = self._superlink.build_request(
-            "POST", request.target.decode("latin-1"), content=content(), headers=headers
-        )
-        answer = await self._superlink.send(asked, stream=True)
-        if request.target == _PUSH_MESSAGES and answer.status_code == 200:
-            self._uploaded[key] = 0
-        return answer
+        async with self._superlink.ask(request.target.decode("latin-1"), headers, body) as answer:
+            if request.target == _PUSH_MESSAGES and answer.status == 200:
+                self._uploaded[key] = 0
+            yield answer
 
 
 async def _secure(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
@@ -205,16 +198,12 @@ class _Exchange:
                 return
             body.seek(0)
             try:
-                answer = await self._front.forward(request, body, size, self._slot.key)
-            except httpx.TransportError:
+                async with self._front.forward(request, body, size, self._slot.key) as answer:
+                    await self._relay(answer)
+            except AwayError:
+                if self._http.our_state is h11.SEND_BODY:
+                    raise _EndError from None  # part of the answer is sent already
                 await self._answer(503)  # the SuperLink is restarting: nodes try again
-                return
-        try:
-            await self._relay(answer)
-        except httpx.TransportError:
-            raise _EndError from None
-        finally:
-            await answer.aclose()
 
     async def _read(self, request: h11.Request, body: IO[bytes]) -> int:
         """A request's body, within its limits of size and time."""
@@ -229,13 +218,11 @@ class _Exchange:
                     patience.reschedule((patience.when() or 0.0) + len(event.data) / BODY_RATE)
         return size
 
-    async def _relay(self, answer: httpx.Response) -> None:
+    async def _relay(self, answer: Answer) -> None:
         """Relay the SuperLink's answer piece by piece, as the site reads it."""
-        headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _HOP]
-        if length := answer.headers.get("content-length"):
-            headers.append((b"content-length", length.encode()))
-        await self._send(h11.Response(status_code=answer.status_code, headers=headers))
-        async for piece in answer.aiter_raw(_PIECE):
+        headers = [(name, value) for name, value in answer.headers if name.lower() not in _HOP - {b"content-length"}]
+        await self._send(h11.Response(status_code=answer.status, headers=headers))
+        async for piece in answer.pieces():
             await self._send(h11.Data(data=piece))
         await self._send(h11.EndOfMessage())
 
@@ -277,13 +264,7 @@ async def serve(given: argparse.Namespace) -> None:
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
-    superlink = httpx.AsyncClient(
-        base_url=f"https://127.0.0.1:{given.superlink}",
-        verify=ssl.create_default_context(cafile=given.ca),
-        timeout=300,
-        limits=httpx.Limits(max_connections=64, max_keepalive_connections=32),
-        trust_env=False,
-    )
+    superlink = SuperLink(given.superlink, ssl.create_default_context(cafile=given.ca))
     about = versions() | {"network": given.network}
     # three files each: the connection, its spooled body, the connection to the SuperLink
     front = Front(

@@ -35,7 +35,7 @@ def doctor(json: Json = False) -> None:
         "processor": processor(),
         "torch": _torch(),
         "threads": _threads(),
-        "packages": {name: metadata.version(name) for name in ("numpy", "scipy", "pydantic", "typer", "rich", "click")},
+        "packages": {name: metadata.version(name) for name in ("numpy", "pydantic", "typer", "rich", "click")},
         "extras": extras(),
         "cache": _cache(problems),
         "disk": _disk(problems),

@@ -1,6 +1,7 @@
 """The runs below a folder, each read again only when it has changed; a run's address does not reveal its name."""
 
 import hashlib
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,12 +36,12 @@ def key_of(path: Path, root: Path) -> str:
 def signature(path: Path, locks: Locks) -> Signature:
     """Changes whenever the run's files change, or its process begins or ends."""
     held = is_held(path, locks)
-    return (*(_stamp(path / name) for name in FILES), int(time.time() / 15) if held is None else held)
+    return (*(_stamp(f"{path}/{name}") for name in FILES), int(time.time() / 15) if held is None else held)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 (three times as fast, and thousands of runs have seven files each)
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
