@@ -102,7 +102,8 @@ def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_pat
         missed = [fault["code"] for record in records for fault in left_out(record)]
         assert "E410" in missed and set(missed) <= {"E410"}
         assert all(left_out(record) == [] or left_out(record)[0]["client"] == 1 for record in records)
-        assert {fault["code"] for record in records for fault in record["unused"]} <= {"E413"}
+        # it is asked again after half of the time, so it may also answer twice
+        assert {fault["code"] for record in records for fault in record["unused"]} <= {"E413", "E414"}
         assert not any(record["skipped"] for record in records)
 
 
