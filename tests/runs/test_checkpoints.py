@@ -242,6 +242,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         sigma=torch.randn(50),
         participation={11: 2, 3: 1},
         refused={5: 2, 4: 1},
+        lengths={"psi": (0.25, 1e-9)},
         validation=(0.25, 0.5),
         extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
         weights={11: 0.75, 3: 0.25, 100: 0.0},
@@ -253,7 +254,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     back = found.state
     assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.25, 0.5))
     assert back.weights == state.weights
-    assert back.refused == state.refused
+    assert back.refused == state.refused and back.lengths == state.lengths
     assert torch.equal(back.omega, state.omega)
     assert torch.equal(back.sigma, state.sigma)
     assert back.extra.keys() == state.extra.keys()

@@ -135,9 +135,11 @@ def test_a_refused_client_does_not_gain_weight() -> None:
     assert record["weights"] == {str(k): pytest.approx(1 / 3) for k in range(3)}
 
 
-def judged(harms: list[float], lengths: list[float] | None = None, own: float = 0.0) -> Any:
+def judged(
+    harms: list[float], lengths: list[float] | None = None, own: float = 0.0, before: tuple[float, ...] = ()
+) -> Any:
     findings = {k: Finding({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
-    return Screen(Gate(), None, {}, None, own, None).judge(findings)  # type: ignore[arg-type]
+    return Screen(Gate(), None, {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
 
 
 def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
@@ -155,6 +157,35 @@ def test_lengths_are_judged_by_the_median_of_those_that_moved() -> None:
     assert not judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9], own=40.0).scaled, "no further than the server went"
     assert judged([0.0, 0.0], [1.0, 30.0], own=2.0).scaled == {1: {"psi": pytest.approx((6 / 30) ** 2 / 3)}}
     assert typical([5.0], 1.0) == float("inf")
+
+
+def test_a_hostile_majority_is_judged_by_the_rounds_before() -> None:
+    """Three of five hostile clients are the median of their round, but not of ten rounds."""
+    quiet, usual = [0.0] * 5, (1.0, 1.1, 40.0, 0.9)
+    attacked = [1.0, 50.0, 1.2, 40.0, 60.0]
+    assert not judged(quiet, attacked).scaled, "the round alone does not show it"
+    found = judged(quiet, attacked, before=usual)
+    assert found.scaled == {k: {"psi": pytest.approx((6.6 / attacked[k]) ** 2 / 3)} for k in (1, 3, 4)}
+    assert found.lengths == {"psi": (*usual, 40.0)}
+    assert judged(quiet, attacked, own=70.0, before=usual).scaled == found.scaled, (
+        "the server's step excuses one, not most"
+    )
+    assert not judged(quiet, [1.0, 50.0, 1.2, 1.1, 0.9], own=70.0, before=usual).scaled
+    assert not judged(quiet, [7.0, 50.0, 9.0, 40.0, 60.0], before=usual).scaled, "all go further: training has changed"
+    assert not judged(quiet, [1.0, 3.0, 3.5, 4.0, 6.5], before=usual).scaled, "honest rounds differ that much"
+    assert judged([0.0, 0.0], [1.0, 30.0], before=usual).scaled == {1: {"psi": pytest.approx((6.6 / 30) ** 2 / 3)}}
+
+
+def test_the_lengths_of_ten_rounds_are_remembered() -> None:
+    parts, fleet = tiny_parts(method__name="fedavg", objective__threshold=0.2, **FIVE)
+    many = AlteredFleet(fleet, lambda round, answers: answers)
+    states = play(parts, many, 12)
+    medians = [
+        sorted(update["norm"] for update in record["updates"])[(len(record["updates"]) - 1) // 2]
+        for _, record in states
+    ]
+    (kept,) = states[-1][0].lengths.values()
+    assert kept == pytest.approx(medians[-10:], rel=1e-3)
 
 
 def test_updates_are_tried_on_a_share_of_every_class() -> None:

@@ -148,6 +148,8 @@ class ServerState:
     """How often an update of each client was used; only those are listed, so a million clients cost nothing."""
     refused: dict[int, int] = field(default_factory=dict)
     """How often an update of each client was refused, by the gate or by the screen."""
+    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name of a tensor, the median length of the clients' changes in each of the last rounds, for the screen."""
     validation: tuple[float, ...] = ()
     """Validation accuracy after each round, for learning-rate plateaus."""
     extra: dict[str, Tensor] = field(default_factory=dict)

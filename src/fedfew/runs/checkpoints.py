@@ -255,6 +255,7 @@ def _flatten(state: ServerState, memory: Memory) -> tuple[dict[str, Tensor], dic
     if state.refused:
         table = sorted(state.refused.items())
         small["refused"] = torch.tensor(table, dtype=torch.int64)
+    small |= {f"lengths/{name}": torch.tensor(kept, dtype=torch.float64) for name, kept in state.lengths.items()}
     small |= {f"extra/{name}": t for name, t in state.extra.items() if "/" not in name}
     parts = {f"extra/{name}": t for name, t in state.extra.items() if "/" in name}
     parts |= {f"memory/{k}/{name}": t for k, kept in memory.items() for name, t in kept.items()}
@@ -293,6 +294,9 @@ def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tens
         sigma=small["sigma"],
         participation=dict(zip(small["clients"].tolist(), small["counts"].tolist(), strict=True)),
         refused=dict(small["refused"].tolist()) if "refused" in small else {},
+        lengths={
+            key.removeprefix("lengths/"): tuple(t.tolist()) for key, t in small.items() if key.startswith("lengths/")
+        },
         validation=tuple(small["validation"].tolist()),
         ema=small.get("ema"),
         extra={key.removeprefix("extra/"): t for key, t in everything.items() if key.startswith("extra/")},

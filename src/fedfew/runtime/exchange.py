@@ -84,6 +84,8 @@ class Answers:
     """Clients whose change was too long compared with the cohort's, and the factor by which it was scaled down."""
     counted: dict[int, int] = field(default_factory=dict)
     """Clients that claim many times the images of the others, and how many were counted."""
+    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The median lengths of the last rounds, this one included."""
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
@@ -139,7 +141,9 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
     traffic = fleet.traffic() if isinstance(fleet, Network) else {}
     scaled = {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates}
     most = {k: update.examples for k, update in counted.items() if k in updates}
-    return Answers(cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled, most)
+    return Answers(
+        cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled, most, verdict.lengths
+    )
 
 
 def checker(

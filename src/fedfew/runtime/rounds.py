@@ -90,6 +90,7 @@ def close_round(
             refuse_common_fault(answers)
         return replace(state, refused=refused, weights={}, metrics={})  # no client answered: ω stays
     counted = replace(trained, participation=count(trained, answers.updates), refused=refused, weights={}, metrics={})
+    counted = replace(counted, lengths=answers.lengths)
     rng = stream(clients.seed, "aggregate", trained.round)
     made = algorithm.after_clients(counted, answers.updates, site, rng)
     return Wire(algorithm, clients.transforms).after_round(made, site)

@@ -3,8 +3,9 @@
 The gate checks each reply alone; the screen knows the cohort. Its three checks use numbers measured on each update
 alone, so that neither the order of arrival nor the number of processes matters:
 
-    length   ‖ψ_k − ω‖ > b = max(clip · median over the cohort, ‖σ − ω‖)   →  scaled down to (b/clip) · b/‖ψ_k − ω‖:
-             no longer than the median, and the longer it was the less is left; no client is accused
+    length   ‖ψ_k − ω‖ > b = max(clip · m, ‖σ − ω‖)   →  scaled down to (b/clip) · b/‖ψ_k − ω‖: no longer than m,
+             and the longer it was the less is left; no client is accused. m is the median over the cohort, or twice
+             the usual one of the last rounds where that is shorter and a quarter of the cohort is within its bound
     harm     h_k = loss(ω + (ψ_k − ω)/4) − loss(ω) on labeled images of the server
              h_k > max(max_harm, 4 · lower quartile of the cohort's), or > 10   →  the update is refused (E421)
 
@@ -14,7 +15,9 @@ A client with one or two classes forgets the others, so its whole model says not
 change does: an honest one hardly moves the loss there, and a malicious model still does. The quartile keeps a cohort
 whose training hurts as a whole from being refused. An influence that falls with the length beyond a bound is called
 redescending in robust statistics (F. R. Hampel 1974). ‖σ − ω‖ is the server's own step, where it trains in parallel
-with the clients: a client with labels of its own may go as far.
+with the clients: a client with labels of its own may go as far. The usual median is for a cohort that happens to have a
+hostile majority: three of five hostile clients are rare where a fifth of all is hostile, but then they are the median.
+If that is beyond the usual bound, ‖σ − ω‖ does not excuse it.
 """
 
 import math
@@ -36,6 +39,8 @@ HOPELESS = 10.0
 """Nats: an update of which a quarter costs more is refused, whatever the others do."""
 AS_OTHERS = 4.0
 """An update may do this many times the lower quartile of the cohort's harm."""
+ROUNDS, LONGER = 10, 2.0
+"""How many rounds make the usual length, and how many times as long the median of a cohort may be."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Verdict:
 
     refused: dict[int, Missing]
     scaled: dict[int, dict[str, float]]
+    lengths: dict[str, tuple[float, ...]]
+    """By name of a tensor, the median length in each of the last rounds, this one included."""
 
 
 @dataclass(eq=False)
@@ -68,6 +75,8 @@ class Screen:
     """‖σ − ω‖: how far the server's own training went in this round; 0 without any."""
     tries: LabeledSet | None
     """Labeled images that updates are tried on."""
+    before: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name of a tensor, the median length in each of the last rounds."""
     _base: tuple[Vector, float] | None = field(default=None, repr=False)
 
     @staticmethod
@@ -75,7 +84,8 @@ class Screen:
         """The screen of a round; single updates with privacy noise are too noisy to be tried."""
         noisy = any(transform.noisy for transform in wire.transforms)
         tries = None if noisy or not gate.images else spread_over_classes(site.labeled, gate.images)
-        return Screen(gate, wire.method, wire.schemas(site.network.layout)[0], site, wire.method.own_step(state), tries)
+        schema, own_step = wire.schemas(site.network.layout)[0], wire.method.own_step(state)
+        return Screen(gate, wire.method, schema, site, own_step, tries, state.lengths)
 
     def look(self, reply: Mapping[str, Tensor], payload: Payload) -> Finding:
         """Measure one update that has passed the gate."""
@@ -135,14 +145,18 @@ class Screen:
         """Decide which updates of the round are refused or scaled down."""
         refused = {k: Missing(k, "E421", reason) for k, reason in self._harmful(findings).items()}
         scaled: dict[int, dict[str, float]] = {}
-        if self.gate.clip:
-            for name in {name for found in findings.values() for name in found.lengths}:
-                lengths = {k: found.lengths[name] for k, found in findings.items()}
-                bound = max(self.gate.clip * typical(list(lengths.values()), self.own_step), self.own_step)
-                for k, length in lengths.items():
-                    if length > bound and k not in refused:
-                        scaled.setdefault(k, {})[name] = (bound / length) ** 2 / self.gate.clip
-        return Verdict(refused, scaled)
+        after = dict(self.before)
+        for name in sorted({name for found in findings.values() for name in found.lengths}) if self.gate.clip else ():
+            lengths = {k: found.lengths[name] for k, found in findings.items()}
+            middle, before = typical(list(lengths.values()), self.own_step), self.before.get(name, ())
+            if math.isfinite(middle):
+                after[name] = (*before, middle)[-ROUNDS:]
+            most, clip = usual(list(lengths.values()), before, self.gate.clip), self.gate.clip
+            bound = clip * most if middle > clip * most else max(clip * min(middle, most), self.own_step)
+            for k, length in lengths.items():
+                if length > bound and k not in refused:
+                    scaled.setdefault(k, {})[name] = (bound / length) ** 2 / clip
+        return Verdict(refused, scaled, after)
 
     def _harmful(self, findings: Mapping[int, Finding]) -> dict[int, str]:
         harms = {k: found.harm for k, found in findings.items() if found.harm is not None}
@@ -163,6 +177,18 @@ def typical(lengths: Sequence[float], own_step: float) -> float:
     if len(moved) < 3 and own_step:
         moved = [*moved, own_step]
     return sorted(moved)[(len(moved) - 1) // 2] if len(moved) >= 3 else math.inf
+
+
+def usual(lengths: Sequence[float], before: Sequence[float], clip: float) -> float:
+    """Twice the median of the last rounds' medians; infinity where a quarter of the cohort is beyond its bound, too.
+
+    Then all go further, because training itself has changed.
+    """
+    moved = sorted(length for length in lengths if length > 0)
+    if not before or not moved:
+        return math.inf
+    most = LONGER * sorted(before)[len(before) // 2]
+    return most if moved[(len(moved) - 1) // 4] <= clip * most else math.inf
 
 
 def spread_over_classes(labeled: LabeledSet, count: int) -> LabeledSet:
