@@ -9,8 +9,8 @@
   group norm, 1,000 labels, 11,000 unlabeled images, 100 clients, five a round), μ = 0.1 or IID. cifar-long:
   the leading methods with ten clients a round for forty rounds.
 - One table, one setting (``benchmarks/method_tasks.py``): an arm that needs another one is in a separate table,
-  with what differs and without a difference to server-only. The server's recipe and each arm's client SGD are what a
-  search found on validation images, with the same number of trials for all (``benchmarks/method_search.py``).
+  with what differs and without a difference to server-only. The server's recipe and each arm's client step are what a
+  search found on validation images, with the same trials for all (``benchmarks/method_search.py``).
   ``fedfew −…`` leave one ingredient out of our own method.
 
 Runs are saved in --out; the same command continues with what is missing, --until pauses every run after a round.
@@ -133,9 +133,9 @@ def searched(task: Task) -> str:
     recipe = ", ".join(f"{key} = {value}" for key, value in best(FOUND / f"{task.key}.csv", SERVER_ONLY).items())
     others = sorted({count for arm, count in trials.items() if arm != SERVER_ONLY})
     more = (
-        f" The clients' step size and momentum: {'–'.join(map(str, others))} different trials for each of "
-        f"{len(trials) - 1} arms; the others have the table's." if others
-        else " Nothing was searched for the clients: every arm has the table's step size, momentum and batch."
+        f" The clients' step size is the best of {'–'.join(map(str, others))} on that split, for each of "
+        f"{len(trials) - 1} arms." if others
+        else " Nothing was searched for the clients: every arm has the table's step size."
     )  # fmt: skip
     return (
         f"The server's recipe ({recipe}) is the best of {trials.get(SERVER_ONLY, 0)} different trials of server-only "

@@ -63,10 +63,11 @@ def test_a_search_writes_down_what_it_tried(tmp_path: Path, monkeypatch: pytest.
     }  # fmt: skip
     monkeypatch.setitem(TASKS, "digits", Task("few digits", small, {"rounds": 1}, "", key="small"))
     monkeypatch.setattr(method_tasks, "FOUND", tmp_path)
-    for arm, space in ((SERVER_ONLY, method_search.RECIPE), ("fixmatch", method_search.CLIENTS)):
-        tried = method_search.search("digits", arm, 2, tmp_path / "runs")
+    monkeypatch.setattr(method_search, "STEPS", [0.01, 0.02])
+    for arm, keys in ((SERVER_ONLY, method_search.RECIPE.keys()), ("fixmatch", {"client.lr"})):
+        tried = method_search.tried("digits", arm, 2, tmp_path / "runs")
         assert {row["arm"] for row in tried} == {arm} and 1 <= len(tried) <= 2
-        assert all(json.loads(row["settings"]).keys() == space.keys() for row in tried)
+        assert all(json.loads(row["settings"]).keys() == keys for row in tried)
 
 
 def test_every_method_has_an_arm() -> None:

@@ -181,7 +181,7 @@ def test_the_lengths_of_ten_rounds_are_remembered() -> None:
     many = AlteredFleet(fleet, lambda round, answers: answers)
     states = play(parts, many, 12)
     medians = [
-        sorted(update["norm"] for update in record["updates"])[(len(record["updates"]) - 1) // 2]
+        sorted(update["norm"] or 0.0 for update in record["updates"])[(len(record["updates"]) - 1) // 2]
         for _, record in states
     ]
     (kept,) = states[-1][0].lengths.values()
