@@ -225,35 +225,76 @@ def read_config(place: Path) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Parse line by line, then section by section: a sweep's runs differ in few of them, and parsing TOML is slow."""
+    """Parse section by section, a new one line by line: a sweep's runs differ in few of them, and TOML is slow."""
     config: dict[str, Any] = {}
-    above, *sections = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
     try:
-        for part in (*above.splitlines(), *sections):
+        for part in re.split(r"^(?=\[)", text, flags=re.MULTILINE):
             section = _section(part)
             if section.keys() & config.keys():
                 return tomllib.loads(text)
             config |= section
-    except tomllib.TOMLDecodeError:  # a value has several lines: parse the whole
+    except tomllib.TOMLDecodeError:  # a value has several lines, some of which begin with a bracket
         return tomllib.loads(text)
     return config
 
 
-_section = lru_cache(4096)(tomllib.loads)
+@lru_cache(4096)
+def _section(part: str) -> dict[str, Any]:
+    title = re.match(r"\[(\w+)\]\n", part)
+    lines = part[title.end() if title else 0 :].splitlines()
+    found: dict[str, Any] = {}
+    try:
+        for one in map(_line, lines):
+            if one.keys() & found.keys():
+                return tomllib.loads(part)
+            found |= one
+    except tomllib.TOMLDecodeError:
+        return tomllib.loads(part)
+    return {title[1]: found} if title else found
+
+
+_line = lru_cache(1 << 14)(tomllib.loads)
 
 
 def with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
     """A run.toml with today's defaults for missing keys, so that old and new runs can be compared."""
-    from fedfew.config.sections import NAMED, SECTIONS
+    from fedfew.config.sections import SECTIONS
 
     plain = {key: value for key, value in document.items() if key not in SECTIONS}
-    filled: dict[str, Any] = {**_defaults("", ""), **plain}
+    return {**_defaults("", ""), **plain} | {section: _filled(section, document) for section in SECTIONS}
+
+
+def _filled(section: str, document: Mapping[str, Any]) -> dict[str, Any]:
+    from fedfew.config.sections import NAMED
+
+    given = document.get(section, {})
+    key, _, usual = NAMED.get(section, ("", {}, ""))
+    name = given.get(key, usual) if key else ""
+    return {**({key: name} if key else {}), **_defaults(section, name), **given}
+
+
+_flats: dict[tuple[str, int], tuple[Mapping[str, Any], dict[str, Any]]] = {}
+"""Flat sections by name and place in memory; the section itself is kept with them, so that its place stays its own."""
+
+
+def flat_with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The same as dotted keys; equal sections, which runs share, are made flat once."""
+    from fedfew.config.sections import SECTIONS
+
+    found = _defaults("", "") | {key: value for key, value in document.items() if key not in SECTIONS}
     for section in SECTIONS:
-        given = document.get(section, {})
-        key, _, usual = NAMED.get(section, ("", {}, ""))
-        name = given.get(key, usual) if key else ""
-        filled[section] = ({key: name} if key else {}) | _defaults(section, name) | given
-    return filled
+        given = document.get(section, _NONE)
+        known = _flats.get((section, id(given)))
+        if known is None:
+            if len(_flats) > 1 << 14:
+                _flats.clear()
+            flat = {f"{section}.{name}": value for name, value in _filled(section, document).items()}
+            _flats[section, id(given)] = known = (given, flat)
+        found |= known[1]
+    return found
+
+
+_NONE: dict[str, Any] = {}
 
 
 @cache

@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -104,10 +103,7 @@ class Run:
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The config as dotted keys."""
-        found: dict[str, Any] = {}
-        for key, value in self.config.document.items():
-            found |= {f"{key}.{name}": v for name, v in value.items()} if isinstance(value, Mapping) else {key: value}
-        return found
+        return reading.flat_with_defaults(self.document)
 
     @cached_property
     def environment(self) -> dict[str, Any]:

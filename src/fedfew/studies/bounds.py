@@ -29,7 +29,14 @@ Flat = dict[str, Any]
 def settings(run: Run) -> Flat:
     """A run's settings as dotted keys, without the fleet and without keys that do not affect its method."""
     skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else () if _has_objective(run.method) else ("objective.",)))
-    return {key: value for key, value in run.flat.items() if not key.startswith(skip)}
+    unwanted = _beginning(tuple(run.flat), skip)
+    return {key: value for key, value in run.flat.items() if key not in unwanted}
+
+
+@lru_cache(256)
+def _beginning(keys: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, None]:
+    """The keys that begin with one of these texts; thousands of runs have the same keys."""
+    return dict.fromkeys(key for key in keys if key.startswith(texts))
 
 
 @cache
@@ -56,12 +63,6 @@ def hashable(flat: Flat, key: str) -> Any:
     """A setting's value in a form for sets and dict keys."""
     value = flat.get(key)
     return repr(value) if isinstance(value, list | dict) else value
-
-
-@lru_cache(256)
-def _beginning(keys: tuple[str, ...], wanted: tuple[str, ...]) -> list[str]:
-    """The keys that begin with one of these texts; thousands of runs have the same keys."""
-    return [key for key in keys if key.startswith(wanted)]
 
 
 def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
