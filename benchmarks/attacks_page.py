@@ -114,15 +114,16 @@ def _goals(rows: Sequence[Row]) -> str:
             worst = max(cells, key=lambda name: mean(cells[name]))
             line.append(f"{worst} {_with_error(cells[worst])}" + (f"; absent {_with_error(silent)}" if silent else ""))
         body.append(line)
-    accused, doors = ["honest clients refused: below 1 %"], ["backdoor below 10 %"]
+    accused, doors = ["honest clients refused: below 1 %"], ["backdoor of 4 of 20 below 10 %"]
     for method in _methods(rows):
         there = [row for row in rows if (row["method"], row["defence"]) == (method, "default")]
         accused.append(f"{sum(int(r['honest_refused']) for r in there)} of {sum(int(r['honest']) for r in there):,}")
         opened = defaultdict(list)
         for row in there:
-            if "backdoor" in row["attack"]:
-                opened[row["attack"], row["hostile"]].append(float(row["backdoor"]))
-        doors.append(f"{max(map(mean, opened.values())):.1f}" if opened else "–")
+            if "backdoor" in row["attack"] and row["hostile"] == "4":
+                opened[row["attack"]].append(float(row["backdoor"]))
+        shut = [float(row["backdoor"]) for row in there if row["attack"] == "none"]
+        doors.append(f"{max(map(mean, opened.values())):.1f}; without attack {mean(shut):.1f}" if opened else "–")
     return _table(["goal, and the worst found", *_methods(rows)], [*body, accused, doors])
 
 
