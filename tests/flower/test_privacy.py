@@ -14,6 +14,7 @@ from fedfew.build.parts import Parts, assemble, network_of
 from fedfew.config.method import method_of
 from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Expected, Payload, Trained
 from fedfew.deploy.budget import PrivacyBudget
@@ -230,8 +231,21 @@ def test_clipping_fails_closed(tiny: Tiny) -> None:
     site = ClientSite(0, parts.network, parts.federation.images[:3], 10, False)
     for spoiled in (math.nan, math.inf):
         trained = Trained({"psi": torch.tensor([1.0, 2.0, spoiled, 3.0])})
-        with pytest.raises(ArithmeticError):
+        with pytest.raises(ArithmeticError, match=r"^the change is not finite, so it cannot be clipped$"):
             Private(1.0, 0.0).outgoing(trained, payload, schema, site, stream(0, "x"))
+    still = Private(1.0, 0.0).outgoing(Trained({"psi": payload["omega"]}), payload, schema, site, stream(0, "x"))
+    assert still.reply["psi"].tolist() == [0.0] * 4, "no change has length 0"
+
+
+def test_sums_are_clipped_together_with_changes_and_bounded_by_the_clip_alone() -> None:
+    site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
+    schema = {"psi": Expected((1,), near="omega"), "sums": Expected((2,), per_example=1.0)}
+    sent, trained = {"omega": torch.tensor([2.0])}, {"psi": torch.tensor([5.0]), "sums": torch.tensor([0.0, 4.0])}
+    left = Private(2.5, 0.0).outgoing(Trained(trained), sent, schema, site, stream(0, "x")).reply
+    assert left["psi"].tolist() == [3.5] and left["sums"].tolist() == [0.0, 2.0], "half of a change of length 5"
+    travels = Private(2.5, 0.0).travels(schema, Layout((), (), (0,), 0))
+    assert [expected.per_example for expected in travels.values()] == [0.0, 0.0]
+    assert travels["psi"].near == "omega"
 
 
 def test_training_that_diverges_at_the_site_sends_a_code_and_nothing_else(

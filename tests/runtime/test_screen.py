@@ -11,10 +11,12 @@ from torch import Tensor
 
 from fedfew.build.parts import Parts
 from fedfew.core import spill
+from fedfew.core.evaluation import evaluate
 from fedfew.core.types import ClientUpdate, Expected, LabeledSet, Missing, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.screen import HOPELESS, Finding, Screen, spread_over_classes, typical
+from fedfew.runtime.wire import Wire
 
 Craft = Callable[[Tensor, Tensor], Tensor]
 """What a hostile client sends, from what it was sent and what it would send if it were honest."""
@@ -136,10 +138,14 @@ def test_a_refused_client_does_not_gain_weight() -> None:
 
 
 def judged(
-    harms: list[float], lengths: list[float] | None = None, own: float = 0.0, before: tuple[float, ...] = ()
+    harms: list[float],
+    lengths: list[float] | None = None,
+    own: float = 0.0,
+    before: tuple[float, ...] = (),
+    gate: Gate | None = None,
 ) -> Any:
     findings = {k: Finding({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
-    return Screen(Gate(), None, {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
+    return Screen(gate or Gate(), None, {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
 
 
 def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
@@ -148,6 +154,12 @@ def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
     assert list(judged([0.0, 0.1, 50.0, 60.0, 70.0]).refused) == [2, 3, 4], "hostile clients in the majority"
     assert list(judged([HOPELESS + 1]).refused) == [0] and not judged([3.0]).refused
     assert list(judged([float("inf"), 0.0]).refused) == [0]
+    assert not judged([0.5, 0.0, 0.0, 0.0, 0.0]).refused, "as much as allowed"
+    nine = [0.0, 0.1, 0.2, 0.3, 0.4, 0.7, 0.79, 0.81, 0.9]
+    assert list(judged(nine).refused) == [7, 8], "the third of nine is the quarter"
+    assert list(judged([0.0, 0.2, 0.79, 0.81, 0.9]).refused) == [3, 4], "and the second of five"
+    reason = "a quarter of its change raises the loss on the server's labels by 0.9, the bound is 0.8"
+    assert judged(nine).refused[8].reason == reason
 
 
 def test_lengths_are_judged_by_the_median_of_those_that_moved() -> None:
@@ -156,7 +168,9 @@ def test_lengths_are_judged_by_the_median_of_those_that_moved() -> None:
     assert not judged(quiet, [0.0, 0.0, 0.0, 0.0, 9.0]).scaled, "one that moved cannot be compared"
     assert not judged(quiet, [1.0, 1.2, 0.9, 30.0, 2.9], own=40.0).scaled, "no further than the server went"
     assert judged([0.0, 0.0], [1.0, 30.0], own=2.0).scaled == {1: {"psi": pytest.approx((6 / 30) ** 2 / 3)}}
-    assert typical([5.0], 1.0) == float("inf")
+    assert typical([5.0], 1.0) == float("inf") and typical([1.0, 2.0, 3.0], 0.5) == 2.0
+    assert not judged(quiet, [1.0, 1.0, 1.0, 3.0, 1.0]).scaled, "as long as allowed"
+    assert not judged(quiet, [1.0, 1.0, 1.0, 99.0, 1.0], gate=Gate(clip=0.0)).scaled, "and without a bound, any length"
 
 
 def test_a_hostile_majority_is_judged_by_the_rounds_before() -> None:
@@ -174,6 +188,12 @@ def test_a_hostile_majority_is_judged_by_the_rounds_before() -> None:
     assert not judged(quiet, [7.0, 50.0, 9.0, 40.0, 60.0], before=usual).scaled, "all go further: training has changed"
     assert not judged(quiet, [1.0, 3.0, 3.5, 4.0, 6.5], before=usual).scaled, "honest rounds differ that much"
     assert judged([0.0, 0.0], [1.0, 30.0], before=usual).scaled == {1: {"psi": pytest.approx((6.6 / 30) ** 2 / 3)}}
+    assert judged(quiet, [60.0, 50.0, 900.0, 800.0, 700.0], before=(10.0,)).scaled.keys() == {2, 3, 4}
+    assert not judged(quiet, [60.0, 61.0, 900.0, 800.0, 700.0], before=(10.0,)).scaled, (
+        "the second of five is the quarter"
+    )
+    assert not judged([0.0] * 9, [1.0, 1.0, 61.0, 61.0, *[900.0] * 5], before=(10.0,)).scaled, "the third of nine"
+    assert not judged(quiet, [0.0, 61.0, 900.0, 800.0, 0.0], before=(10.0,)).scaled, "who has not moved does not count"
 
 
 def test_the_lengths_of_ten_rounds_are_remembered() -> None:
@@ -186,6 +206,33 @@ def test_the_lengths_of_ten_rounds_are_remembered() -> None:
     ]
     (kept,) = states[-1][0].lengths.values()
     assert kept == pytest.approx(medians[-10:], rel=1e-3)
+
+
+def test_harm_is_the_rise_of_the_loss_from_what_each_client_was_sent() -> None:
+    parts, _ = tiny_parts(method__name="fedavg", **FIVE)
+    wire = Wire(parts.algorithm, ())
+    screen = Screen.of(Gate(), wire, parts.server, parts.algorithm.start(parts.network.snapshot()))
+    first, second = parts.network.snapshot(), parts.network.snapshot() * 3
+
+    def loss(vector: Tensor) -> float:
+        parts.server.network.load(vector)
+        return evaluate(parts.server.network, screen.tries)[1]  # type: ignore[arg-type]
+
+    for sent in (first, second, second, first):
+        trained = sent + 0.1 * torch.randn(len(sent), generator=torch.Generator().manual_seed(1))
+        found = screen.look({"psi": trained}, {"omega": sent})
+        assert found.harm == pytest.approx(loss(torch.lerp(sent, trained, 0.25)) - loss(sent), abs=1e-5)
+        assert found.lengths == {"psi": pytest.approx(float((trained - sent).norm()))}
+    beyond = torch.full_like(first, 3e38)
+    assert screen.look({"psi": beyond}, {"omega": first}).harm == float("inf"), "a loss that is no number"
+
+
+def test_a_change_without_a_sent_tensor_is_scaled_itself() -> None:
+    schema = {"psi": Expected((None,), near="omega"), "delta": Expected((None,), delta=True)}
+    screen = Screen(Gate(), None, schema, None, 0.0, None)  # type: ignore[arg-type]
+    reply = {"psi": torch.tensor([5.0]), "delta": torch.tensor([4.0])}
+    made = screen.shrunk(reply, {"omega": torch.tensor([1.0])}, {"psi": 0.25, "delta": 0.25})
+    assert made["psi"].tolist() == [2.0] and made["delta"].tolist() == [1.0]
 
 
 def test_updates_are_tried_on_a_share_of_every_class() -> None:
@@ -218,11 +265,18 @@ def test_sums_shrink_with_the_images_that_are_not_believed() -> None:
     schema = {"sums": Expected((None,), limit=4, per_example=1.0)}
     parts, _ = tiny_parts()
     screen = Screen(Gate(), parts.algorithm, schema, parts.server, 0.0, None)
-    updates = {k: ClientUpdate(k, {"sums": torch.full((4,), float(n))}, n, {"kept": float(n), "steps": 1.0})
+
+    def counts(n: float) -> dict[str, float]:
+        return {"kept": float(n), "right": float(n), "class/3": float(n), "steps": 1.0}
+
+    updates = {k: ClientUpdate(k, {"sums": torch.full((4,), float(n))}, n, counts(n))
                for k, n in enumerate([0, 10, 12, 600])}  # fmt: skip
     (counted,) = screen.overstated(updates).items()
     assert counted[0] == 3 and counted[1].examples == 60
-    assert counted[1].reply["sums"].tolist() == [60.0] * 4 and counted[1].metrics == {"kept": 60.0, "steps": 1.0}
+    assert counted[1].reply["sums"].tolist() == [60.0] * 4 and counted[1].metrics == counts(60)
+    assert not screen.overstated({k: replace(updates[k], examples=n) for k, n in enumerate([0, 10, 12, 50])})
+    ones = {k: replace(updates[k], examples=n) for k, n in enumerate([1, 1, 1, 3])}
+    assert replace(screen, gate=Gate(max_times=0.1)).overstated(ones)[3].examples == 1, "at least one image"
     assert not replace(screen, gate=Gate(max_times=0.0)).overstated(updates)
     assert not screen.overstated({k: updates[k] for k in (0, 1, 3)}), "two claims cannot be compared"
 
