@@ -28,7 +28,7 @@ class Gate:
     ] = 5.0
     clip: Annotated[
         NonNegative,
-        Doc("changes longer than this times the cohort's median, and than the server's own, are shortened; 0: none"),
+        Doc("changes longer than this times the usual median, and than the server's own, are shortened; 0: none"),
     ] = 3.0
     max_harm: Annotated[
         NonNegative,
