@@ -17,7 +17,7 @@ from fedfew.deploy.processes import free_ports
 pytestmark = pytest.mark.slow
 
 WARD = "ward-7 HIV study, Dr Meier"
-WORDS = ("ward-7", "HIV", "Meier", "patients", "positive", "negative", "Traceback", ".npz")
+WORDS = ("ward-7", "HIV study", "Meier", "patients", "positive", "negative", "Traceback", ".npz")
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
         kill([server.pid])
         server.wait(30)
         assert eventually(lambda: not alive(below), 40), "orphans of a killed server"
-        done = network.rounds()
+        *done, _ = network.rounds()  # the last one may not have been committed yet, and is then done again
         again = network.server()
         assert again.wait(400) == 0, network.words()
         assert network.rounds()[: len(done)] == done

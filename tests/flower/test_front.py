@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedfew.deploy.certificates import Pair, as_flower_sends_it, authority, server_certificate, site_key
 from fedfew.deploy.flower import front as module
+from fedfew.deploy.flower import upstream
 from fedfew.deploy.flower.admission import SiteKeys, Slots, network_of
 from fedfew.deploy.flower.front import Front
 from fedfew.deploy.flower.upstream import SuperLink
@@ -352,6 +353,60 @@ def test_chunked_answers_and_interim_ones_are_relayed(tmp_path: Path) -> None:
         assert here.lines == 1
 
     play(tmp_path, act, answer=lambda content: said)
+
+
+def test_sites_that_read_slowly_hold_no_connection_to_the_superlink(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream, "MOST", 2)
+    large = bytes(8 << 20)
+
+    async def act(here: Scene) -> None:
+        head = b"POST /v1/fleet/pull-object HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n"
+        said = "".join(f"{name}: {value}\r\n" for name, value in signed(here.key).items()).encode()
+        held = [await here.half(head + said + b"\r\nlarge") for _ in range(4)]
+        async with asyncio.timeout(10):
+            while len(here.seen) < 4:
+                await asyncio.sleep(0.01)
+            assert (await here.request("POST", "/v1/fleet/pull-messages", b"small")).content == b"answer"
+        for _, writer in held:
+            writer.transport.abort()
+
+    play(tmp_path, act, answer=lambda content: answered(large if content == b"large" else b"answer"))
+
+
+def test_a_site_that_reads_too_slowly_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(module, "BODY_RATE", 1 << 30)
+
+    async def act(here: Scene) -> None:
+        head = b"POST /v1/fleet/pull-object HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
+        said = "".join(f"{name}: {value}\r\n" for name, value in signed(here.key).items()).encode()
+        reader, _ = await here.half(head + said + b"\r\n")
+        await asyncio.sleep(0.5)
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read(-1)) < 32 << 20
+
+    play(tmp_path, act, answer=lambda content: answered(bytes(32 << 20)))
+
+
+def test_the_length_of_a_body_cannot_be_hidden_in_chunks(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        more = {"content-length": "0", "transfer-encoding": "chunked"}
+        assert (await here.request("POST", "/v1/fleet/push-object", headers=more)).status_code == 411
+        assert not here.seen
+
+    play(tmp_path, act, largest_reply=100)
+
+
+def test_what_no_request_asked_for_is_given_to_nobody(tmp_path: Path) -> None:
+    async def act(here: Scene) -> None:
+        for lines in (1, 2):
+            assert (await here.request("POST", "/v1/fleet/get-run", b"x")).content == b"answer"
+            assert here.lines == lines
+            await asyncio.sleep(0.05)
+
+    play(tmp_path, act, answer=lambda content: answered(b"answer") + answered(b"for whom?"))
 
 
 def test_a_refusal_says_why(tmp_path: Path) -> None:

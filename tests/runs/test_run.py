@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,25 @@ def test_a_second_look_at_the_library_reads_no_file(tmp_path: Path, monkeypatch:
         file.write(json.dumps(record(2)) + "\n")
     library.some(list(library.paths()), whole=True)
     assert set(read) == {"run3"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = 1\n[gate] # a note\nclip = 2\n",
+        "[ gate ]\nclip = 2\n[gate2]\nb = 'x'\n",
+        "['gate']\nclip = 2\n",
+        "[a.b]\nc = 1\n[a.c]\nd = 2\n",
+        "[[gate]]\nclip = 2\n[[gate]]\nclip = 3\n",
+        "a = [\n1,\n2]\n[gate]\nlist = [\n[1],\n[2]]\n",
+        'a = """\n[gate]\nb = 1\n"""\n',
+        "a.b = 1\na.c = 2\n[gate]\nx.y = 1\nx.z = 2\n# end \u2028 = 3\n",
+    ],
+)
+def test_a_config_is_read_as_toml_however_it_is_written(text: str) -> None:
+    """Sections and lines are parsed one by one and remembered; what does not fit that is parsed as a whole."""
+    for _ in range(2):
+        assert reading._parsed(text) == tomllib.loads(text)
 
 
 def test_a_long_curve_is_drawn_by_its_outline(tmp_path: Path) -> None:

@@ -187,13 +187,21 @@ def test_a_hostile_majority_is_judged_by_the_rounds_before() -> None:
     assert not judged(quiet, [1.0, 50.0, 1.2, 1.1, 0.9], own=70.0, before=usual).scaled
     assert not judged(quiet, [7.0, 50.0, 9.0, 40.0, 60.0], before=usual).scaled, "all go further: training has changed"
     assert not judged(quiet, [1.0, 3.0, 3.5, 4.0, 6.5], before=usual).scaled, "honest rounds differ that much"
-    assert judged([0.0, 0.0], [1.0, 30.0], before=usual).scaled == {1: {"psi": pytest.approx((6.6 / 30) ** 2 / 3)}}
-    assert judged(quiet, [60.0, 50.0, 900.0, 800.0, 700.0], before=(10.0,)).scaled.keys() == {2, 3, 4}
-    assert not judged(quiet, [60.0, 61.0, 900.0, 800.0, 700.0], before=(10.0,)).scaled, (
+    assert not judged([0.0, 0.0], [1.0, 30.0], before=usual).scaled, "one of two says nothing about the other"
+    assert not judged([0.0] * 4, [1e-6, 7.0, 7.0, 7.0], before=usual).scaled, "nor one of four"
+    assert not judged(quiet, [1e-6, 1e-6, 1.0, 1.0, 1.0], before=(1e-6,)).scaled, "one round is not usual"
+    assert judged(quiet, [60.0, 50.0, 900.0, 800.0, 700.0], before=(9.0, 10.0)).scaled.keys() == {2, 3, 4}
+    assert not judged(quiet, [60.0, 61.0, 900.0, 800.0, 700.0], before=(9.0, 10.0)).scaled, (
         "the second of five is the quarter"
     )
-    assert not judged([0.0] * 9, [1.0, 1.0, 61.0, 61.0, *[900.0] * 5], before=(10.0,)).scaled, "the third of nine"
-    assert not judged(quiet, [0.0, 61.0, 900.0, 800.0, 0.0], before=(10.0,)).scaled, "who has not moved does not count"
+    assert not judged([0.0] * 9, [1.0, 1.0, 61.0, 61.0, *[900.0] * 5], before=(9.0, 10.0)).scaled, "the third of nine"
+    assert judged([0.0, 0.0, 99.0, 99.0, 0.0], [1.0, 1.0, 50.0, 50.0, 50.0]).scaled.keys() == {4}, (
+        "refused ones do not count"
+    )
+    assert judged([0.0, 0.0, 99.0, 99.0, 0.0], [1.0, 1.0, 50.0, 50.0, 50.0]).lengths == {"psi": (1.0,)}
+    assert not judged(quiet, [0.0, 61.0, 900.0, 800.0, 0.0], before=(9.0, 10.0)).scaled, (
+        "who has not moved does not count"
+    )
 
 
 def test_the_lengths_of_ten_rounds_are_remembered() -> None:

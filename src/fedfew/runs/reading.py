@@ -240,8 +240,10 @@ def _parsed(text: str) -> dict[str, Any]:
 
 @lru_cache(4096)
 def _section(part: str) -> dict[str, Any]:
-    title = re.match(r"\[(\w+)\]\n", part)
-    lines = part[title.end() if title else 0 :].splitlines()
+    title = re.match(r"\[([a-z_]+)\]\n", part)
+    if part.startswith("[") and title is None:
+        return tomllib.loads(part)
+    lines = part[title.end() if title else 0 :].split("\n")
     found: dict[str, Any] = {}
     try:
         for one in map(_line, lines):
@@ -281,8 +283,8 @@ def flat_with_defaults(document: Mapping[str, Any]) -> dict[str, Any]:
     """The same as dotted keys; equal sections, which runs share, are made flat once."""
     from fedfew.config.sections import SECTIONS
 
-    found = _defaults("", "") | {key: value for key, value in document.items() if key not in SECTIONS}
-    for section in SECTIONS:
+    found = _defaults("", "") | {key: value for key, value in document.items() if not isinstance(value, Mapping)}
+    for section in (*SECTIONS, *(key for key, value in document.items() if isinstance(value, Mapping))):
         given = document.get(section, _NONE)
         known = _flats.get((section, id(given)))
         if known is None:

@@ -91,7 +91,7 @@ class Answers:
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
     if not algorithm.asks(state):
-        return Answers([], [], [], {}, 0, 0)
+        return Answers([], [], [], {}, 0, 0, lengths=state.lengths)
     t = state.round
     cohort = draw(clients, fleet, t)
     gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)

@@ -39,8 +39,8 @@ HOPELESS = 10.0
 """Nats: an update of which a quarter costs more is refused, whatever the others do."""
 AS_OTHERS = 4.0
 """An update may do this many times the lower quartile of the cohort's harm."""
-ROUNDS, LONGER = 10, 2.0
-"""How many rounds make the usual length, and how many times as long the median of a cohort may be."""
+FEWEST, ROUNDS, LONGER = 2, 10, 2.0
+"""How many rounds make the usual length, at least and at most, and how many times as long a cohort's median may be."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +146,16 @@ class Screen:
         refused = {k: Missing(k, "E421", reason) for k, reason in self._harmful(findings).items()}
         scaled: dict[int, dict[str, float]] = {}
         after = dict(self.before)
-        for name in sorted({name for found in findings.values() for name in found.lengths}) if self.gate.clip else ():
-            lengths = {k: found.lengths[name] for k, found in findings.items()}
+        rest = {k: found for k, found in findings.items() if k not in refused}
+        for name in sorted({name for found in rest.values() for name in found.lengths}) if self.gate.clip else ():
+            lengths = {k: found.lengths[name] for k, found in rest.items()}
             middle, before = typical(list(lengths.values()), self.own_step), self.before.get(name, ())
             if math.isfinite(middle):
                 after[name] = (*before, middle)[-ROUNDS:]
             most, clip = usual(list(lengths.values()), before, self.gate.clip), self.gate.clip
             bound = clip * most if middle > clip * most else max(clip * min(middle, most), self.own_step)
             for k, length in lengths.items():
-                if length > bound and k not in refused:
+                if length > bound:
                     scaled.setdefault(k, {})[name] = (bound / length) ** 2 / clip
         return Verdict(refused, scaled, after)
 
@@ -180,15 +181,15 @@ def typical(lengths: Sequence[float], own_step: float) -> float:
 
 
 def usual(lengths: Sequence[float], before: Sequence[float], clip: float) -> float:
-    """Twice the median of the last rounds' medians; infinity where a quarter of the cohort is beyond its bound, too.
+    """Twice the median of the last rounds' medians; infinity where fewer than a quarter, or two, are within its bound.
 
     Then all go further, because training itself has changed.
     """
     moved = sorted(length for length in lengths if length > 0)
-    if not before or not moved:
+    if len(before) < FEWEST or len(moved) < 2:
         return math.inf
     most = LONGER * sorted(before)[len(before) // 2]
-    return most if moved[(len(moved) - 1) // 4] <= clip * most else math.inf
+    return most if moved[max((len(moved) - 1) // 4, 1)] <= clip * most else math.inf
 
 
 def spread_over_classes(labeled: LabeledSet, count: int) -> LabeledSet:

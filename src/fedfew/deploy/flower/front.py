@@ -15,7 +15,6 @@ import resource
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
@@ -23,7 +22,7 @@ from typing import IO
 import h11
 
 from fedfew.deploy.flower.admission import SiteKeys, Slot, Slots
-from fedfew.deploy.flower.upstream import Answer, AwayError, SuperLink
+from fedfew.deploy.flower.upstream import IN_MEMORY, PIECE, Answer, AwayError, SuperLink
 
 HEAD_SECONDS = 10.0
 """Time limit for the TLS handshake, and again for the head of a request from its first byte."""
@@ -34,9 +33,6 @@ BODY_SECONDS, BODY_RATE = 30.0, 32 << 10
 HEAD_LIMIT = 32 << 10
 BODY_LIMIT, OBJECT_LIMIT = 1 << 20, 16 << 20
 """Most bytes of a request, and of one that carries an object: Flower sends tensors in pieces of 5 MB."""
-_IN_MEMORY = 1 << 18
-"""Bytes of a body that stay in memory; the rest is spooled to disk."""
-_PIECE = 1 << 16
 _READ_BUFFER = 1 << 15
 """Read buffer of each TLS connection in bytes: two records, instead of asyncio's 256 kB."""
 _HOP = {b"host", b"connection", b"keep-alive", b"transfer-encoding", b"te", b"trailer", b"upgrade", b"content-length"}
@@ -122,7 +118,7 @@ class Front:
         if not self._slots.belongs(slot, key):
             return 503, b""
         length = headers.get(b"content-length", b"")
-        if not length.isdigit() or len(length) > 12:
+        if not length.isdigit() or len(length) > 12 or b"transfer-encoding" in headers:
             return 411, b""
         total = int(length) + (self._uploaded.get(key, 0) if request.target == _PUSH_OBJECT else 0)
         if int(length) > limit_of(request) or total > self._largest_reply:
@@ -131,15 +127,14 @@ class Front:
             self._uploaded[key] = total
         return None
 
-    @contextlib.asynccontextmanager
-    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> AsyncIterator[Answer]:
+    async def forward(self, request: h11.Request, body: IO[bytes], size: int, key: str) -> Answer:
         """The SuperLink's answer to a request; raises AwayError."""
         headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(size).encode()))
-        async with self._superlink.ask(request.target.decode("latin-1"), headers, body) as answer:
-            if request.target == _PUSH_MESSAGES and answer.status == 200:
-                self._uploaded[key] = 0
-            yield answer
+        answer = await self._superlink.ask(request.target.decode("latin-1"), headers, body)
+        if request.target == _PUSH_MESSAGES and answer.status == 200:
+            self._uploaded[key] = 0
+        return answer
 
 
 async def _secure(writer: asyncio.StreamWriter, context: ssl.SSLContext) -> None:
@@ -180,17 +175,17 @@ class _Exchange:
     async def _fill(self) -> None:
         """Wait for bytes, unless some of the next request have arrived already."""
         if not self._http.trailing_data[0]:
-            self._http.receive_data(await self._reader.read(_PIECE))
+            self._http.receive_data(await self._reader.read(PIECE))
 
     async def _event(self) -> object:
         while (event := self._http.next_event()) is h11.NEED_DATA:
-            self._http.receive_data(await self._reader.read(_PIECE))
+            self._http.receive_data(await self._reader.read(PIECE))
         if isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
             raise _EndError
         return event
 
     async def _pass(self, request: h11.Request) -> None:
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as body:
+        with tempfile.SpooledTemporaryFile(IN_MEMORY) as body:
             try:
                 size = await self._read(request, body)
             except _EndError:
@@ -198,12 +193,13 @@ class _Exchange:
                 return
             body.seek(0)
             try:
-                async with self._front.forward(request, body, size, self._slot.key) as answer:
-                    await self._relay(answer)
+                answer = await self._front.forward(request, body, size, self._slot.key)
             except AwayError:
-                if self._http.our_state is h11.SEND_BODY:
-                    raise _EndError from None  # part of the answer is sent already
                 await self._answer(503)  # the SuperLink is restarting: nodes try again
+                return
+        with answer.body:
+            async with asyncio.timeout(BODY_SECONDS + answer.size / BODY_RATE):
+                await self._relay(answer)
 
     async def _read(self, request: h11.Request, body: IO[bytes]) -> int:
         """A request's body, within its limits of size and time."""
@@ -220,9 +216,10 @@ class _Exchange:
 
     async def _relay(self, answer: Answer) -> None:
         """Relay the SuperLink's answer piece by piece, as the site reads it."""
-        headers = [(name, value) for name, value in answer.headers if name.lower() not in _HOP - {b"content-length"}]
+        headers = [(name, value) for name, value in answer.headers if name.lower() not in _HOP]
+        headers.append((b"content-length", str(answer.size).encode()))
         await self._send(h11.Response(status_code=answer.status, headers=headers))
-        async for piece in answer.pieces():
+        while piece := answer.body.read(PIECE):
             await self._send(h11.Data(data=piece))
         await self._send(h11.EndOfMessage())
 

@@ -1,22 +1,28 @@
 """The front's connections to the SuperLink: kept open, one request at a time on each.
 
-A general HTTP client took more than half of the front's time for a poll; the front needs only this part of one.
+A general HTTP client took more than half of the front's time for a poll; the front needs only this part of one. An
+answer is read as a whole, so that a site that reads slowly holds no connection to the SuperLink.
 """
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from time import monotonic
 from typing import IO
 
 import h11
 
 MOST, KEPT = 64, 32
 """Most connections, and how many of them stay open without a request."""
+IDLE_SECONDS = 4.0
+"""How long a connection is used again; the SuperLink closes it after five seconds."""
 PATIENCE = 300.0
-"""Seconds that the SuperLink has for an answer, and for each piece of it."""
+"""Seconds for an answer, from the wait for a free connection to its last byte."""
 PIECE = 1 << 16
+IN_MEMORY = 1 << 18
+"""Bytes of a body that stay in memory; the rest is spooled to disk."""
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -28,11 +34,13 @@ class AwayError(Exception):
 class _Line:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    http: h11.Connection
+    http: h11.Connection = field(default_factory=lambda: h11.Connection(h11.CLIENT))
+    used: float = field(default_factory=monotonic)
 
     def usable(self) -> bool:
-        """Whether the next request can be sent; the SuperLink closes connections that are idle for some seconds."""
-        return self.http.our_state is h11.IDLE and not self.reader.at_eof() and not self.writer.is_closing()
+        """Whether the next request can be sent: nothing has arrived that no request asked for."""
+        silent = not self.http.trailing_data[0] and not self.reader._buffer  # type: ignore[attr-defined]
+        return silent and not self.reader.at_eof() and monotonic() - self.used < IDLE_SECONDS
 
     async def send(self, target: str, headers: Headers, body: IO[bytes]) -> None:
         head = self.http.send(h11.Request(method="POST", target=target, headers=headers)) or b""
@@ -42,31 +50,31 @@ class _Line:
             await self.writer.drain()
         self.writer.write(head + (self.http.send(h11.EndOfMessage()) or b""))
 
-    async def event(self) -> object:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while (event := self.http.next_event()) is h11.NEED_DATA:
-                    self.http.receive_data(await self.reader.read(PIECE))
-        except (OSError, TimeoutError, h11.RemoteProtocolError):
-            raise AwayError from None
-        if isinstance(event, h11.ConnectionClosed):
-            raise AwayError
-        return event
+    async def receive(self, body: IO[bytes]) -> h11.Response:
+        """The head of the answer; its content is written to ``body``."""
+        head: h11.Response | None = None
+        while not isinstance(event := self.http.next_event(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                self.http.receive_data(await self.reader.read(PIECE))
+            elif isinstance(event, h11.Response):
+                head = event
+            elif isinstance(event, h11.Data):
+                body.write(event.data)
+            elif not isinstance(event, h11.InformationalResponse):
+                raise AwayError
+        assert head is not None
+        return head
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The SuperLink's answer; its content is still to be read."""
+    """The SuperLink's answer."""
 
     status: int
     headers: Headers
-    _line: _Line
-
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """Its content as it arrives."""
-        while not isinstance(event := await self._line.event(), h11.EndOfMessage):
-            if isinstance(event, h11.Data):
-                yield bytes(event.data)
+    body: IO[bytes]
+    """At its beginning; to be closed."""
+    size: int
 
 
 class SuperLink:
@@ -77,20 +85,36 @@ class SuperLink:
         self._idle: list[_Line] = []
         self._free = asyncio.Semaphore(MOST)
 
-    @contextlib.asynccontextmanager
-    async def ask(self, target: str, headers: Iterable[tuple[bytes, bytes]], body: IO[bytes]) -> AsyncIterator[Answer]:
-        """POST a body and give the answer; raises AwayError."""
-        async with self._free:
-            line = await self._line()
-            try:
-                head = await self._head(line, target, [(b"host", b"127.0.0.1"), *headers], body)
-                yield Answer(head.status_code, list(head.headers), line)
-                if line.http.our_state is h11.DONE and line.http.their_state is h11.DONE and len(self._idle) < KEPT:
-                    line.http.start_next_cycle()
-                    self._idle.append(line)
-            finally:
-                if line not in self._idle:
-                    line.writer.transport.abort()
+    async def ask(self, target: str, headers: Iterable[tuple[bytes, bytes]], body: IO[bytes]) -> Answer:
+        """POST a body; raises AwayError."""
+        content: IO[bytes] = tempfile.SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115 - part of the answer
+        try:
+            async with asyncio.timeout(PATIENCE), self._free:
+                head = await self._exchange(target, [(b"host", b"127.0.0.1"), *headers], body, content)
+        except (OSError, TimeoutError, h11.RemoteProtocolError):
+            content.close()
+            raise AwayError from None
+        except BaseException:
+            content.close()
+            raise
+        size = content.tell()
+        content.seek(0)
+        return Answer(head.status_code, list(head.headers), content, size)
+
+    async def _exchange(self, target: str, headers: Headers, body: IO[bytes], content: IO[bytes]) -> h11.Response:
+        line, whole = await self._line(), False
+        try:
+            await line.send(target, headers, body)
+            head = await line.receive(content)
+            whole = line.http.our_state is h11.DONE and line.http.their_state is h11.DONE
+        finally:
+            if whole and len(self._idle) < KEPT:
+                line.http.start_next_cycle()
+                line.used = monotonic()
+                self._idle.append(line)
+            else:
+                line.writer.transport.abort()
+        return head
 
     async def _line(self) -> _Line:
         """The connection that was used last, or a new one."""
@@ -99,19 +123,4 @@ class SuperLink:
             if line.usable():
                 return line
             line.writer.transport.abort()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context)
-        except (OSError, TimeoutError):
-            raise AwayError from None
-        return _Line(reader, writer, h11.Connection(h11.CLIENT))
-
-    async def _head(self, line: _Line, target: str, headers: Headers, body: IO[bytes]) -> h11.Response:
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await line.send(target, headers, body)
-        except (OSError, TimeoutError):
-            raise AwayError from None
-        while not isinstance(head := await line.event(), h11.Response):
-            pass  # "100 Continue" and the like
-        return head
+        return _Line(*await asyncio.open_connection("127.0.0.1", self._port, ssl=self._context))
