@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from tests.runs.crashes import Crash, copy_of, disk, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import open_sealed, sealed_json, write_atomically
 from fedfew.core.types import ServerState
+from fedfew.runs import checkpoints
 from fedfew.runs.checkpoints import Checkpoints
-from fedfew.runs.folder import RunFolder
+from fedfew.runs.folder import WARMUP, RunFolder
 from fedfew.runs.journal import EMPTY, Journal, begin, go_on, sealed
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
@@ -170,6 +171,7 @@ def test_a_client_s_tensor_is_restored_from_its_copy(tmp_path: Path) -> None:
         flip(folder / "checkpoints" / part.name, 8 * part.stat().st_size - 3)
         run, told = resume(folder)
         assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", part.name)]
+        assert (told[0].what, told[0].remedy) == ("was damaged and has been restored from its copy", "")
         assert model_hash(run) == model_hash(whole)
         assert records(run) == records(whole)
 
@@ -243,7 +245,8 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         participation={11: 2, 3: 1},
         refused={5: 2, 4: 1},
         lengths={"psi": (0.25, 1e-9)},
-        validation=(0.25, 0.5),
+        validation=(0.1, 1 / 3),
+        ema=torch.randn(50),
         extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
         weights={11: 0.75, 3: 0.25, 100: 0.0},
     )
@@ -252,7 +255,8 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     store.commit(7, store.write_state(state, memory), {"rounds": EMPTY, "note": "ü"})
     found = Checkpoints(tmp_path).newest(lambda facts: facts["note"] == "ü", quiet)
     back = found.state
-    assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.25, 0.5))
+    assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.1, 1 / 3))
+    assert back.ema is not None and state.ema is not None and torch.equal(back.ema, state.ema)
     assert back.weights == state.weights
     assert back.refused == state.refused and back.lengths == state.lengths
     assert torch.equal(back.omega, state.omega)
@@ -261,6 +265,54 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     assert all(torch.equal(back.extra[name], tensor) for name, tensor in state.extra.items())
     assert {k: list(kept) for k, kept in found.memory.items()} == {3: ["mean", "a/b"]}
     assert torch.equal(found.memory[3]["a/b"], memory[3]["a/b"])
+
+
+def test_tensors_that_share_memory_are_all_written(tmp_path: Path) -> None:
+    """At the start σ is ω; a file holds both."""
+    omega, wide = torch.randn(6), torch.randn(2, 3)
+    state = ServerState(0, omega, omega, extra={"turned": wide.T, "whole": wide})
+    store = Checkpoints(tmp_path)
+    store.commit(0, store.write_state(state, {}), {})
+    back = Checkpoints(tmp_path).newest(lambda facts: True, quiet).state
+    assert torch.equal(back.omega, omega) and torch.equal(back.sigma, omega)
+    assert torch.equal(back.extra["turned"], wide.T) and torch.equal(back.extra["whole"], wide)
+
+
+def test_a_client_s_tensor_that_did_not_change_is_not_even_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[dict[str, torch.Tensor]] = []
+
+    def counted(tensors: dict[str, torch.Tensor]) -> bytes:
+        looked.append(tensors)
+        return save(tensors)
+
+    monkeypatch.setattr(checkpoints, "save_tensors", counted)
+    kept, store = {k: {"mean": torch.full((4,), float(k))} for k in range(3)}, Checkpoints(tmp_path)
+    state = ServerState(1, torch.zeros(3), torch.zeros(3))
+    first = store.write_state(state, kept)
+    assert len(looked) == 3
+    changed = kept | {1: {"mean": torch.full((4,), 9.0)}}
+    second = store.write_state(state, changed)
+    assert len(looked) == 4
+    same = {key for key, file in first["parts"].items() if second["parts"][key] == file}
+    assert same == {"memory/0/mean", "memory/2/mean"}
+    (tmp_path / first["parts"]["memory/0/mean"][0]).unlink()
+    store.write_state(state, changed)
+    assert len(looked) == 5 and (tmp_path / first["parts"]["memory/0/mean"][0]).exists(), "one that is gone comes back"
+
+
+def test_the_warmup_s_file_goes_with_the_first_round(tmp_path: Path) -> None:
+    store, state = Checkpoints(tmp_path), ServerState(0, torch.zeros(3), torch.zeros(3))
+    assert store.last_round() == -1
+    for round, there in ((0, True), (1, False)):
+        if there:
+            (tmp_path / WARMUP).write_bytes(b"x")
+        store.commit(round, store.write_state(state.with_(round=round), {}), {})
+        assert (tmp_path / WARMUP).exists() == there and store.last_round() == round
+    (tmp_path / WARMUP).mkdir()  # cannot be unlinked
+    store.commit(2, store.write_state(state.with_(round=2), {}), {})
+    assert store.last_round() == 2
 
 
 def test_client_files_are_written_once_and_dropped_with_the_last_checkpoint_that_needs_them(tmp_path: Path) -> None:
