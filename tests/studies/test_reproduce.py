@@ -101,7 +101,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     planned = cells(TUNED, list(PAPER))
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
-    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 37
+    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 42
     assert len(everything) == 53
 
     def identity(figure: str, label: str, panel: str = "") -> str:
@@ -122,6 +122,14 @@ def test_only_the_arms_asked_for_are_made_in_that_order() -> None:
     ]  # fmt: skip
     with pytest.raises(FedfewError, match=r"E105.*no arm's title begins with 'FedMx'"):
         chosen(planned, ["fig4"], ["FedMx"])
+
+
+def test_groupnorm_is_the_row_of_figure_4_but_for_the_norm() -> None:
+    plain, norm = configs("fig4"), configs("groupnorm")
+    for (_, label), config in norm.items():
+        other = plain[NON_IID, label]
+        assert config["model"] | {"norm": "none"} == other["model"] and config["model"]["norm"] == "group"
+        assert {k: v for k, v in config.items() if k != "model"} == {k: v for k, v in other.items() if k != "model"}
 
 
 def test_the_ablation_varies_gamma_alone() -> None:

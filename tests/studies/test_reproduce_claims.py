@@ -190,6 +190,11 @@ def test_extra_judges_fedfreq_against_both_rules() -> None:
     assert [v.agrees for v in found] == ["yes", "yes"]
 
 
+def test_groupnorm_judges_fedmix_against_fedmatch_and_the_labels_alone() -> None:
+    given = {("", "FedMix + FedFreq"): (0.50, 0.51, 0.50), ("", "FedMatch + FedAvg"): (0.55, 0.56, 0.55)}
+    assert [v.agrees for v in verdicts("groupnorm", figure("groupnorm", given))] == ["no", "yes"]
+
+
 def test_the_ablation_reads_its_reasons_from_the_records() -> None:
     found = figure("ablation", {("", "γ = 0"): (0.50, 0.51, 0.50)})
     for run in found["", "γ = 0.2 (published)"].runs:

@@ -36,7 +36,7 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw(figure: str, found: Results) -> Figure:
     """Draw a figure by name."""
     return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
-            "few-labels": _few, "ablation": _ablation}[figure](found)  # fmt: skip
+            "few-labels": _few, "ablation": _ablation, "groupnorm": _one_panel}[figure](found)  # fmt: skip
 
 
 def _sheet(width: float, height: float = 4.0) -> Figure:
@@ -56,6 +56,16 @@ def _panels(found: Results) -> Figure:
         _reported(axes[1], 0.475)
     axes[0].set_ylabel("test accuracy")
     _legend(figure, axes)
+    return figure
+
+
+def _one_panel(found: Results) -> Figure:
+    """Accuracy by round."""
+    figure = _sheet(6.4)
+    axis = figure.subplots()
+    curves(axis, list(found.values()))
+    axis.set_ylabel("test accuracy")
+    axis.legend(fontsize=8, frameon=False, loc="lower right")
     return figure
 
 

@@ -193,6 +193,18 @@ def extra(found: Results) -> list[Verdict]:
     ]  # fmt: skip
 
 
+def groupnorm(found: Results) -> list[Verdict]:
+    """Whether the order of the methods holds for a network with normalisation."""
+    ours = found["", OURS]
+    return [
+        weigh(
+            f"with GroupNorm, too: FedMix is better than {words}", FIG4,
+            difference(ours, found["", other]), positive, signed=True,
+        )
+        for words, other in (("FedMatch", "FedMatch + FedAvg"), ("server-only training", SERVER_ONLY))
+    ]  # fmt: skip
+
+
 GOALS = {"μ = 0.1": 0.25, "μ = 0.3": 0.22, "μ = 1": 0.16, "IID": 0.04}
 """The gain that fedmoments should reach over server-only training with 40 labels."""
 
@@ -228,7 +240,7 @@ def few_labels(found: Results) -> list[Verdict]:
 
 CLAIMS: dict[str, Callable[[Results], list[Verdict]]] = {
     "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra, "few-labels": few_labels,
-    "ablation": ablation,
+    "ablation": ablation, "groupnorm": groupnorm,
 }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from fedfew.studies.reproduce_markdown import put, relative, section
 from fedfew.studies.reproduce_results import RUNS, as_csv, curves_csv, known_plans, remember, results, table_csv
 from fedfew.studies.sweep_jobs import check_jobs
 
-WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|all|few-labels|report"
+WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|groupnorm|all|few-labels|report"
 
 
 def reproduce(
