@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.runs.crashes import flip
 from tests.runtime.tiny_run import model_hash, records, tiny
 
@@ -112,3 +113,35 @@ def test_short_warmups_are_not_written(tmp_path: Path, monkeypatch: pytest.Monke
     session = start(tiny(method__name="fedfew", method__warmup=2), tmp_path / "run")
     next(session.advance())
     assert Run.open(tmp_path / "run").warmup is None
+
+
+def test_it_is_saved_every_few_seconds_and_at_the_end_and_its_seconds_add_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, every, seen = [100.0], 4.0, list[tuple[int, int]]()
+    monkeypatch.setattr(checkpoints, "EVERY", every)
+    monkeypatch.setattr(checkpoints, "perf_counter", lambda: now[0])
+    weights, rng = {"w": torch.zeros(2)}, torch.Generator().manual_seed(3)
+    file = tmp_path / WARMUP
+
+    def go_on(warmup: checkpoints.Warmup, seconds: float, done: int) -> bool:
+        """Whether the pass was saved."""
+        before = file.read_bytes() if file.exists() else b""
+        now[0] += seconds
+        weights["w"] += 1
+        warmup.passed(done, 5, weights, rng)
+        return before != (file.read_bytes() if file.exists() else b"")
+
+    first = checkpoints.Warmup.open(tmp_path, unwanted)
+    assert first.begin(weights, rng) == 0 and first.take() == (0.0, 0.0)
+    assert not go_on(first, 2.5, 1) and go_on(first, 2.5, 2) and not go_on(first, 2.5, 3)
+
+    second = checkpoints.Warmup.open(tmp_path, unwanted)
+    second.report = lambda done, total: seen.append((done, total))
+    weights["w"].zero_()
+    assert second.begin(weights, rng) == 2 and seen == [(2, 5)] and weights["w"].tolist() == [2.0, 2.0]
+    assert not go_on(second, 2.0, 3) and go_on(second, 2.0, 4), "exactly as long"
+    assert go_on(second, 0.5, 5), "the end of a long one is saved"
+    assert second.take() == (4.5, 9.5) and second.take() == (0.0, 0.0)
+    other = checkpoints.Warmup.open(tmp_path, unwanted)
+    assert other.begin(weights, torch.Generator().manual_seed(4)) == 0, "of another round or seed"
