@@ -83,7 +83,7 @@ def reproduce(
 
 def _command() -> str:
     """The command as typed, so that it can be typed again."""
-    return shlex.join([Path(sys.argv[0]).name, *(word for word in sys.argv[1:] if word != "--json")])
+    return shlex.join(["fedfew", *(word for word in sys.argv[1:] if word != "--json")])
 
 
 def _run(
