@@ -95,15 +95,17 @@ class Run:
     @cached_property
     def config(self) -> "Config":
         """Its config, with today's defaults for settings that did not exist then."""
+        from fedfew.config.defaults import with_defaults
         from fedfew.config.schema import Config
-        from fedfew.runs.reading import with_defaults
 
         return Config(with_defaults(self.document))
 
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The config as dotted keys."""
-        return reading.flat_with_defaults(self.document)
+        from fedfew.config.defaults import flat_with_defaults
+
+        return flat_with_defaults(self.document)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
