@@ -55,6 +55,15 @@ def test_runs_are_made_once_and_figures_each_time(
     assert "--json" not in text
     assert (page.parent / "results" / "extra.svg").is_file()
 
+    kept, other = tmp_path / "kept", tmp_path / "again" / "results.md"
+    said = fedfew(capsys, "archive", tmp_path / "r", "--to", kept, "--json")
+    assert said.json == {"to": str(kept), "copied": 8, "not_finished": []}
+    assert {path.suffix for path in kept.rglob("*") if path.is_file()} == {".toml", ".json", ".jsonl"}
+    fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    assert other.read_text("utf-8") == text, "the records are all that the page needs"
+    skipped = fedfew(capsys, *words[:-1], kept, "--json")
+    assert skipped.json["runs"] == {"ran": 0, "skipped": 8, "paused": 0, "busy": [], "failed": {}}
+
 
 def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path) -> None:
     said = fedfew(capsys, "reproduce", "fig3", "--preset", preset, "--out", tmp_path, "--json")

@@ -1,4 +1,4 @@
-"""fedfew track: every round reaches TensorBoard and MLflow once, however often the command is given."""
+"""fedfew track and archive: rounds reach TensorBoard and MLflow once; records are copied without the models."""
 
 import sys
 from pathlib import Path
@@ -103,3 +103,31 @@ def test_a_missing_extra_is_named(
 def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "E105" in fedfew(capsys, "track", tmp_path, "--to", "paper").err
     assert "E302" in fedfew(capsys, "track", tmp_path, "--to", "mlflow").err
+
+
+def test_an_archive_takes_finished_runs_and_names_the_others(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    done, begun = half_done(runs / "done"), half_done(runs / "begun")
+    finish(done)
+    said = fedfew(capsys, "archive", runs, "--to", kept)
+    assert said.status == 0, said.err
+    assert f"left out, not finished: {begun}" in said.out.replace("\n", "")
+    assert [path.name for path in kept.iterdir()] == ["done"]
+    copy, original = Run.open(kept / "done"), Run.open(done)
+    assert copy.finished
+    assert (copy.summary, copy.records, copy.document) == (original.summary, original.records, original.document)
+    assert not list(kept.rglob("*.safetensors"))
+    assert fedfew(capsys, "archive", runs, "--to", kept, "--json").json["copied"] == 1, "it may be repeated"
+
+
+def test_an_archive_is_not_made_inside_the_runs_or_of_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = half_done(tmp_path / "runs" / "one")
+    for to, code in ((run / "kept", "E301"), (tmp_path / "runs", "E301")):
+        said = fedfew(capsys, "archive", tmp_path / "runs", "--to", to)
+        assert said.status == 2
+        assert code in said.err
+    assert fedfew(capsys, "archive", tmp_path / "nothing", "--to", tmp_path / "kept").status == 2

@@ -64,6 +64,7 @@ app = LazyGroup(
         "report": "show:report",
         "watch": "show:watch",
         "track": "runs:track",
+        "archive": "runs:archive",
         "partition": "data:partition",
         "methods": "catalog:methods",
         "presets": "catalog:presets",

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import sync_folder
+from fedfew.core.storage import sync_folder, write_atomically
 from fedfew.runs.reading import read_rounds
 from fedfew.runtime.record import RoundRecord
 
@@ -20,6 +20,10 @@ EVALUATION, PREDICTIONS = "evaluation.json", "predictions.safetensors"
 BEST = "model_best.safetensors"
 WARMUP = "warmup.safetensors"
 """In checkpoints/, until the first round is done."""
+PLANS = "reproduce.json"
+"""Beside the runs of a reproduction: how each figure was requested."""
+RECORDS = (CONFIG, ENVIRONMENT, CLASSES, ROUNDS, SUMMARY, EVALUATION)
+"""What reports and comparisons read of a finished run: text, without models, images' places and checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -129,3 +133,14 @@ def put_in_place(staged: Path, path: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
         taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
         raise FedfewError("E301" if taken else "E305", str(path), f"cannot be used: {error.strerror}") from error
+
+
+def copy_records(run: Path, to: Path) -> None:
+    """Copy the records of a run, the summary last: with it, the copy is a finished run."""
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+        for name in sorted(RECORDS, key=SUMMARY.__eq__):
+            if (run / name).is_file():
+                write_atomically(to / name, (run / name).read_bytes())
+    except OSError as error:
+        raise FedfewError("E305", str(to), f"{error.strerror or error}") from error

@@ -11,13 +11,14 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.runs.folder import PLANS
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.reproduce import Arm, Plan, arms_of, cells
 from fedfew.studies.sweep import index
 
-PLANS, RUNS = "reproduce.json", "runs"
+RUNS = "runs"
 ArmKey = tuple[str, str]
 
 

@@ -1,4 +1,4 @@
-"""fedfew ls and track: list runs, and send their rounds to TensorBoard or MLflow. No torch needed."""
+"""fedfew ls, track and archive: list runs, send their rounds to TensorBoard or MLflow, copy their records. No torch."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,12 +7,13 @@ import typer
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
 from fedfew.interface.console import out as console
 from fedfew.interface.console import percent, print_json
 from fedfew.interface.options import Json, Runs
 from fedfew.interface.sinks import to_mlflow, to_tensorboard
-from fedfew.runs.folder import find_runs, named_runs
-from fedfew.runs.run import Run
+from fedfew.runs.folder import PLANS, copy_records, find_runs, named_runs
+from fedfew.runs.run import Run, name_below
 
 
 def ls(
@@ -71,3 +72,29 @@ def track(
         console.print(f"{name}: {rounds} new rounds", soft_wrap=True)
     show = f"tensorboard --logdir {out}" if to == "tensorboard" else f"mlflow ui --backend-store-uri {out}"
     console.print(f"open them with: {show}", soft_wrap=True)
+
+
+def archive(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run, or a folder of runs.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the copies go; earlier ones there are kept.")],
+    json: Json = False,
+) -> None:
+    """Copy the records of finished runs, without models and checkpoints: enough for compare, report and reproduce.
+
+    The copies are text and small enough for a repository, so that others can make every table and figure again.
+    """
+    runs = [Run.open(path) for path in named_runs([folder])]
+    if to.resolve().is_relative_to(folder.resolve()):
+        raise FedfewError("E301", str(to), f"is inside {folder}", "Give a folder elsewhere")
+    done = [run for run in runs if run.finished]
+    for run in done:
+        copy_records(run.path, to / name_below(folder, run.path))
+    if done and (plan := folder / PLANS).is_file():
+        write_atomically(to / PLANS, plan.read_bytes())
+    left = [str(run.path) for run in runs if not run.finished]
+    if json:
+        print_json({"to": str(to), "copied": len(done), "not_finished": left})
+        return
+    console.print(f"{to}: the records of {len(done)} runs", soft_wrap=True)
+    for name in left:
+        console.print(f"left out, not finished: {name}", soft_wrap=True)
