@@ -73,7 +73,7 @@ FEDMATCH_RECIPE: Overrides = {"method.threshold": 0.75, "client.lr": 0.01}
 """τ as published (0.80 is FedMix's). With λ_l2 = 10, a client's η above 0.1 overshoots: ψ ← ψ + 2ηλ_l2(σ − ψ)."""
 
 
-TRUE_LABELS_LR = 0.25
+TRUE_LABELS_LR = 0.5
 """The server's step size: labels that are right allow what pseudo-labels do not."""
 
 

@@ -79,9 +79,11 @@ def _setting(config: dict[str, Any]) -> str:
     model, data = config["model"], config["dataset"]
     width = f" of width {model['width']}" if "width" in model else ""
     unlabeled = f"{data['unlabeled']:,}" if data["unlabeled"] else "all other"
+    kind = config["engine"]["autocast"]
+    passes = "" if kind == "off" else f", forward passes in {kind}"
     return (
         f"{model['name']}{width} on {data['name']}, {unlabeled} unlabeled images at {config['clients']} clients, "
-        f"{config['rounds']} rounds." + _smaller(config)
+        f"{config['rounds']} rounds{passes}." + _smaller(config)
     )
 
 
