@@ -43,6 +43,7 @@ bench: $(VENV)/.installed-dev           ## docs/performance.md measured anew: so
 	$(BIN)/python -m benchmarks.peers --page docs/performance.md
 	$(BIN)/python -m benchmarks.scaling --page docs/performance.md
 	$(BIN)/python -m benchmarks.phases --page docs/performance.md
+	$(BIN)/python -m benchmarks.precision --page docs/performance.md
 
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh

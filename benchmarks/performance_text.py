@@ -6,13 +6,14 @@ from typing import Any
 from benchmarks.peers_table import HEAD, model_name, rows
 
 Results = dict[str, Any]
-COMMANDS = {name: f"python -m benchmarks.{name} --page docs/performance.md" for name in ("peers", "phases", "scaling")}
+BENCHMARKS = ("peers", "phases", "precision", "scaling")
+COMMANDS = {name: f"python -m benchmarks.{name} --page docs/performance.md" for name in BENCHMARKS}
 
 
 def page_text(results: Results) -> str:
     """The whole page."""
     parts = ["# Performance", INTRODUCTION, _targets(results), _peers(results), _bounds(results), _phases(results)]
-    parts += [_scaling(results), _measured(results), NOT_MEASURED]
+    parts += [_precision(results), _scaling(results), _measured(results), NOT_MEASURED]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -162,6 +163,30 @@ def _phases(results: Results) -> str:
         found += f"\nInside one of its clients (torch.profiler, one thread, {one['client']['wall']:.2f} s):\n\n"
         found += _table(list(shares), [[f"{seconds / total:.1%}" for seconds in shares.values()]]) + "\n"
     return found + PHASES_NOTE
+
+
+PRECISION_NOTE = """
+`--set engine.autocast=bfloat16`: forward passes and their gradients in bfloat16, weights, sums and losses in
+float32. It pays on processors that multiply bfloat16 in hardware (AVX-512 BF16, AMX); others emulate it and are slower.
+Results differ from those in float32 as two seeds do, so all runs of a comparison must have the same setting; `compare`
+and `reproduce` refuse to mix them. In float32 the layers with 64 channels and more convolve after Winograd, so a
+wide network gains less.
+"""
+
+
+def _precision(results: Results) -> str:
+    title = "## bfloat16 on a CPU\n\n"
+    if "precision" not in results:
+        return title + _missing("precision")
+    passes = ("forward", "forward and backward")
+    lines = [
+        [str(one["width"]), name, *(f"{one[name][kind]:.2f} ms" for kind in ("float32", "bfloat16")),
+         f"{one[name]['ratio']:.2f} ×"]
+        for one in results["precision"]["networks"]
+        for name in passes
+    ]  # fmt: skip
+    head = ["width of ResNet-9", "pass", "float32, an image", "bfloat16", "faster by"]
+    return title + "One thread, in turn, medians.\n\n" + _table(head, lines) + "\n" + PRECISION_NOTE
 
 
 def _scaling(results: Results) -> str:

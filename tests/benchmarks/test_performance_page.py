@@ -39,7 +39,10 @@ def some_results() -> dict[str, Any]:
         for family in ("K", "m", "workers")
         for n, k in ((0, 100), (2, 9999))
     ]
+    each = {"float32": 0.6, "bfloat16": 0.4, "ratio": 1.5}
+    network = {"width": 16, "images": 64, "forward": each, "forward and backward": each}
     return {
+        "precision": {"machine": about, "networks": [network], "minutes": 1.0},
         "peers": {"machine": about, "workloads": workloads, "targets": targets(workloads), "minutes": 9.0},
         "phases": {"machine": about, "core_gflops": 80.0, "workloads": {"cifar": inside}, "minutes": 2.0},
         "scaling": {"machine": about, "rows": rows, "targets": [], "minutes": 2.0},
@@ -64,6 +67,7 @@ def test_ratios_stand_first_and_misses_are_told() -> None:
     assert "| cifar: pool against plain PyTorch | ≥ 2 | 2.50 | met |" in page
     assert "| cifar: pool against Flower's simulation | ≥ 2 | 1.50 | **missed** |" in page
     assert "could reach at most 83%" in page or machine()["cores"] != 2
+    assert "| 16 | forward | 0.60 ms | 0.40 ms | 1.50 × |" in page
     assert "Not measured yet" not in page
 
 

@@ -1,4 +1,4 @@
-"""The scaling and phases benchmarks on tiny sizes: not timed, but counted and added up."""
+"""The scaling, phases and precision benchmarks on tiny sizes: not timed, but counted and added up."""
 
 import os
 import subprocess
@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from benchmarks.machine import busy, gemm, memory_of, own_peak, tree
 from benchmarks.phases import KINDS, client_of, phases_of
+from benchmarks.precision import KINDS as KINDS_OF_PRECISION
+from benchmarks.precision import measure, network
 from benchmarks.scaling import cell, cells, run, targets
 from benchmarks.workloads import WARM, open_workload
 
@@ -79,3 +82,14 @@ def test_memory_is_that_of_a_whole_tree() -> None:
 def test_the_machine_is_looked_at() -> None:
     assert 0 <= busy(0.05) <= 1
     assert gemm(1, 0.05) > 0.1
+
+
+def test_precision_compares_the_same_network_in_both_types() -> None:
+    full, half = (network(8, kind) for kind in KINDS_OF_PRECISION)
+    assert full.vector.equal(half.vector)
+    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    assert half(images).dtype == torch.float32
+    assert 0 < (full(images) - half(images)).abs().max() < 0.1
+    found = measure(8, images=2, repeats=1)
+    for name in ("forward", "forward and backward"):
+        assert found[name]["ratio"] == pytest.approx(found[name]["float32"] / found[name]["bfloat16"])

@@ -182,6 +182,7 @@ def test_a_run_counts_once_and_its_finished_copy_first() -> None:
     [
         ({"server__lr": 0.1}, {"server__lr": 0.2}, "server.lr"),
         ({"evaluate__ema": 0.5}, {"evaluate__ema": 0.0}, "evaluate.ema"),
+        ({"engine__autocast": "bfloat16"}, {"engine__autocast": "off"}, "engine.autocast"),
         (
             {"method__name": "fedavg", "method__order": "before"},
             {},

@@ -21,8 +21,8 @@ NOT_ITS = (
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
-RECIPE = ("server.", "method.lambda_s", "evaluate.ema")
-"""How the server trains, and which model is evaluated."""
+RECIPE = ("server.", "method.lambda_s", "evaluate.ema", "engine.autocast")
+"""How the server trains and in which precision, and which model is evaluated."""
 Flat = dict[str, Any]
 
 

@@ -1,0 +1,75 @@
+"""What bfloat16 saves on a CPU: `engine.autocast = "bfloat16"` beside float32, in turn, on one thread.
+
+python -m benchmarks.precision [--images N] [--repeats N] [--json] [--page docs/performance.md]
+
+ResNet-9 of widths 16 and 64, forward alone and forward with backward. Processors with AVX-512 BF16 or AMX multiply
+bfloat16 twice as fast as float32 or faster; others emulate it, and lose.
+"""
+
+import argparse
+from time import perf_counter
+from typing import Any
+
+import torch
+from benchmarks.machine import median, progress
+from benchmarks.performance import RAW, around, finish, with_output
+from torch.nn.functional import cross_entropy
+
+from fedfew.core.engine import Engine
+from fedfew.core.network import Network, Pixels
+from fedfew.models.resnet9 import resnet9
+from fedfew.runs.session import one_thread
+
+WIDTHS = (16, 64)
+KINDS = ("off", "bfloat16")
+
+
+def network(width: int, autocast: Any) -> Network:
+    """The paper's network with this engine, always the same weights."""
+    torch.manual_seed(0)
+    return Network.of(resnet9(3, 32, 10, width=width), Pixels.unit(3), Engine(device="cpu", autocast=autocast))
+
+
+def seconds(bound: Network, images: torch.Tensor, backward: bool) -> float:
+    """The time of one pass over the images."""
+    begun = perf_counter()
+    with torch.set_grad_enabled(backward):
+        logits = bound(images)
+        if backward:
+            bound.gradient.zero_()
+            cross_entropy(logits, torch.zeros(len(images), dtype=torch.int64)).backward()  # type: ignore[no-untyped-call]
+    return perf_counter() - begun
+
+
+def measure(width: int, images: int, repeats: int) -> dict[str, Any]:
+    """Milliseconds for an image in both types, taken in turn, and how much faster bfloat16 is."""
+    batch = torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8)
+    bound = {kind: network(width, kind) for kind in KINDS}
+    found: dict[str, Any] = {"width": width, "images": images}
+    for name, backward in (("forward", False), ("forward and backward", True)):
+        times: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        for lap in range(repeats + 1):
+            for kind in KINDS:
+                took = seconds(bound[kind], batch, backward)
+                times[kind] += [took] if lap else []  # the first lap allocates
+        ms = {kind: 1000 * median(times[kind]) / images for kind in KINDS}
+        found[name] = {"float32": ms["off"], "bfloat16": ms["bfloat16"], "ratio": ms["off"] / ms["bfloat16"]}
+        progress(f"width {width}, {name}: {found[name]['ratio']:.2f} times as fast")
+    return found
+
+
+def main() -> None:
+    """Measure both widths."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=RAW)
+    parser.add_argument("--images", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=9)
+    given = with_output(parser).parse_args()
+    about, begun = around(given), perf_counter()
+    with one_thread():
+        found = [measure(width, given.images, given.repeats) for width in WIDTHS]
+    minutes = (perf_counter() - begun) / 60
+    finish("precision", {"machine": about, "networks": found, "minutes": minutes}, given)
+
+
+if __name__ == "__main__":
+    main()
