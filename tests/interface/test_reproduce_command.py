@@ -50,7 +50,9 @@ def test_runs_are_made_once_and_figures_each_time(
         said = fedfew(capsys, "reproduce", "report", "--out", tmp_path / "r", "--page", page, "--json")
         assert said.json == {"page": str(page), "figures": ["extra"]}
     text = page.read_text("utf-8")
-    assert text.count("<!-- begin extra -->") == 1
+    assert text.count("<!-- begin extra -->") == text.count("<!-- begin paper -->") == 1
+    assert "| Extra: aggregation when some clients take part far more often | 4 of 4 | 2 | 2 |" in text
+    assert "| Figure 4: test accuracy, IID and non-IID | not run yet |  |  | – |" in text
     assert "reproduce extra --preset" in text
     assert "--json" not in text
     assert (page.parent / "results" / "extra.svg").is_file()

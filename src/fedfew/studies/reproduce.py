@@ -211,12 +211,13 @@ def _few_labels() -> list[Arm]:
 ONCE, WORST = ("FedMix", "FedMatch", ALL_LABELS), "μ = 0.1"
 """Methods run only with the fewest labels and the most skewed clients, to keep the figure within an hour."""
 BOUNDS = (SERVER_ONLY, POOLED)
+FIG3 = "fig3"
 PAPER = {"fig4": _fig4, "fig6b": _fig6b, "fig6a": _fig6a, "fig5": _fig5, "extra": _extra, "ablation": _ablation,
          "groupnorm": _groupnorm}  # fmt: skip
 FIGURES = PAPER | {FEW: _few_labels}
 """The figures that need runs, in the order in which ``all`` runs them. Figure 3 needs none."""
 TITLES = {
-    "fig3": "Figure 3: partitions at μ = 0.1, 1, 10",
+    FIG3: "Figure 3: partitions at μ = 0.1, 1, 10",
     "fig4": "Figure 4: test accuracy, IID and non-IID",
     "fig5": "Figure 5: weights (α, β, γ) of the mix",
     "fig6a": "Figure 6a: non-IID levels μ",

@@ -10,7 +10,7 @@ from typing import Any
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.reproduce import TITLES
+from fedfew.studies.reproduce import FIG3, PAPER, TITLES
 from fedfew.studies.reproduce_results import ArmKey, Results
 
 RULE = (
@@ -42,6 +42,33 @@ def section(
     parts.append(claims_table(verdicts))
     parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
     return "\n\n".join(parts) + "\n"
+
+
+def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:
+    """How far each figure of the paper is: finished arms, seeds, the round of the comparison, and its claims."""
+    rows = []
+    for figure in [name for name in TITLES if name in (FIG3, *PAPER)]:
+        found, verdicts = made.get(figure, ({}, ()))
+        claims = Counter(v.agrees for v in verdicts)
+        told = ", ".join(f"{claims[word]} {word}" for word in ("yes", "no", "undecided") if claims[word]) or "–"
+        rows.append([TITLES[figure], *_reached(found, figure == FIG3), told])
+    return (
+        "## How far the figures are\n\n" + _markdown(["figure", "arms", "seeds", "round", "claims hold"], rows) + "\n"
+    )
+
+
+def _reached(found: Results, needs_none: bool) -> list[str]:
+    begun = [arm for arm in found.values() if arm.runs]
+    if not begun:
+        return ["needs no run" if needs_none else "not run yet", "", ""]
+    seeds = sorted({len(arm.runs) for arm in begun})
+    done, of = min(arm.row()["rounds"] for arm in begun), max(arm.row()["of"] for arm in begun)
+    arms = f"{len(begun)} of {len(found)}"
+    return [
+        arms,
+        "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))),
+        str(of) if done == of else f"{done} of {of}",
+    ]
 
 
 def _facts(runs: Sequence[Run], found: Results) -> list[str]:

@@ -23,9 +23,18 @@ from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
 from fedfew.interface.paper_figures import bubbles, draw
 from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.reproduce import FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
-from fedfew.studies.reproduce_markdown import put, relative, section
-from fedfew.studies.reproduce_results import RUNS, as_csv, curves_csv, known_plans, remember, results, table_csv
+from fedfew.studies.reproduce import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
+from fedfew.studies.reproduce_markdown import overview, put, relative, section
+from fedfew.studies.reproduce_results import (
+    RUNS,
+    Results,
+    as_csv,
+    curves_csv,
+    known_plans,
+    remember,
+    results,
+    table_csv,
+)
 from fedfew.studies.sweep_jobs import check_jobs
 
 WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|groupnorm|all|few-labels|report"
@@ -62,9 +71,9 @@ def reproduce(
     folder = out or folder_of(plan)
     if figure == "report":
         return _report(folder, page, json)
-    figures = ["fig3", *PAPER] if figure == "all" else [figure]
+    figures = [FIG3, *PAPER] if figure == "all" else [figure]
     for name in figures:
-        _ = arms_of(name) if name != "fig3" else None  # refuse an unknown name before anything runs
+        _ = arms_of(name) if name != FIG3 else None  # refuse an unknown name before anything runs
     if note := scaled(preset, scale, plan.overrides)[1]:
         err.print(note, markup=False, soft_wrap=True)
     command = _command()
@@ -131,7 +140,7 @@ def _coloured(verdict: Verdict) -> str:
 
 def make(plan: Plan, name: str, folder: Path) -> dict[str, Any]:
     """A figure's files and verdicts, from the current runs in the folder."""
-    if name == "fig3":
+    if name == FIG3:
         return _make_partitions(plan, folder)
     found = results(plan, name, folder)
     gains = against_server_only(found)
@@ -178,6 +187,7 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     beside = page.parent / page.stem
     beside.mkdir(parents=True, exist_ok=True)
     sections: dict[str, str] = {}
+    reached: dict[str, tuple[Results, list[Verdict]]] = {}
     for name in (name for name in TITLES if name in plans):
         plan, command = plans[name]
         made = make(plan, name, folder)
@@ -186,7 +196,8 @@ def _report(folder: Path, page: Path, json: bool) -> None:
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
         gains = {key: gain_cell(m) for key, m in made["gains"].items()}
         sections[name] = section(name, command, made["found"], made["verdicts"], gains, image, links)
-    put(page, sections)
+        reached[name] = made["found"], made["verdicts"]
+    put(page, ({"paper": overview(reached)} if PAPER.keys() & reached.keys() else {}) | sections)
     if json:
         print_json({"page": str(page), "figures": list(sections)})
     else:
