@@ -13,7 +13,7 @@ from fedfew.config import toml
 from fedfew.interface.paper_figures import weight_by_rank
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("preset") / "tiny.toml"
     path.write_text(toml.dumps(TINY), "utf-8")
@@ -65,6 +65,10 @@ def test_runs_are_made_once_and_figures_each_time(
     assert other.read_text("utf-8") == text, "the records are all that the page needs"
     skipped = fedfew(capsys, *words[:-1], kept, "--json")
     assert skipped.json["runs"] == {"ran": 0, "skipped": 8, "paused": 0, "busy": [], "failed": {}}
+    preset.write_text(toml.dumps(TINY | {"labels": TINY["labels"] + 10}), "utf-8")
+    fedfew(capsys, "archive", tmp_path / "r", "--to", kept)  # its plans name the runs of the old preset
+    fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    assert other.read_text("utf-8") == text, "a preset that has changed since does not matter"
 
 
 def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path) -> None:

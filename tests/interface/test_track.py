@@ -1,5 +1,6 @@
 """fedfew track and archive: rounds reach TensorBoard and MLflow once; records are copied without the models."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,9 @@ import pytest
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import tiny
 
+from fedfew.core.errors import FedfewError
 from fedfew.interface.sinks import times
+from fedfew.runs.folder import CONFIG, copy_plans, copy_records, find_runs
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runs.summary import scalars
@@ -131,3 +134,41 @@ def test_an_archive_is_not_made_inside_the_runs_or_of_nothing(
         assert said.status == 2
         assert code in said.err
     assert fedfew(capsys, "archive", tmp_path / "nothing", "--to", tmp_path / "kept").status == 2
+
+
+def test_an_archive_replaces_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    one, other = half_done(tmp_path / "a" / "one"), half_done(tmp_path / "b" / "one")
+    finish(one)
+    for source, to in ((one.parent, other.parent), (one, one.parent)):
+        said = fedfew(capsys, "archive", source, "--to", to)
+        assert said.status == 2
+        assert "E301" in said.err
+    assert not Run.open(other).finished
+
+
+def test_a_copy_is_no_run_before_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = half_done(tmp_path / "one")
+    finish(run)
+    written: list[str] = []
+
+    def stop(path: Path, content: bytes) -> None:
+        if path.name == CONFIG:
+            raise OSError(28, "No space left on device")
+        written.append(path.name)
+        path.write_bytes(content)
+
+    monkeypatch.setattr("fedfew.runs.folder.write_atomically", stop)
+    with pytest.raises(FedfewError, match="E305"):
+        copy_records(run, tmp_path / "kept" / "one")
+    assert len(written) == 5
+    assert find_runs(tmp_path / "kept") == []
+
+
+def test_plans_of_two_reproductions_are_put_together(tmp_path: Path) -> None:
+    for name in ("fig4", "fig5"):
+        (tmp_path / name).write_text(f'{{"{name}": 1}}', "utf-8")
+        copy_plans(tmp_path / name, tmp_path / "kept" / "reproduce.json")
+    assert json.loads((tmp_path / "kept" / "reproduce.json").read_text("utf-8")) == {"fig4": 1, "fig5": 1}
+    (tmp_path / "fig5").write_text("{", "utf-8")
+    with pytest.raises(FedfewError, match="E309"):
+        copy_plans(tmp_path / "fig5", tmp_path / "kept" / "reproduce.json")

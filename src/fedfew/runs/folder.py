@@ -1,6 +1,7 @@
 """The run folder: the only record of a run; reports, pages and comparisons are derived from it."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Iterable
@@ -23,7 +24,7 @@ WARMUP = "warmup.safetensors"
 PLANS = "reproduce.json"
 """Beside the runs of a reproduction: how each figure was requested."""
 RECORDS = (CONFIG, ENVIRONMENT, CLASSES, ROUNDS, SUMMARY, EVALUATION)
-"""What reports and comparisons read of a finished run: text, without models, images' places and checkpoints."""
+"""What comparisons and figures read of a finished run: text, without models, predictions and checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,24 @@ def put_in_place(staged: Path, path: Path) -> None:
 
 
 def copy_records(run: Path, to: Path) -> None:
-    """Copy the records of a run, the summary last: with it, the copy is a finished run."""
+    """Copy the records of a run, the config last: before it is there, the copy is no run. E301 if a run works there."""
+    if to.resolve() == run.resolve() or (to / CHECKPOINTS).exists() or (to / MODEL).exists():
+        raise FedfewError("E301", str(to), "is a run of its own, not a copy of records", "Give a folder elsewhere")
     try:
         to.mkdir(parents=True, exist_ok=True)
-        for name in sorted(RECORDS, key=SUMMARY.__eq__):
+        for name in sorted(RECORDS, key=CONFIG.__eq__):
             if (run / name).is_file():
                 write_atomically(to / name, (run / name).read_bytes())
     except OSError as error:
         raise FedfewError("E305", str(to), f"{error.strerror or error}") from error
+
+
+def copy_plans(plans: Path, to: Path) -> None:
+    """Add the figures of one reproduction's plans to those of another, or of none yet."""
+    try:
+        known = json.loads(to.read_text("utf-8")) if to.is_file() else {}
+        merged = known | json.loads(plans.read_text("utf-8"))
+        to.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(to, json.dumps(merged, indent=1, ensure_ascii=False).encode())
+    except (OSError, ValueError, TypeError) as error:
+        raise FedfewError("E309", str(plans), f"cannot be copied to {to} ({error})") from None

@@ -59,6 +59,8 @@ class Plan:
     seeds: int = 1
     overrides: Overrides = field(default_factory=dict)
     first_seed: int = 0
+    made: Sequence[tuple[str, str, int, str]] = field(default=(), compare=False)
+    """The folders of its runs as they were begun: panel, arm, seed and folder's name."""
 
 
 def fedmix(aggregator: str = "fedfreq") -> Overrides:

@@ -49,26 +49,30 @@ def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:
     rows = []
     for figure in [name for name in TITLES if name in (FIG3, *PAPER)]:
         found, verdicts = made.get(figure, ({}, ()))
-        claims = Counter(v.agrees for v in verdicts)
-        told = ", ".join(f"{claims[word]} {word}" for word in ("yes", "no", "undecided") if claims[word]) or "–"
-        rows.append([TITLES[figure], *_reached(found, figure == FIG3), told])
-    return (
-        "## How far the figures are\n\n" + _markdown(["figure", "arms", "seeds", "round", "claims hold"], rows) + "\n"
-    )
+        rows.append([TITLES[figure], *_reached(found, figure == FIG3), _tally(verdicts)])
+    head = ["figure", "finished arms", "seeds", "compared at round", "claims that hold"]
+    return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 
 
 def _reached(found: Results, needs_none: bool) -> list[str]:
     begun = [arm for arm in found.values() if arm.runs]
     if not begun:
         return ["needs no run" if needs_none else "not run yet", "", ""]
-    seeds = sorted({len(arm.runs) for arm in begun})
     done, of = min(arm.row()["rounds"] for arm in begun), max(arm.row()["of"] for arm in begun)
-    arms = f"{len(begun)} of {len(found)}"
+    finished = f"{sum(bool(arm.runs) and all(run.finished for run in arm.runs) for arm in begun)} of {len(found)}"
+    seeds, wanted = min(len(arm.runs) for arm in begun), max(arm.wanted for arm in begun)
     return [
-        arms,
-        "–".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))),
+        finished,
+        str(seeds) if seeds == wanted else f"{seeds} of {wanted}",
         str(of) if done == of else f"{done} of {of}",
     ]
+
+
+def _tally(verdicts: Sequence[Verdict]) -> str:
+    """How many claims hold, do not, and are undecided; ``so far`` if runs are missing."""
+    counts = Counter(v.agrees for v in verdicts)
+    told = ", ".join(f"{counts[word]} {word}" for word in counts) or "–"
+    return f"so far: {told}" if any(v.partial for v in verdicts) else told
 
 
 def _facts(runs: Sequence[Run], found: Results) -> list[str]:

@@ -11,12 +11,12 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.runs.folder import PLANS
+from fedfew.runs.folder import CONFIG, PLANS
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.reproduce import Arm, Plan, arms_of, cells
-from fedfew.studies.sweep import index
+from fedfew.studies.reproduce import FIGURES, Arm, Plan, arms_of, cells
+from fedfew.studies.sweep import Cell, index
 
 RUNS = "runs"
 ArmKey = tuple[str, str]
@@ -77,12 +77,19 @@ Results = dict[ArmKey, ArmResult]
 
 
 def results(plan: Plan, figure: str, folder: Path) -> Results:
-    """Every arm of a figure with its existing runs."""
+    """Every arm of a figure with its existing runs.
+
+    They are those of the plan's configs, or else those that the plan was made with: presets change, records stay.
+    """
     known, planned = index(folder / RUNS), cells(plan, [figure])[figure]
+    kept = {(panel, label, seed): folder / RUNS / name for panel, label, seed, name in plan.made}
     found: Results = {}
     for arm in arms_of(figure):
-        paths = [known[c.identity] for (key, _), c in planned.items() if key == arm.key and c.identity in known]
-        begun = [run for run in map(Run.open, paths) if last_scored(run)]
+        own = [(seed, cell) for (key, seed), cell in planned.items() if key == arm.key]
+        places = [known.get(cell.identity) or kept.get((*arm.key, seed)) for seed, cell in own]
+        begun = [
+            run for place in places if place and (place / CONFIG).is_file() and last_scored(run := Run.open(place))
+        ]
         done = tuple(run for run in begun if run.finished)
         found[arm.key] = ArmResult(arm, done or tuple(begun), plan.seeds)
     return level(found)
@@ -107,10 +114,15 @@ def last_scored(run: Run) -> int:
 def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:
     """Save how figures were requested, so that they can be drawn again without repeating the options."""
     plans = known_plans(folder) if (folder / PLANS).is_file() else {}
+    planned = cells(plan, [name for name in figures if name in FIGURES])
+    plans |= {name: (replace(plan, made=_made(planned.get(name, {}))), command) for name in figures}
     written = {name: _as_json(*entry) for name, entry in plans.items()}
-    written |= {name: _as_json(plan, command) for name in figures}
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / PLANS, json.dumps(written, indent=1, ensure_ascii=False).encode())
+
+
+def _made(planned: Mapping[tuple[ArmKey, int], Cell]) -> tuple[tuple[str, str, int, str], ...]:
+    return tuple((*arm, seed, cell.folder) for (arm, seed), cell in planned.items())
 
 
 def _as_json(plan: Plan, command: str) -> dict[str, Any]:

@@ -13,12 +13,13 @@ from rich.table import Table
 from fedfew.build.parts import federation_of
 from fedfew.config.scale import scaled
 from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data import heterogeneity
 from fedfew.interface import options
 from fedfew.interface.batch import Tally, run_all
 from fedfew.interface.charts.printed import save
-from fedfew.interface.console import err, out, print_json
+from fedfew.interface.console import complain, err, out, print_json
 from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
 from fedfew.interface.paper_figures import bubbles, draw
 from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
@@ -190,7 +191,13 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     reached: dict[str, tuple[Results, list[Verdict]]] = {}
     for name in (name for name in TITLES if name in plans):
         plan, command = plans[name]
-        made = make(plan, name, folder)
+        try:
+            made = make(plan, name, folder)
+        except FedfewError as fault:
+            if name != FIG3:
+                raise
+            complain(fault)  # its data set is not here: the section that the page has stays
+            continue
         files = [Path(shutil.copyfile(path, beside / path.name)) for path in made["files"]]
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)

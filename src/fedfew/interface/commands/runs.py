@@ -7,12 +7,11 @@ import typer
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import write_atomically
 from fedfew.interface.console import out as console
 from fedfew.interface.console import percent, print_json
 from fedfew.interface.options import Json, Runs
 from fedfew.interface.sinks import to_mlflow, to_tensorboard
-from fedfew.runs.folder import PLANS, copy_records, find_runs, named_runs
+from fedfew.runs.folder import PLANS, copy_plans, copy_records, find_runs, named_runs
 from fedfew.runs.run import Run, name_below
 
 
@@ -76,10 +75,10 @@ def track(
 
 def archive(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run, or a folder of runs.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the copies go; earlier ones there are kept.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the copies go; those of other runs stay.")],
     json: Json = False,
 ) -> None:
-    """Copy the records of finished runs, without models and checkpoints: enough for compare, report and reproduce.
+    """Copy the records of finished runs, without models and checkpoints: enough for compare and reproduce.
 
     The copies are text and small enough for a repository, so that others can make every table and figure again.
     """
@@ -89,12 +88,13 @@ def archive(
     done = [run for run in runs if run.finished]
     for run in done:
         copy_records(run.path, to / name_below(folder, run.path))
-    if done and (plan := folder / PLANS).is_file():
-        write_atomically(to / PLANS, plan.read_bytes())
+    for plan in sorted(folder.rglob(PLANS)) if done else ():
+        copy_plans(plan, to / plan.relative_to(folder))
     left = [str(run.path) for run in runs if not run.finished]
     if json:
         print_json({"to": str(to), "copied": len(done), "not_finished": left})
         return
-    console.print(f"{to}: the records of {len(done)} runs", soft_wrap=True)
+    count = f"{len(done)} run{'' if len(done) == 1 else 's'}"
+    console.print(f"{to}: the records of {count}", markup=False, soft_wrap=True)
     for name in left:
-        console.print(f"left out, not finished: {name}", soft_wrap=True)
+        console.print(f"left out, not finished: {name}", markup=False, soft_wrap=True)
