@@ -95,9 +95,9 @@ def _methods(rows: Sequence[Row]) -> list[str]:
 
 
 def _ran(rows: Sequence[Row]) -> str:
-    seeds = sorted({row["seed"] for row in rows}, key=int)
+    seeds = {row["seed"] for row in rows}
     minutes = sum(float(row["seconds"]) for row in rows) / 60
-    return f"{len(rows)} cells (seeds {' and '.join(seeds)}), {minutes:.0f} minutes of one core."
+    return f"{len(rows):,} cells of up to {len(seeds)} seeds, {minutes:.0f} minutes of one core."
 
 
 def _goals(rows: Sequence[Row]) -> str:
@@ -122,7 +122,8 @@ def _goals(rows: Sequence[Row]) -> str:
         for row in there:
             if "backdoor" in row["attack"] and row["hostile"] == "4":
                 opened[row["attack"]].append(float(row["backdoor"]))
-        shut = [float(row["backdoor"]) for row in there if row["attack"] == "none"]
+        seeds = {row["seed"] for row in there if "backdoor" in row["attack"] and row["hostile"] == "4"}
+        shut = [float(row["backdoor"]) for row in there if row["attack"] == "none" and row["seed"] in seeds]
         doors.append(f"{max(map(mean, opened.values())):.1f}; without attack {mean(shut):.1f}" if opened else "–")
     return _table(["goal, and the worst found", *_methods(rows)], [*body, accused, doors])
 

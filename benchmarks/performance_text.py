@@ -166,11 +166,10 @@ def _phases(results: Results) -> str:
 
 
 PRECISION_NOTE = """
-`--set engine.autocast=bfloat16`: forward passes and their gradients in bfloat16, weights, sums and losses in
-float32. It pays on processors that multiply bfloat16 in hardware (AVX-512 BF16, AMX); others emulate it and are slower.
-Results differ from those in float32 as two seeds do, so all runs of a comparison must have the same setting; `compare`
-and `reproduce` refuse to mix them. In float32 the layers with 64 channels and more convolve after Winograd, so a
-wide network gains less.
+`--set engine.autocast=bfloat16`: convolutions in bfloat16; weights, their gradients and losses stay float32. The
+processor must multiply bfloat16 in hardware (here AVX-512 BF16); on others it was not measured. In float32 the layers
+with 64 channels and more convolve after Winograd, so a wide network gains less. Runs in bfloat16 differ from those in
+float32, so use one of the two for all runs of a comparison: `compare` shows no paired difference across them.
 """
 
 
@@ -225,7 +224,7 @@ def _measured(results: Results) -> str:
     lines = []
     for name, command in COMMANDS.items():
         about = results.get(name)
-        took = f"{about['minutes']:.0f} min" if about else "–"
+        took = f"{max(about['minutes'], 1):.0f} min" if about else "–"
         lines.append([f"`{command}`", took, _machine(about["machine"]) if about else "not measured yet"])
     return found + _table(["command", "took", "measured on"], lines)
 
