@@ -146,6 +146,17 @@ def test_a_damaged_newest_checkpoint_falls_back_one_round(stopped: Path, undistu
     assert same(Run.open(folder), undisturbed)
 
 
+def test_a_damaged_older_checkpoint_costs_nothing_and_is_reported_as_such(stopped: Path, undisturbed: Run) -> None:
+    folder = copy_of(stopped, "older")
+    flip(folder / "checkpoints" / "state-000001.safetensors", 40_000)
+    told: list[FedfewError] = []
+    session = reopen(folder, told.append)
+    assert session.state.round == 2
+    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E311", "round-000001.json")]
+    list(session.advance())
+    assert same(Run.open(folder), undisturbed)
+
+
 def test_two_damaged_checkpoints_are_the_end(stopped: Path) -> None:
     folder = copy_of(stopped, "lost")
     for number in (1, 2):
