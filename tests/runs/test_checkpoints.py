@@ -260,6 +260,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         ema=torch.randn(50),
         extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
         weights={11: 0.75, 3: 0.25, 100: 0.0},
+        metrics={"diversity": 1.5},
     )
     memory = {3: {"mean": torch.randn(4), "a/b": torch.ones(2, dtype=torch.int64)}}
     store = Checkpoints(tmp_path)
@@ -268,7 +269,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     back = found.state
     assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.1, 1 / 3))
     assert back.ema is not None and state.ema is not None and torch.equal(back.ema, state.ema)
-    assert back.weights == state.weights
+    assert (back.weights, back.metrics) == (state.weights, state.metrics)
     assert back.refused == state.refused and back.lengths == state.lengths
     assert torch.equal(back.omega, state.omega)
     assert torch.equal(back.sigma, state.sigma)

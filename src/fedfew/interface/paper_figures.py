@@ -65,7 +65,8 @@ def _one_panel(found: Results) -> Figure:
     axis = figure.subplots()
     curves(axis, list(found.values()))
     axis.set_ylabel("test accuracy")
-    axis.legend(fontsize=8, frameon=False, loc="lower right")
+    if axis.lines:
+        axis.legend(fontsize=8, frameon=False, loc="lower right")
     return figure
 
 

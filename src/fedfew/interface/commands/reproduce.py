@@ -198,12 +198,14 @@ def _report(folder: Path, page: Path, json: bool) -> None:
                 raise
             complain(fault)  # its data set is not here: the section that the page has stays
             continue
+        reached[name] = made["found"], made["verdicts"]
+        if all(v.agrees == "no runs yet" for v in made["verdicts"]):
+            continue  # nothing to say yet but that in the overview
         files = [Path(shutil.copyfile(path, beside / path.name)) for path in made["files"]]
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
         gains = {key: gain_cell(m) for key, m in made["gains"].items()}
         sections[name] = section(name, command, made["found"], made["verdicts"], gains, image, links)
-        reached[name] = made["found"], made["verdicts"]
     put(page, ({"paper": overview(reached)} if PAPER.keys() & reached.keys() else {}) | sections)
     if json:
         print_json({"page": str(page), "figures": list(sections)})
