@@ -57,8 +57,13 @@ def test_equal_counts_weigh_the_same_and_one_client_weighs_all() -> None:
 
 @pytest.mark.parametrize("counts", [[0, 0], [-1, 2], [float("nan"), 1.0], [float("inf"), 1.0]])
 def test_counts_that_are_none_are_refused(counts: list[float]) -> None:
-    with pytest.raises(FedfewError, match="E103 counts"):
+    given = ", ".join(f"{q:g}" for q in counts)
+    with pytest.raises(FedfewError, match=rf"E103 counts: {given} are not numbers of rounds\. Count .* from 1"):
         fedfreq_weights(counts)
+
+
+def test_a_client_that_never_took_part_weighs_the_most() -> None:
+    assert fedfreq_weights([0, 3, 1]) == [0.5, 0.125, 0.375]
 
 
 def test_fedfreq_can_weigh_by_images_too() -> None:
