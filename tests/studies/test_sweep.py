@@ -71,6 +71,10 @@ def test_finished_cells_are_kept_and_new_ones_added(tmp_path: Path) -> None:
     before = {path.name: (path / "rounds.jsonl").stat().st_mtime_ns for path in tmp_path.iterdir()}
     more = cells_of(TINY, {"rounds": 1}, ["seed=1,2"])
     assert kinds(list(advance(more, tmp_path, unwanted))) == ["skipped", "started", "finished"]
+    last = cells_of(TINY, {"rounds": 1}, ["seed=3,1,0"])
+    for coming in (advance(last, tmp_path, unwanted), advance_parallel(last, tmp_path, 1)):
+        assert kinds([next(coming), next(coming)]) == ["skipped", "skipped"], "first, so what is left is known"
+        coming.close()
     assert all((tmp_path / name / "rounds.jsonl").stat().st_mtime_ns == time for name, time in before.items())
     assert len(list(tmp_path.iterdir())) == 3
 

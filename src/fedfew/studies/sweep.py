@@ -151,7 +151,7 @@ def advance(
     in its rounds is reported and stays resumable; the others continue.
     """
     known = index(folder)
-    for cell in cells:
+    for cell in done_first(cells, folder, known, until):
         path = known.get(cell.identity, folder / cell.folder)
         if event := nothing_to_do(cell, path, until):
             yield event
@@ -165,6 +165,15 @@ def advance(
             continue
         yield Event(cell, "started", path, done=session.state.round)
         yield from _rounds(cell, session, until)
+
+
+def done_first(cells: Sequence[Cell], folder: Path, known: Mapping[str, Path], until: int) -> list[Cell]:
+    """The cells in their order, those with nothing to do before all others: so what is left is known at the start."""
+
+    def to_do(cell: Cell) -> bool:
+        return nothing_to_do(cell, known.get(cell.identity, folder / cell.folder), until) is None
+
+    return sorted(cells, key=to_do)
 
 
 def nothing_to_do(cell: Cell, path: Path, until: int) -> Event | None:

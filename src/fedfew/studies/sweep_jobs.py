@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfew.build.parts import cores
 from fedfew.core.errors import FedfewError
-from fedfew.studies.sweep import BUSY, Cell, Event, index, nothing_to_do
+from fedfew.studies.sweep import BUSY, Cell, Event, done_first, index, nothing_to_do
 
 INLINE: dict[str, Any] = {"fleet.kind": "inline"}
 
@@ -39,7 +39,8 @@ def advance_parallel(
 ) -> Generator[Event, None, None]:
     """Like ``sweep.advance``, with up to ``jobs`` cells at a time."""
     check_jobs(jobs)
-    waiting, known = list(cells), index(folder)
+    known = index(folder)
+    waiting = done_first(cells, folder, known, until)
     running: dict[int, Job] = {}
     lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
     try:
