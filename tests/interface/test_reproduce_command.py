@@ -69,6 +69,12 @@ def test_runs_are_made_once_and_figures_each_time(
     fedfew(capsys, "archive", tmp_path / "r", "--to", kept)  # its plans name the runs of the old preset
     fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
     assert other.read_text("utf-8") == text, "a preset that has changed since does not matter"
+    plans = kept / "reproduce.json"
+    plans.write_text(plans.read_text("utf-8").replace('"scale": null', '"scale": "full"'), "utf-8")
+    said = fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    assert said.json["figures"] == ["extra-full"]
+    assert other.read_text("utf-8").startswith(text.rstrip()), "the section of the other scale stays"
+    assert (other.parent / "results" / "extra-full.svg").is_file()
 
 
 def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path) -> None:

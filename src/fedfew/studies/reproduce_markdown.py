@@ -25,7 +25,7 @@ FEW = 4
 
 
 def section(
-    figure: str,
+    title: str,
     command: str,
     found: Results,
     verdicts: Sequence[Verdict],
@@ -35,8 +35,8 @@ def section(
 ) -> str:
     """The whole section of one figure."""
     runs = {run.path: run for arm in found.values() for run in arm.runs}
-    parts = [f"## {TITLES[figure]}", f"`{command}`", *_facts(list(runs.values()), found)]
-    parts.append(f"![{TITLES[figure]}]({image})")
+    parts = [f"## {title}", f"`{command}`", *_facts(list(runs.values()), found)]
+    parts.append(f"![{title}]({image})")
     if found:
         parts.append(_arms_table(found, gains))
     parts.append(claims_table(verdicts))

@@ -183,7 +183,10 @@ def _make_partitions(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def _report(folder: Path, page: Path, json: bool) -> None:
-    """Write the section of every figure requested so far; safe while runs are in progress."""
+    """Write the section of every figure requested so far; safe while runs are in progress.
+
+    A page holds the figures of two reproductions: those of ``--scale full`` have sections and files of their own.
+    """
     plans = known_plans(folder)
     beside = page.parent / page.stem
     beside.mkdir(parents=True, exist_ok=True)
@@ -191,6 +194,9 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     reached: dict[str, tuple[Results, list[Verdict]]] = {}
     for name in (name for name in TITLES if name in plans):
         plan, command = plans[name]
+        own, title = (
+            (f"{name}-full", f"{TITLES[name]}, at full scale") if plan.scale == "full" else (name, TITLES[name])
+        )
         try:
             made = make(plan, name, folder)
         except FedfewError as fault:
@@ -198,14 +204,14 @@ def _report(folder: Path, page: Path, json: bool) -> None:
                 raise
             complain(fault)  # its data set is not here: the section that the page has stays
             continue
-        reached[name] = made["found"], made["verdicts"]
+        reached |= {name: (made["found"], made["verdicts"])} if own == name else {}
         if all(v.agrees == "no runs yet" for v in made["verdicts"]):
             continue  # nothing to say yet but that in the overview
-        files = [Path(shutil.copyfile(path, beside / path.name)) for path in made["files"]]
+        files = [Path(shutil.copyfile(path, beside / path.name.replace(name, own, 1))) for path in made["files"]]
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
         gains = {key: gain_cell(m) for key, m in made["gains"].items()}
-        sections[name] = section(name, command, made["found"], made["verdicts"], gains, image, links)
+        sections[own] = section(title, command, made["found"], made["verdicts"], gains, image, links)
     put(page, ({"paper": overview(reached)} if PAPER.keys() & reached.keys() else {}) | sections)
     if json:
         print_json({"page": str(page), "figures": list(sections)})
