@@ -383,7 +383,8 @@ def test_a_site_that_reads_too_slowly_is_let_go(tmp_path: Path, monkeypatch: pyt
         head = b"POST /v1/fleet/pull-object HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n"
         said = "".join(f"{name}: {value}\r\n" for name, value in signed(here.key).items()).encode()
         reader, _ = await here.half(head + said + b"\r\n")
-        await asyncio.sleep(0.5)
+        await reader.read(1)  # the front has begun to answer, however busy the machine is
+        await asyncio.sleep(1.0)
         with contextlib.suppress(ConnectionError):
             assert len(await reader.read(-1)) < 32 << 20
 
