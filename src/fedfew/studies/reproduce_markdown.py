@@ -9,6 +9,7 @@ from typing import Any
 
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
+from fedfew.studies.claims import tally
 from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import FIG3, PAPER, TITLES
 from fedfew.studies.reproduce_results import ArmKey, Results
@@ -49,7 +50,7 @@ def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:
     rows = []
     for figure in [name for name in TITLES if name in (FIG3, *PAPER)]:
         found, verdicts = made.get(figure, ({}, ()))
-        rows.append([TITLES[figure], *_reached(found, figure == FIG3), _tally(verdicts)])
+        rows.append([TITLES[figure], *_reached(found, figure == FIG3), _counted(verdicts)])
     head = ["figure", "finished arms", "seeds", "compared at round", "claims that hold"]
     return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 
@@ -59,7 +60,7 @@ def _reached(found: Results, needs_none: bool) -> list[str]:
     if not begun:
         return ["needs no run" if needs_none else "not run yet", "", ""]
     done, of = min(arm.row()["rounds"] for arm in begun), max(arm.row()["of"] for arm in begun)
-    finished = f"{sum(bool(arm.runs) and all(run.finished for run in arm.runs) for arm in begun)} of {len(found)}"
+    finished = f"{sum(all(run.finished for run in arm.runs) for arm in begun)} of {len(found)}"
     seeds, wanted = min(len(arm.runs) for arm in begun), max(arm.wanted for arm in begun)
     return [
         finished,
@@ -68,10 +69,9 @@ def _reached(found: Results, needs_none: bool) -> list[str]:
     ]
 
 
-def _tally(verdicts: Sequence[Verdict]) -> str:
-    """How many claims hold, do not, and are undecided; ``so far`` if runs are missing."""
-    counts = Counter(v.agrees for v in verdicts)
-    told = ", ".join(f"{counts[word]} {word}" for word in counts) or "–"
+def _counted(verdicts: Sequence[Verdict]) -> str:
+    """The verdicts in numbers; ``so far`` if runs are missing."""
+    told = ", ".join(f"{count} {word}" for word, count in tally(verdicts).items()) or "–"
     return f"so far: {told}" if any(v.partial for v in verdicts) else told
 
 
