@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedfew.core import engine
 from fedfew.core.engine import Engine, devices
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
@@ -127,3 +128,25 @@ def test_a_model_that_cannot_be_one_graph_is_refused() -> None:
 
     with pytest.raises(FedfewError, match=r"E117 engine\.compile: torch\.compile failed"):
         Network.of(Branching(), Pixels.unit(1), Engine(device="cpu", compile=True), SHAPE)
+
+
+def test_a_machine_on_which_bfloat16_crashes_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.crashes_in_bfloat16.cache_clear()
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": True})
+    monkeypatch.setattr(engine, "ONE_PRODUCT", "import os; os.abort()")
+    try:
+        with pytest.raises(FedfewError, match=r"E120 engine\.autocast") as caught:
+            network_with(device="cpu", autocast="bfloat16")
+        assert "ONEDNN_MAX_CPU_ISA" in caught.value.remedy
+        network_with(device="cpu")  # float32 needs no trial
+    finally:
+        engine.crashes_in_bfloat16.cache_clear()
+
+
+def test_bfloat16_is_tried_in_a_process_of_its_own_and_only_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    for amx in (False, True):
+        engine.crashes_in_bfloat16.cache_clear()
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda amx=amx: {"amx_tile": amx})
+        monkeypatch.setattr(engine, "ONE_PRODUCT", "import os; os.abort()" if not amx else "print()")
+        assert not engine.crashes_in_bfloat16()
+    engine.crashes_in_bfloat16.cache_clear()

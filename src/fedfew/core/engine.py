@@ -1,8 +1,12 @@
 """Device, precision and compilation of the model; a device or compiler that this machine lacks is an error."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import parent_process
 from typing import Annotated, Literal
 
 import torch
@@ -12,6 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc
 
 CPU = torch.device("cpu")
+ONE_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); assert (x @ x).min() == 64"
 
 
 @dataclass(frozen=True)
@@ -30,20 +35,32 @@ class Engine:
     ] = False
 
     def place(self) -> torch.device:
-        """The chosen device; E116 if this machine does not have it."""
+        """The chosen device; E116 if this machine does not have it, E120 if it cannot compute in ``autocast``."""
         here = devices()
-        if self.device == "auto":
-            return torch.device(here[0])
-        if self.device not in here:
-            what = f"engine.device = {self.device!r}, but torch {torch.__version__} finds none on this machine"
+        name = here[0] if self.device == "auto" else self.device
+        if name not in here:
+            what = f"engine.device = {name!r}, but torch {torch.__version__} finds none on this machine"
             raise FedfewError("E116", "engine.device", what, f'Available: {", ".join(here)}; "auto" takes the first')
-        return torch.device(self.device)
+        if name == "cpu" and self.autocast == "bfloat16" and crashes_in_bfloat16():
+            raise FedfewError("E120", "engine.autocast", "a product of bfloat16 matrices ends the process here")
+        return torch.device(name)
 
 
 def devices() -> list[str]:
     """The available devices, fastest first."""
     found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [name for name, here in found.items() if here]
+
+
+@cache
+def crashes_in_bfloat16() -> bool:
+    """Whether one product in bfloat16 ends a process: tried in a process of its own, and only on a CPU with AMX.
+
+    Some virtual machines have AMX but hide the table of its tiles; oneDNN then executes illegal instructions.
+    """
+    if parent_process() is not None or not torch.cpu.get_capabilities().get("amx_tile"):
+        return False  # in a worker, its parent has tried
+    return subprocess.run([sys.executable, "-c", ONE_PRODUCT], capture_output=True, check=False).returncode < 0
 
 
 def precision(engine: Engine, place: torch.device) -> AbstractContextManager[object]:

@@ -110,6 +110,13 @@ CODES: dict[str, Explanation] = {
         "that the config asks for does not.",
         "Lower model.width or model.depth, or the number that is too large, or use a machine with more memory.",
     ),
+    "E120": Explanation(
+        "bfloat16 crashes on this machine",
+        "The processor says that it has AMX, but torch ends with an illegal instruction when it uses it. Some virtual "
+        "machines show AMX and hide the table of its tiles, which torch's library oneDNN needs.",
+        'Set engine.autocast = "off", or put ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 before the command: then it works '
+        "without AMX, which may be slower than float32.",
+    ),
     "E121": Explanation(
         "backbone not found",
         "The weights of a pretrained backbone, or its preprocessing, cannot be found or read.",

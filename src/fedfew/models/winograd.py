@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input, conv2d_weight
 
+from fedfew.models import small_maps
+
 TILE = 4
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
 """The sixth is ∞, the leading coefficient. Points far apart cost digits, points close together too."""
@@ -66,7 +68,7 @@ ROTATED_2D = torch.kron(G.flip(1), G.flip(1))
 
 
 class Conv3x3(nn.Conv2d):
-    """3×3, stride 1, padding 1, without bias; the plain layer where Winograd's algorithm does not pay or apply."""
+    """3×3, stride 1, padding 1, without bias; the plain layer where neither Winograd nor AMX's tiles pay."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
@@ -76,6 +78,9 @@ class Conv3x3(nn.Conv2d):
         if self._many and _fits(input):
             out: Tensor = Winograd.apply(input, self.weight)
             return out
+        if self._many and small_maps.pays(input):
+            half: Tensor = small_maps.SmallMaps.apply(input.bfloat16(), self.weight.bfloat16())
+            return half
         return super().forward(input)
 
 
