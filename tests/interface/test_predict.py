@@ -78,7 +78,7 @@ def test_a_sites_own_mix_helps_where_the_site_is_skewed(tmp_path: Path, capsys: 
     images, run = digits_run()
     site = tmp_path / "skewed"
     site.mkdir()
-    for digit in (4, 9):  # often taken for each other, and for others that this site never has
+    for digit in (3, 5):  # often taken for others that this site never has: the mix gains far more than rounding
         for path in (images / "test" / f"digit {digit}").iterdir():
             shutil.copy(path, site / f"{digit}-{path.name}")
     truth = {str(path): f"digit {path.name[0]}" for path in site.iterdir()}
@@ -86,8 +86,8 @@ def test_a_sites_own_mix_helps_where_the_site_is_skewed(tmp_path: Path, capsys: 
     adapted = fedfew(capsys, "predict", run, site, "--adapt-prior", "--json").json
     assert plain["prior"] is None
     assert math.isclose(sum(adapted["prior"].values()), 1, abs_tol=1e-4)
-    assert adapted["prior"]["digit 4"] + adapted["prior"]["digit 9"] > 0.6
-    assert accuracy(adapted, truth) >= accuracy(plain, truth)
+    assert adapted["prior"]["digit 3"] + adapted["prior"]["digit 5"] > 0.6
+    assert accuracy(adapted, truth) > accuracy(plain, truth)
     assert adapted["temperature"] == Run.open(run).about_model()["temperature"]
     assert "estimated mix" in fedfew(capsys, "predict", run, site, "--adapt-prior").out
 
