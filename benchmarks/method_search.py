@@ -1,6 +1,7 @@
 """The search behind the table of all methods: the same trials for every arm, judged on validation images.
 
-    python -m benchmarks.method_search digits|cifar-noniid [--trials N] [--only NAME,NAME] [--out DIR]
+    python -m benchmarks.method_search digits|cifar-noniid [--trials N] [--only NAME,NAME] [--jobs N]
+                                       [--out DIR]
 
 First the server alone: the augmentation, schedule, step size, weight decay and averaging over rounds that are best for
 labels alone, by ``fedfew sweep --optuna`` (TPE, seeded); every arm uses this recipe. Then for each arm (`pooled` has no
@@ -63,7 +64,7 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
             yield {name: event.cell.config[name] for name in RECIPE}, event.path
 
 
-def search_step(key: str, arm: str, folder: Path) -> Iterator[tuple[Overrides, Path]]:
+def search_step(key: str, arm: str, folder: Path, jobs: int = 0) -> Iterator[tuple[Overrides, Path]]:
     """An arm's trials."""
     from benchmarks.method_tasks import TASKS, config_of, warm_cell
 
@@ -73,22 +74,23 @@ def search_step(key: str, arm: str, folder: Path) -> Iterator[tuple[Overrides, P
 
     common, place = folder / f"{key}-start", folder / f"{key}-{'-'.join(arm.split())}"
     start = warm_cell(TASKS[key], SEED)
-    run_all([start], common, command="benchmarks.method_search")
+    run_all([start], common, jobs=jobs, command="benchmarks.method_search")
     base = config_of(TASKS[key], arm, SEED, str(index(common)[start.identity].absolute())).document
     cells = {step: Cell(f"step-{step:g}", load(base, {"client.lr": step})) for step in STEPS}
-    run_all(list(cells.values()), place, command="benchmarks.method_search")
+    run_all(list(cells.values()), place, jobs=jobs, command="benchmarks.method_search")
     known = index(place)
     yield from (({"client.lr": step}, known[cell.identity]) for step, cell in cells.items() if cell.identity in known)
 
 
-def tried(key: str, arm: str, trials: int, folder: Path) -> list[dict[str, str]]:
+def tried(key: str, arm: str, trials: int, folder: Path, jobs: int = 0) -> list[dict[str, str]]:
     """The lines of an arm."""
     from benchmarks.method_tasks import SERVER_ONLY
 
     from fedfew.studies.sweep_search import best_validation
 
     found: dict[str, dict[str, str]] = {}
-    for settings, path in search_recipe(key, trials, folder) if arm == SERVER_ONLY else search_step(key, arm, folder):
+    recipe = arm == SERVER_ONLY
+    for settings, path in search_recipe(key, trials, folder) if recipe else search_step(key, arm, folder, jobs):
         text, value = json.dumps(settings), f"{best_validation(path):.4f}"
         found.setdefault(text, {"arm": arm, "trial": str(len(found)), "validation": value, "settings": text})
     return list(found.values())
@@ -102,13 +104,14 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--trials", type=int, default=12, help="of server-only training")
     parser.add_argument("--only", help=f"of: {', '.join(ARMS)}")
+    parser.add_argument("--jobs", type=int, default=0, help="an arm's runs at a time, one process each")
     parser.add_argument("--out", type=Path, default=Path("runs/method-search"))
     given = parser.parse_args()
     names = given.only.split(",") if given.only else [name for name in ARMS if name != POOLED]
     path = FOUND / f"{TASKS[given.task].key}.csv"
     for arm in sorted(names, key=lambda name: name != SERVER_ONLY):
         kept = [row for row in rows(path) if row["arm"] != arm]
-        kept += tried(given.task, arm, given.trials, given.out)
+        kept += tried(given.task, arm, given.trials, given.out, given.jobs)
         path.parent.mkdir(exist_ok=True)
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -159,8 +159,8 @@ ARMS: dict[str, tuple[str, Overrides]] = {
 }
 COMBINED = ("rc-ssfl", "label-shift")
 """Published methods that are presets made of parts."""
-NO_ARM = ("fedavg", "fedmoments")
-"""FedAvg's preset equals pseudo-label; fedmoments works on the features of a pretrained backbone."""
+NO_ARM = ("fedmoments",)
+"""It works on the features of a pretrained backbone."""
 ARMS |= {
     name: (name, {})
     for name in (*METHODS, *OBJECTIVES, *AGGREGATORS, *COMBINED)

@@ -39,7 +39,7 @@ from benchmarks.method_tasks import (
 )
 
 from fedfew.interface.batch import run_all
-from fedfew.runs.run import Run
+from fedfew.runs.run import TITLES, Run
 from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
@@ -90,13 +90,14 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     found: dict[str, list[Run]] = {}
     for name, run in runs_of(task, folder):
         found.setdefault(name, []).append(run)
-    begun = [Run.open(path) for path in starts(task, index(folder)).values()]
+    seeds = {run.seed for runs in found.values() for run in runs}
+    begun = [Run.open(path) for seed, path in starts(task, index(folder)).items() if seed in seeds]
     reached_alone = [o.accuracy("last") or 0.0 for o in begun]
     around = begun[0].environment["fingerprint"]
     minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
     of = task.shared["rounds"]
     facts = [
-        f"`python -m benchmarks.methods {key}` · torch {around['torch']}, one thread a run on an "
+        f"`python -m benchmarks.methods {key} --seeds {len(begun)}` · torch {around['torch']}, one thread a run on an "
         f"{around['processor']} · {minutes:.0f} minutes for all runs.",
         f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
         "same split, cohort, rounds, local epochs, normalisation and server training. " + searched(task),
@@ -157,7 +158,7 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
         gain = "" if name == SERVER_ONLY or not gains else f"{100 * mean(gains):+.1f}{_spread(gains)}"
         rows.append((
             -mean(values),
-            f"| {name} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
+            f"| {TITLES.get(name, name)} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
             f"{_share(last, 'correct')} | {_bytes(done, 'bytes_up')} | {_bytes(done, 'bytes_down')} | "
             f"{median(sum(record['seconds'].values()) for record in done):.1f} |",
         ))  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from tests.studies.runs_by_hand import by_hand, flat
 
 from fedfew.runs.statistics import Interval
+from fedfew.studies import claims_measures
 from fedfew.studies.claims import CLAIMS, against_server_only, gain_cell, gain_sentence, partitions, verdicts
 from fedfew.studies.claims_measures import (
     Verdict,
@@ -109,6 +110,20 @@ def test_beyond_the_interval_or_not() -> None:
     assert positive(measured(0.01, None, 1, None))[0] == "undecided"
 
 
+@pytest.fixture
+def full_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the tiny runs for ones of the paper's size."""
+    for name in ("WIDTH", "UNLABELED", "ROUNDS"):
+        monkeypatch.setattr(claims_measures, name, 0)
+
+
+def test_a_smaller_experiment_says_nothing_about_levels() -> None:
+    found = about(verdicts("fig4", figure("fig4", {(NON_IID, "FedMix + FedFreq"): (0.475,)})), "47.5")
+    assert found.agrees == "undecided"
+    assert found.words == "Not comparable: the paper has width 64, 55,000 images, 150 rounds"
+
+
+@pytest.mark.usefixtures("full_size")
 def test_figure_4_as_the_paper_has_it() -> None:
     given: dict[Key, Sequence[float]] = {}
     for panel in (IID, NON_IID):
@@ -127,6 +142,7 @@ def test_figure_4_as_the_paper_has_it() -> None:
     assert {v.source for v in found} == {"Experiment Results, Fig. 4"}
 
 
+@pytest.mark.usefixtures("full_size")
 def test_figure_4_when_it_is_not_so() -> None:
     worse = {(panel, "FedMix + FedAvg"): (0.40, 0.41, 0.42) for panel in (IID, NON_IID)}
     found = verdicts("fig4", figure("fig4", worse | {(NON_IID, "FedMix + FedFreq"): (0.38, 0.39, 0.40)}))
@@ -171,6 +187,7 @@ def test_figure_6a_spread_of_a_point(lowest: tuple[float, ...], agrees: str) -> 
     assert verdict.got == f"spread {100 * width:.1f} points (3 seeds)"
 
 
+@pytest.mark.usefixtures("full_size")
 def test_figure_6b_levels_gain_and_fall() -> None:
     labels = {
         ("", "FedMix, 800 labels"): (0.465, 0.470, 0.475),

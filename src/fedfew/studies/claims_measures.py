@@ -6,11 +6,11 @@ The paper's own numbers come from one run on 2,000 images, so they have an error
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
-from typing import Literal
+from typing import Any, Literal
 
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import BEYOND, Interval, differences, sampling_error
@@ -19,6 +19,8 @@ from fedfew.studies.reproduce_results import ArmResult
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
 IMAGES = 2_000
 """Test images of the paper, and of our runs with its split."""
+WIDTH, UNLABELED, ROUNDS = 64, 55_000, 150
+"""Size of the paper's experiment."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,25 @@ def near(m: Interval, target: float) -> tuple[Agrees, str]:
     side = "above" if gap > 0 else "below"
     words = f"{points(abs(gap))} {side}; {plus_minus(m.se)}, the paper's {points(sampling(target))}"
     return ("yes", words) if abs(gap) <= BEYOND * total else ("no", f"Does not hold here: {words}")
+
+
+def reaches(claim: str, source: str, arm: ArmResult, target: float) -> Verdict:
+    """Whether an arm has the accuracy that the paper reports; a smaller experiment cannot say."""
+    less = ", ".join(smaller(arm.runs[0].config.document)) if arm.runs else ""
+    words = f"Not comparable: the paper has {less}"
+    return weigh(claim, source, level(arm), lambda m: ("undecided", words) if less else near(m, target))
+
+
+def smaller(config: Mapping[str, Any]) -> list[str]:
+    """What the paper's experiment has more of than this one; nothing on a pretrained backbone, which it lacks."""
+    if "train" in config["model"]:
+        return []
+    found = {
+        f"width {WIDTH}": config["model"].get("width", 0) < WIDTH,
+        f"{UNLABELED:,} images": config["dataset"]["unlabeled"] < UNLABELED,
+        f"{ROUNDS} rounds": config["rounds"] < ROUNDS,
+    }
+    return [what for what, is_less in found.items() if is_less]
 
 
 def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:

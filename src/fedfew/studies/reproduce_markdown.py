@@ -10,7 +10,7 @@ from typing import Any
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.claims import tally
-from fedfew.studies.claims_measures import Verdict
+from fedfew.studies.claims_measures import Verdict, smaller
 from fedfew.studies.reproduce import FIG3, PAPER, TITLES
 from fedfew.studies.reproduce_results import ArmKey, Results
 
@@ -120,17 +120,7 @@ def _setting(config: dict[str, Any]) -> str:
 
 def _smaller(config: dict[str, Any]) -> str:
     """Warn if a run is smaller than the paper's: its accuracies are not expected to match."""
-    if "train" in config["model"]:  # on a pretrained backbone: not an experiment of the paper
-        return ""
-    paper = {"width": 64, "images": 55_000, "rounds": 150}
-    ours = {
-        "width": config["model"].get("width", 0),
-        "images": config["dataset"]["unlabeled"],
-        "rounds": config["rounds"],
-    }
-    less = [
-        f"{paper[key]:,} {key}" if key != "width" else f"width {paper[key]}" for key in paper if ours[key] < paper[key]
-    ]
+    less = smaller(config)
     return f" The paper has {', '.join(less)}: compare differences rather than levels." if less else ""
 
 
