@@ -183,6 +183,9 @@ def test_a_run_counts_once_and_its_finished_copy_first() -> None:
         ({"server__lr": 0.1}, {"server__lr": 0.2}, "server.lr"),
         ({"evaluate__ema": 0.5}, {"evaluate__ema": 0.0}, "evaluate.ema"),
         ({"engine__autocast": "bfloat16"}, {"engine__autocast": "off"}, "engine.autocast"),
+        ({"start": "runs/a"}, {"start": ""}, "start"),
+        ({"method__name": "fedavg", "method__warmup": 3}, {}, "method.warmup"),
+        ({}, {"method__warmup": 50}, "method.warmup"),
         (
             {"method__name": "fedavg", "method__order": "before"},
             {},
@@ -194,6 +197,12 @@ def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[s
     found = compare([flat(0.5, **own), flat(0.4, **other, **SERVER_ONLY)], ["method"])
     assert row(found, method__name=own.get("method__name", "fedmix")).difference is None
     assert any("another setting" in note and key in note for note in found.notes)
+
+
+def test_a_server_beside_the_clients_may_be_one_turn_behind() -> None:
+    one_turn = flat(0.5).flat["server.epochs"]
+    found = compare([flat(0.5), flat(0.4, method__warmup=one_turn, **SERVER_ONLY)], ["method"])
+    assert row(found, method__name="fedmix").difference == Interval.of([0.5 - 0.4])
 
 
 def test_other_labels_or_rounds_are_no_pair() -> None:

@@ -10,7 +10,15 @@ from tests.studies.runs_by_hand import by_hand, flat
 
 from fedfew.runs.statistics import Interval
 from fedfew.studies import claims_measures
-from fedfew.studies.claims import CLAIMS, against_server_only, gain_cell, gain_sentence, partitions, verdicts
+from fedfew.studies.claims import (
+    CLAIMS,
+    against_server_only,
+    gain_cell,
+    gain_sentence,
+    partitions,
+    verdicts,
+    without_difference,
+)
 from fedfew.studies.claims_measures import (
     Verdict,
     difference,
@@ -248,6 +256,14 @@ def test_numbers_of_unfinished_runs_are_marked() -> None:
     assert about(judged, "47 %").partial
     assert about(judged, "2 points over").partial
     assert not any(v.partial for v in verdicts("fig6b", figure("fig6b", {})))
+
+
+def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
+    found = figure("fig6a", {})
+    arm = found["", "μ = 1"]
+    found["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
+    assert ("", "μ = 1") not in against_server_only(found)
+    assert without_difference(found) == {("", "μ = 1"): "no difference: another method.lambda_s"}
 
 
 def test_every_method_is_held_against_server_only() -> None:

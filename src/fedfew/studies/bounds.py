@@ -21,8 +21,9 @@ NOT_ITS = (
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
-RECIPE = ("server.", "method.lambda_s", "evaluate.ema", "engine.autocast")
-"""How the server trains and in which precision, and which model is evaluated."""
+RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocast")
+"""How the server trains, from where and in which precision, and which model is evaluated."""
+WARMUP = "method.warmup"
 Flat = dict[str, Any]
 
 
@@ -81,7 +82,18 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
 def other_recipe(run: Run, other: Run) -> list[str]:
     """The keys in which the server's training differs, or the point at which a round is scored."""
     keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
+    if _other_warmup(run.flat, other.flat):
+        keys.append(WARMUP)
     return keys + (["method.order"] if run.flat.get("method.order") == "before" else [])
+
+
+def _other_warmup(flat: Flat, other: Flat) -> bool:
+    """Whether the server trains longer before the first round in one of them.
+
+    A method without a warm-up, whose server trains beside the clients, may be one turn behind.
+    """
+    allowed = 0 if WARMUP in flat and WARMUP in other else flat["server.epochs"]
+    return bool(abs(flat.get(WARMUP, 0) - other.get(WARMUP, 0)) > allowed)
 
 
 def same_recipe(run: Run, other: Run) -> bool:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedfew.data import heterogeneity
 from fedfew.runs.statistics import Interval
+from fedfew.studies.bounds import other_recipe
 from fedfew.studies.claims_ablation import ablation
 from fedfew.studies.claims_measures import (
     Agrees,
@@ -250,13 +251,28 @@ def verdicts(figure: str, found: Results) -> list[Verdict]:
 
 
 def against_server_only(found: Results) -> dict[tuple[str, str], Interval]:
-    """For each arm with clients, its gain over training on the server's labels alone."""
+    """For each arm with clients and the server's recipe, its gain over training on the server's labels alone."""
     gains = {}
-    for (panel, label), arm in found.items():
-        bound = _bound(found, panel, label)
-        if bound is not None and SERVER_ONLY not in label and (m := difference(arm, bound)) is not None:
-            gains[panel, label] = m
+    for key, (arm, bound) in _pairs(found).items():
+        if not _other(arm, bound) and (m := difference(arm, bound)) is not None:
+            gains[key] = m
     return gains
+
+
+def without_difference(found: Results) -> dict[tuple[str, str], str]:
+    """The arms whose server trains in another way than server-only's, so that no difference is shown, and why."""
+    apart = {key: _other(arm, bound) for key, (arm, bound) in _pairs(found).items()}
+    return {key: f"no difference: another {', '.join(keys)}" for key, keys in apart.items() if keys}
+
+
+def _pairs(found: Results) -> dict[tuple[str, str], tuple[ArmResult, ArmResult]]:
+    """Each arm with its server-only training, as far as there are runs of both."""
+    pairs = {key: (arm, _bound(found, *key)) for key, arm in found.items() if SERVER_ONLY not in key[1] and arm.runs}
+    return {key: (arm, bound) for key, (arm, bound) in pairs.items() if bound is not None and bound.runs}
+
+
+def _other(arm: ArmResult, bound: ArmResult) -> list[str]:
+    return other_recipe(arm.runs[0], bound.runs[0])
 
 
 def gain_sentence(key: tuple[str, str], m: Interval) -> str:

@@ -177,12 +177,12 @@ ON_FEATURES: dict[str, Overrides] = {
     "SemiFL": {"method.name": "semifl"},
     "(FL)²": {"method.name": "fl2"},
     "FedMix": {"method.name": "fedmix"},
-    "FedMatch": {"method.name": "fedmatch"},
+    "FedMatch": {"method.name": "fedmatch", "method.lambda_s": 1.0},
     ALL_LABELS: {"method.name": "all-labels"},
     SERVER_ONLY: {"method.name": "server-only"},
     POOLED: {"method.name": "pooled"},
 }
-"""Methods on the features of a frozen backbone; the bounds do not depend on the partition."""
+"""Methods on the features of a frozen backbone; the bounds do not depend on the partition. λ_s is 1 for all."""
 FEW_LABELS = (40, 100, 250, 1000)
 SKEWS: dict[str, tuple[float, Overrides]] = {
     "shards": (0.03, {"partition.kind": "shards"}),

@@ -22,7 +22,14 @@ from fedfew.interface.charts.printed import save
 from fedfew.interface.console import complain, err, out, print_json
 from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
 from fedfew.interface.paper_figures import bubbles, draw
-from fedfew.studies.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts
+from fedfew.studies.claims import (
+    against_server_only,
+    gain_cell,
+    gain_sentence,
+    partitions,
+    verdicts,
+    without_difference,
+)
 from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
 from fedfew.studies.reproduce_markdown import overview, put, relative, section
@@ -210,7 +217,7 @@ def _report(folder: Path, page: Path, json: bool) -> None:
         files = [Path(shutil.copyfile(path, beside / path.name.replace(name, own, 1))) for path in made["files"]]
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
-        gains = {key: gain_cell(m) for key, m in made["gains"].items()}
+        gains = {key: gain_cell(m) for key, m in made["gains"].items()} | without_difference(made["found"])
         sections[own] = section(title, command, made["found"], made["verdicts"], gains, image, links)
     put(page, ({"paper": overview(reached)} if PAPER.keys() & reached.keys() else {}) | sections)
     if json:
