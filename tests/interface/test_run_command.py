@@ -235,10 +235,15 @@ def test_each_name_is_explained_with_its_settings(name: str, capsys: Capture) ->
 def test_a_preset_made_of_parts_is_explained(capsys: Capture) -> None:
     about = fedfew(capsys, "methods", "rc-ssfl", "--json").json
     assert (about["kind"], about["parts"]["compression"]["kind"]) == ("preset", "ternary")
-    assert "fedfew run rc-ssfl" in fedfew(capsys, "methods", "rc-ssfl").out
-    for name, method in (("fedsemi", "fedsiam-mt"), ("label-shift", "semifl")):
+    shown = fedfew(capsys, "methods", "rc-ssfl").out
+    assert "fedfew run rc-ssfl" in shown and "ternary" in shown and "objective" in shown
+    for name, method, used in (
+        ("fedsemi", "fedsiam-mt", {"method", "aggregator"}),
+        ("label-shift", "semifl", {"method", "aggregator", "vote"}),
+    ):
         about = fedfew(capsys, "methods", name, "--json").json
         assert (about["kind"], about["parts"]["method"]["name"]) == ("preset", method)
+        assert about["parts"].keys() == used, "a section that the method does not use is no part of it"
 
 
 def test_explain(capsys: Capture) -> None:

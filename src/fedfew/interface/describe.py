@@ -19,6 +19,7 @@ from fedfew.interface.console import out, print_json
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
+from fedfew.studies.bounds import has_objective
 
 REGISTRIES: dict[str, Any] = {
     "method": METHODS,
@@ -28,6 +29,9 @@ REGISTRIES: dict[str, Any] = {
     "dataset": DATASETS,
     "partition": PARTITIONS,
 }
+PARTS = {"method": "name", "objective": "name", "aggregator": "name", "vote": "prior", "compression": "kind"}
+"""The sections a published method is made of, and the key that says what each does."""
+UNUSED = {"vote": "server", "compression": "none"}
 TELLING = ("paper-tuned", "semifl", "fl2")
 """Presets to show first for a name that several presets use."""
 
@@ -79,13 +83,18 @@ def _preset(name: str, json: bool) -> None:
         hint = f"Did you mean {close[0]}?" if close else "`fedfew methods` lists all names"
         raise FedfewError("E105", "methods", f"{name!r} is unknown", hint)
     config = load(name)
-    parts = {section: config[section] for section in ("method", "objective", "aggregator", "vote", "compression")}
+    without = () if has_objective(config["method.name"]) else ("objective",)
+    parts = {
+        section: config[section]
+        for section, key in PARTS.items()
+        if section not in without and config[section][key] != UNUSED.get(section)
+    }
     if json:
         print_json({"name": name, "kind": "preset", "about": about, "parts": parts, "preset": name})
         return
     out.print(f"[bold]{name}[/] (preset)\n\n{about}\n\nmade of")
-    for section in ("method", "objective", "aggregator"):
-        out.print(f"  {section:20} {parts[section]['name']}", markup=False)
+    for section, part in parts.items():
+        out.print(f"  {section:20} {part[PARTS[section]]}", markup=False)
     out.print(f"\nall keys: fedfew presets {name}\npreset: fedfew run {name}", markup=False)
 
 

@@ -29,7 +29,7 @@ Flat = dict[str, Any]
 
 def settings(run: Run) -> Flat:
     """A run's settings as dotted keys, without the fleet and without keys that do not affect its method."""
-    skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else () if _has_objective(run.method) else ("objective.",)))
+    skip = ("fleet.", *(NOT_ITS if run.method == BASELINE else () if has_objective(run.method) else ("objective.",)))
     unwanted = _beginning(tuple(run.flat), skip)
     return {key: value for key, value in run.flat.items() if key not in unwanted}
 
@@ -41,7 +41,7 @@ def _beginning(keys: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, None]
 
 
 @cache
-def _has_objective(method: str) -> bool:
+def has_objective(method: str) -> bool:
     """Whether [objective] affects a method; one that is not built in may use it."""
     return method not in METHODS or "objective" in inspect.signature(METHODS[method]).parameters
 
