@@ -21,6 +21,8 @@ NOT_ITS = (
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
+PASSES = ("clients", "partition.", "participation", "client.epochs")
+"""Which client images are passed how often: by this the upper bounds differ too."""
 RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocast")
 """How the server trains, from where and in which precision, and which model is evaluated."""
 WARMUP = "method.warmup"
@@ -73,7 +75,7 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     """
     asks, flat = bound != BASELINE, run.flat
     held = ("client_labels.",) if flat.get("client_labels.each") else ()
-    wanted = (*SCENARIO, "clients", "partition.", *held) if asks else SCENARIO
+    wanted = (*SCENARIO, *PASSES, *held) if asks else SCENARIO
     own = {key: flat[key] for key in _beginning(tuple(flat), wanted) if key != "dataset.seed"}
     skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
