@@ -90,6 +90,8 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     found: dict[str, list[Run]] = {}
     for name, run in runs_of(task, folder):
         found.setdefault(name, []).append(run)
+    if not found:
+        raise SystemExit(f"{folder}: no run of an arm has finished a round yet")
     seeds = {run.seed for runs in found.values() for run in runs}
     begun = [Run.open(path) for seed, path in starts(task, index(folder)).items() if seed in seeds]
     reached_alone = [o.accuracy("last") or 0.0 for o in begun]

@@ -17,6 +17,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 
 SHAPE = (1, 8, 8)
+CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 quietly = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch itself deprecates
 
 
@@ -133,7 +134,8 @@ def test_a_model_that_cannot_be_one_graph_is_refused() -> None:
 def test_a_machine_on_which_bfloat16_crashes_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     engine.crashes_in_bfloat16.cache_clear()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": True})
-    monkeypatch.setattr(engine, "ONE_PRODUCT", "import os; os.abort()")
+    monkeypatch.setattr(engine, "ONE_PRODUCT", CRASH)
+    monkeypatch.delenv(engine.TRIED, raising=False)
     try:
         with pytest.raises(FedfewError, match=r"E120 engine\.autocast") as caught:
             network_with(device="cpu", autocast="bfloat16")
@@ -143,10 +145,26 @@ def test_a_machine_on_which_bfloat16_crashes_is_refused_with_the_way_out(monkeyp
         engine.crashes_in_bfloat16.cache_clear()
 
 
-def test_bfloat16_is_tried_in_a_process_of_its_own_and_only_with_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    for amx in (False, True):
-        engine.crashes_in_bfloat16.cache_clear()
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda amx=amx: {"amx_tile": amx})
-        monkeypatch.setattr(engine, "ONE_PRODUCT", "import os; os.abort()" if not amx else "print()")
-        assert not engine.crashes_in_bfloat16()
+@pytest.mark.parametrize(
+    ("amx", "trial", "tried", "crashes"),
+    [
+        (False, CRASH, "", False),  # without AMX nothing is tried
+        (True, CRASH, "", True),
+        (True, "import os; os.abort()", "", False),  # another end, such as a lack of memory, is not this one
+        (True, "print()", "works", False),
+    ],
+)
+def test_bfloat16_is_tried_once_and_only_with_amx(
+    monkeypatch: pytest.MonkeyPatch, amx: bool, trial: str, tried: str, crashes: bool
+) -> None:
+    engine.crashes_in_bfloat16.cache_clear()
+    monkeypatch.setenv(engine.TRIED, "")
+    monkeypatch.delenv(engine.TRIED)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_tile": amx})
+    monkeypatch.setattr(engine, "ONE_PRODUCT", trial)
+    assert engine.crashes_in_bfloat16() == crashes
+    assert os.environ.get(engine.TRIED, "") == tried
+    engine.crashes_in_bfloat16.cache_clear()
+    monkeypatch.setattr(engine, "ONE_PRODUCT", CRASH)
+    assert engine.crashes_in_bfloat16() == (crashes or (amx and not tried)), "a process that it starts need not try"
     engine.crashes_in_bfloat16.cache_clear()

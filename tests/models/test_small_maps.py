@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.grad import conv2d_weight
 
 from fedfew.models import small_maps
-from fedfew.models.small_maps import weight_gradient
+from fedfew.models.small_maps import has_tiles, weight_gradient
 from fedfew.models.winograd import MANY_CHANNELS as MANY
 from fedfew.models.winograd import Conv3x3
 
@@ -77,3 +77,20 @@ def test_gradients_of_gradients_are_torchs() -> None:
     slope.square().sum().backward()
     assert layer.weight.grad is not None
     assert layer.weight.grad.abs().max() > 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler uses what torch itself deprecates
+def test_a_compiled_model_is_one_graph_with_torchs_layer() -> None:
+    layer = Conv3x3(MANY, MANY)
+    fast = torch.compile(layer, fullgraph=True, backend="eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        assert fast(seeded(2, MANY, 4, 4)).shape == (2, MANY, 4, 4)
+
+
+def test_a_limit_on_the_instructions_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True})
+    for limit, expected in (("AVX512_CORE_FP16", False), ("AVX512_CORE_AMX", True)):
+        monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", limit)
+        has_tiles.cache_clear()
+        assert has_tiles() == expected
+    has_tiles.cache_clear()

@@ -1,5 +1,7 @@
 """Which run counts as the bound of another: the same scenario, and for upper bounds the same image passes."""
 
+from typing import Any
+
 import pytest
 from tests.studies.runs_by_hand import flat
 
@@ -8,7 +10,7 @@ from fedfew.studies.bounds import bounds_of
 
 @pytest.mark.parametrize("key", [{"participation": 1.0}, {"client__epochs": 7}, {"partition__mu": 3.0}])
 @pytest.mark.parametrize("bound", ["all-labels", "pooled"])
-def test_an_upper_bound_with_other_image_passes_is_none(bound: str, key: dict[str, float]) -> None:
+def test_an_upper_bound_with_other_image_passes_is_none(bound: str, key: dict[str, Any]) -> None:
     own, same = flat(0.5, name="own"), flat(0.8, name="same", method__name=bound)
     other = flat(0.9, name="other", method__name=bound, **key)
     found = {b.name: b.runs for b in bounds_of(own, [own, same, other])}

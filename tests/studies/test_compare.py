@@ -184,7 +184,7 @@ def test_a_run_counts_once_and_its_finished_copy_first() -> None:
         ({"evaluate__ema": 0.5}, {"evaluate__ema": 0.0}, "evaluate.ema"),
         ({"engine__autocast": "bfloat16"}, {"engine__autocast": "off"}, "engine.autocast"),
         ({"start": "runs/a"}, {"start": ""}, "start"),
-        ({"method__name": "fedavg", "method__warmup": 3}, {}, "method.warmup"),
+        ({"method__name": "fedavg", "method__warmup": 30}, {}, "method.warmup"),
         ({}, {"method__warmup": 50}, "method.warmup"),
         (
             {"method__name": "fedavg", "method__order": "before"},
@@ -199,10 +199,12 @@ def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[s
     assert any("another setting" in note and key in note for note in found.notes)
 
 
-def test_a_server_beside_the_clients_may_be_one_turn_behind() -> None:
+@pytest.mark.parametrize("own", [{}, {"method__name": "fedavg"}, {"method__name": "semifl", "method__warmup": 1}])
+@pytest.mark.parametrize("turns", [0, 1])
+def test_one_turn_of_the_server_before_the_first_round_may_differ(own: dict[str, Any], turns: int) -> None:
     one_turn = flat(0.5).flat["server.epochs"]
-    found = compare([flat(0.5), flat(0.4, method__warmup=one_turn, **SERVER_ONLY)], ["method"])
-    assert row(found, method__name="fedmix").difference == Interval.of([0.5 - 0.4])
+    found = compare([flat(0.5, **own), flat(0.4, method__warmup=turns * one_turn, **SERVER_ONLY)], ["method"])
+    assert row(found, method__name=own.get("method__name", "fedmix")).difference == Interval.of([0.5 - 0.4])
 
 
 def test_other_labels_or_rounds_are_no_pair() -> None:

@@ -263,7 +263,7 @@ def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
     arm = found["", "μ = 1"]
     found["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
     assert ("", "μ = 1") not in against_server_only(found)
-    assert without_difference(found) == {("", "μ = 1"): "no difference: another method.lambda_s"}
+    assert without_difference(found) == {("", "μ = 1"): "not compared: other method.lambda_s"}
 
 
 def test_every_method_is_held_against_server_only() -> None:

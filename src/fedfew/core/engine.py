@@ -1,12 +1,13 @@
 """Device, precision and compilation of the model; a device or compiler that this machine lacks is an error."""
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import parent_process
 from typing import Annotated, Literal
 
 import torch
@@ -16,6 +17,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc
 
 CPU = torch.device("cpu")
+TRIED = "FEDFEW_BFLOAT16"
+"""Set in the environment once bfloat16 has been tried with success."""
+CRASHES = (-signal.SIGILL, -signal.SIGSEGV)
 ONE_PRODUCT = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); assert (x @ x).min() == 64"
 
 
@@ -56,11 +60,16 @@ def devices() -> list[str]:
 def crashes_in_bfloat16() -> bool:
     """Whether one product in bfloat16 ends a process: tried in a process of its own, and only on a CPU with AMX.
 
-    Some virtual machines have AMX but hide the table of its tiles; oneDNN then executes illegal instructions.
+    Some virtual machines have AMX but hide the table of its tiles; oneDNN then executes illegal instructions. The
+    processes that this one starts need not try again.
     """
-    if parent_process() is not None or not torch.cpu.get_capabilities().get("amx_tile"):
-        return False  # in a worker, its parent has tried
-    return subprocess.run([sys.executable, "-c", ONE_PRODUCT], capture_output=True, check=False).returncode < 0
+    if TRIED in os.environ or not torch.cpu.get_capabilities().get("amx_tile"):
+        return False
+    trial = [sys.executable, "-c", ONE_PRODUCT]
+    status = subprocess.run(trial, stdin=subprocess.DEVNULL, capture_output=True, check=False).returncode
+    if status == 0:
+        os.environ[TRIED] = "works"
+    return status in CRASHES
 
 
 def precision(engine: Engine, place: torch.device) -> AbstractContextManager[object]:

@@ -6,6 +6,7 @@ for each pixel, its nine neighbours side by side), the same sum is a product tha
 as fast. Forward and towards the input, gathering costs more than it saves.
 """
 
+import os
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,8 @@ SMALL = 8
 def pays(x: Tensor) -> bool:
     """Small maps in a bfloat16 autocast on a CPU with AMX."""
     return (
-        torch.is_autocast_enabled("cpu")
+        not torch.compiler.is_compiling()
+        and torch.is_autocast_enabled("cpu")
         and torch.get_autocast_dtype("cpu") is torch.bfloat16
         and x.device.type == "cpu"
         and x.dim() == 4
@@ -29,14 +31,14 @@ def pays(x: Tensor) -> bool:
         and len(x) > 0
         and torch.is_grad_enabled()
         and has_tiles()
-        and not torch.compiler.is_compiling()
     )
 
 
 @cache
 def has_tiles() -> bool:
-    """Whether this processor has AMX for bfloat16."""
-    return bool(torch.cpu.get_capabilities().get("amx_bf16", False))
+    """Whether torch multiplies bfloat16 with AMX here."""
+    allowed = "AMX" in os.environ.get("ONEDNN_MAX_CPU_ISA", "AMX").upper()
+    return allowed and bool(torch.cpu.get_capabilities().get("amx_bf16", False))
 
 
 class SmallMaps(torch.autograd.Function):

@@ -14,15 +14,15 @@ from fedfew.methods import METHODS
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.summary import HEADLINE
 
-METHOD, BASELINE = "method.name", BOUNDS[0]
+METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
 NOT_ITS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
     "client_labels.",
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
-PASSES = ("clients", "partition.", "participation", "client.epochs")
-"""Which client images are passed how often: by this the upper bounds differ too."""
+PASSES = ("participation", "client.epochs")
+"""How often the clients' images are used; upper bounds depend on it too."""
 RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocast")
 """How the server trains, from where and in which precision, and which model is evaluated."""
 WARMUP = "method.warmup"
@@ -75,7 +75,7 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     """
     asks, flat = bound != BASELINE, run.flat
     held = ("client_labels.",) if flat.get("client_labels.each") else ()
-    wanted = (*SCENARIO, *PASSES, *held) if asks else SCENARIO
+    wanted = (*SCENARIO, "clients", "partition.", *held) if asks else SCENARIO
     own = {key: flat[key] for key in _beginning(tuple(flat), wanted) if key != "dataset.seed"}
     skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
@@ -84,18 +84,17 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
 def other_recipe(run: Run, other: Run) -> list[str]:
     """The keys in which the server's training differs, or the point at which a round is scored."""
     keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
-    if _other_warmup(run.flat, other.flat):
-        keys.append(WARMUP)
+    if abs(_epochs_before(run.flat) - _epochs_before(other.flat)) > run.flat["server.epochs"]:
+        keys.append(WARMUP)  # one turn may differ: the server of some methods trains beside the clients
     return keys + (["method.order"] if run.flat.get("method.order") == "before" else [])
 
 
-def _other_warmup(flat: Flat, other: Flat) -> bool:
-    """Whether the server trains longer before the first round in one of them.
-
-    A method without a warm-up, whose server trains beside the clients, may be one turn behind.
-    """
-    allowed = 0 if WARMUP in flat and WARMUP in other else flat["server.epochs"]
-    return bool(abs(flat.get(WARMUP, 0) - other.get(WARMUP, 0)) > allowed)
+def _epochs_before(flat: Flat) -> int:
+    """The server's epochs before the first round; most methods take a usual turn where no warm-up is set."""
+    if WARMUP not in flat:
+        return 0
+    alone = flat[METHOD] in (BASELINE, POOLED)
+    return int(flat[WARMUP] or (0 if alone else flat["server.epochs"]))
 
 
 def same_recipe(run: Run, other: Run) -> bool:
@@ -126,11 +125,11 @@ class Pairing:
     """Finds the bound of any run among others; each of these is read once."""
 
     def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
-        self.name, self.keys = name, keys
+        self.name, self.keys = name, keys if name == BASELINE else (*keys, *PASSES)
         self._by_scenario: dict[str, list[Run]] = {}
         for run in runs:
             if _is(run, name):
-                self._by_scenario.setdefault(scenario(run, name, keys), []).append(run)
+                self._by_scenario.setdefault(scenario(run, name, self.keys), []).append(run)
 
     def __bool__(self) -> bool:
         """Whether there is any run of the bound."""

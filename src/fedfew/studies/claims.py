@@ -262,7 +262,7 @@ def against_server_only(found: Results) -> dict[tuple[str, str], Interval]:
 def without_difference(found: Results) -> dict[tuple[str, str], str]:
     """The arms whose server trains in another way than server-only's, so that no difference is shown, and why."""
     apart = {key: _other(arm, bound) for key, (arm, bound) in _pairs(found).items()}
-    return {key: f"no difference: another {', '.join(keys)}" for key, keys in apart.items() if keys}
+    return {key: f"not compared: other {', '.join(keys)}" for key, keys in apart.items() if keys}
 
 
 def _pairs(found: Results) -> dict[tuple[str, str], tuple[ArmResult, ArmResult]]:

@@ -129,12 +129,12 @@ def reaches(claim: str, source: str, arm: ArmResult, target: float) -> Verdict:
 
 
 def smaller(config: Mapping[str, Any]) -> list[str]:
-    """What the paper's experiment has more of than this one; nothing on a pretrained backbone, which it lacks."""
+    """What the paper's experiment has more of than this one; nothing on a pretrained backbone: the paper has none."""
     if "train" in config["model"]:
         return []
     found = {
         f"width {WIDTH}": config["model"].get("width", 0) < WIDTH,
-        f"{UNLABELED:,} images": config["dataset"]["unlabeled"] < UNLABELED,
+        f"{UNLABELED:,} images": 0 < config["dataset"]["unlabeled"] < UNLABELED,  # 0: all
         f"{ROUNDS} rounds": config["rounds"] < ROUNDS,
     }
     return [what for what, is_less in found.items() if is_less]
