@@ -11,15 +11,16 @@ from typing import Any
 
 import fedfew
 
-SHARED: dict[str, Any] = {"labels": 20, "partition.mu": 0.3}
-"""Two labels of each digit, and clients of which most hold two or three kinds. All else is the preset `demo`."""
+SHARED: dict[str, Any] = {"labels": 20, "partition.mu": 0.3, "method.warmup": 300}
+"""Two labels of each digit, and clients of which most hold two or three kinds; the server trains 300 epochs before the
+first round in all methods, so that they can be compared. All else is the preset `demo`."""
 METHODS: dict[str, dict[str, Any]] = {
-    "server-only": {"method.warmup": 300},
+    "server-only": {},
     "fedavg": {"objective.name": "pseudo-label"},
-    "fedmix": {},
-    "fedfew": {"method.warmup": 300, "method.steps": 30, "method.temperature": 1.5},
+    "semifl": {},
+    "fedfew": {"method.steps": 30, "method.temperature": 1.5},
 }
-"""The server trains alike in all of them; fedfew, this project's own, estimates each client's class mix as well."""
+"""fedfew, this project's own, estimates each client's class mix as well."""
 
 
 def main() -> None:

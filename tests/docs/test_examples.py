@@ -61,7 +61,7 @@ def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     splits = {Run.open(tmp_path / f"out/{name}-1").config["dataset.seed"] for name in script["METHODS"]}
     assert splits == {1}
     assert (tmp_path / "out/accuracy.png").stat().st_size > 5000
-    before = (tmp_path / "out/fedmix-0/summary.json").stat().st_mtime_ns
+    before = (tmp_path / "out/semifl-0/summary.json").stat().st_mtime_ns
     script["main"]()
-    assert (tmp_path / "out/fedmix-0/summary.json").stat().st_mtime_ns == before, "a finished run is not repeated"
+    assert (tmp_path / "out/semifl-0/summary.json").stat().st_mtime_ns == before, "a finished run is not repeated"
     assert capsys.readouterr().out == said
