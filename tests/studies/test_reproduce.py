@@ -11,6 +11,7 @@ from tests.studies.runs_by_hand import by_hand, flat
 from fedfew.config import toml
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
+from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import (
     IID,
     LABELS,
@@ -268,12 +269,16 @@ def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
     done, cut = flat(0.4, seed=0), by_hand([0.1, 0.2], seed=1, finished=False, name="cut")
     text = section("fig6a", "fedfew reproduce fig6a", {
         ("", "μ = 1"): arm_result(done, wanted=2), ("", "μ = 10"): arm_result(cut, label="μ = 10"),
-    }, [], {("", "μ = 1"): "+1.0 (SE 0.5), better"}, "results/fig6a.svg", ["results/fig6a.csv"])  # fmt: skip
+        ("", "μ = 100"): arm_result(label="μ = 100"),
+    }, [Verdict("a", "b", "–", "no runs yet", "")], {("", "μ = 1"): "+1.0 (SE 0.5), better"}, "results/fig6a.svg",
+        ["results/fig6a.csv"])  # fmt: skip
     assert "`fedfew reproduce fig6a`" in text
     assert "torch 2.13.0" in text
     assert "seeds 0, 1" in text
     assert "cut at round 2 of 7" in text
-    assert "fewer seeds than planned for μ = 1" in text
+    assert "fewer seeds than planned for μ = 1." in text
+    assert "not run yet: μ = 100." in text and "| μ = 100" not in text
+    assert "1 more claim cannot be judged without the missing runs." in text
     assert "| μ = 1 | 40.0 % | +1.0 (SE 0.5), better | 40.0 % | 1 | 3 | 0 |" in text
     assert "**2 of 7**" in text
     assert "55,000 images" in text  # a smaller run says what the paper had
@@ -295,8 +300,6 @@ def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:
 
 
 def test_claims_in_a_table_cannot_break_it() -> None:
-    from fedfew.studies.claims_measures import Verdict
-
     text = claims_table(
         [Verdict("a | b", "Fig. 4", "1", "yes", "fine", partial=True), Verdict("c", "d", "–", "no runs yet", "")]
     )

@@ -12,7 +12,7 @@ from fedfew.runs.run import Run
 from fedfew.studies.claims import tally
 from fedfew.studies.claims_measures import Verdict, smaller
 from fedfew.studies.reproduce import FIG3, PAPER, TITLES
-from fedfew.studies.reproduce_results import ArmKey, Results
+from fedfew.studies.reproduce_results import ArmKey, ArmResult, Results
 
 RULE = (
     "Accuracy is that of the model after the last round, on the test images; over seeds, mean ± standard deviation. "
@@ -40,7 +40,10 @@ def section(
     parts.append(f"![{title}]({image})")
     if found:
         parts.append(_arms_table(found, gains))
-    parts.append(claims_table(verdicts))
+    judged = [v for v in verdicts if v.agrees != "no runs yet"]
+    parts.append(claims_table(judged))
+    if waiting := len(verdicts) - len(judged):
+        parts.append(f"{waiting} more claim{'s' * (waiting > 1)} cannot be judged without the missing runs.")
     parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
     return "\n\n".join(parts) + "\n"
 
@@ -99,11 +102,16 @@ def _facts(runs: Sequence[Run], found: Results) -> list[str]:
         lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {reached}.")
     if at := max((arm.at or 0 for arm in found.values()), default=0):
         lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
-    missing = [f"{arm.arm.label}{' ' + arm.arm.panel if arm.arm.panel else ''}" for arm in found.values()
-               if len(arm.runs) < arm.wanted]  # fmt: skip
-    if missing:
-        lines.append(f"**Partial:** fewer seeds than planned for {'; '.join(missing)}.")
+    for words, names in (
+        ("not run yet:", [_named(arm) for arm in found.values() if not arm.runs]),
+        ("fewer seeds than planned for", [_named(arm) for arm in found.values() if 0 < len(arm.runs) < arm.wanted]),
+    ):
+        lines += [f"**Partial:** {words} {'; '.join(names)}."] if names else []
     return lines
+
+
+def _named(arm: ArmResult) -> str:
+    return " ".join(filter(None, (arm.arm.panel, arm.arm.label)))
 
 
 def _setting(config: dict[str, Any]) -> str:
@@ -131,16 +139,14 @@ def _arms_table(found: Results, gains: Mapping[ArmKey, str]) -> str:
     rows = []
     for arm in found.values():
         row = arm.row()
-        if row["accuracy"] is None:
-            cells = [arm.arm.label, "no run yet", "", "", "0", "", ""]
-        else:
+        if row["accuracy"] is not None:
             sd = f" ± {100 * row['sd']:.1f}" if row["sd"] is not None else ""
             best = f"{100 * row['best_by_validation']:.1f} %" if row["best_by_validation"] is not None else "–"
             reached = str(row["of"]) if row["rounds"] == row["of"] else f"**{row['rounds']} of {row['of']}**"
             accuracy = f"{100 * row['accuracy']:.1f}{sd} %"
             seeds, minutes = str(row["seeds"]), f"{row['minutes']:.0f}"
             cells = [arm.arm.label, accuracy, gains.get(arm.arm.key, ""), best, seeds, reached, minutes]
-        rows.append([*([arm.arm.panel] if panels else []), *cells])
+            rows.append([*([arm.arm.panel] if panels else []), *cells])
     return _markdown(head, rows)
 
 
