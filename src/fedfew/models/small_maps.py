@@ -1,7 +1,7 @@
 """A 3×3 convolution in bfloat16 whose weights' gradient is one matrix product: for small maps on a CPU with AMX.
 
 AMX multiplies tiles of 16 rows. A convolution fills them with pixels of one line, of which a small map has few, so
-that most of a tile is empty: 512 channels at 4×4 pixels run at 5 % of the peak. Gathered into a matrix first (a row
+that most of a tile is empty: 512 channels at 4×4 pixels run below 5 % of the peak. Gathered into a matrix first (a row
 for each pixel, its nine neighbours side by side), the same sum is a product that fills every tile, five to eight times
 as fast. Forward and towards the input, gathering costs more than it saves.
 """

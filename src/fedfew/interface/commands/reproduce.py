@@ -152,13 +152,15 @@ def make(plan: Plan, name: str, folder: Path) -> dict[str, Any]:
         return _make_partitions(plan, folder)
     found = results(plan, name, folder)
     gains = against_server_only(found)
+    apart = [f"{' '.join(filter(None, key))}: {why}." for key, why in without_difference(found).items()]
     files = save(draw(name, found), folder / "figures" / name, ("png", "svg", "pdf"))
     for suffix, content in (("", curves_csv(found)), ("-table", table_csv(found))):
         files.append(folder / "figures" / f"{name}{suffix}.csv")
         write_atomically(files[-1], content)
     return {
         "title": TITLES[name], "found": found, "verdicts": verdicts(name, found),
-        "sentences": [gain_sentence(key, m) for key, m in gains.items()], "gains": gains, "files": files, "more": {},
+        "sentences": [gain_sentence(key, m) for key, m in gains.items()] + apart, "gains": gains, "files": files,
+        "more": {},
     }  # fmt: skip
 
 
