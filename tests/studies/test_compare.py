@@ -199,6 +199,18 @@ def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[s
     assert any("another setting" in note and key in note for note in found.notes)
 
 
+@pytest.mark.parametrize("method", ["all-labels", "fedmatch", "fedsiam-mt"])
+def test_a_run_scored_before_the_servers_turn_by_an_old_version_is_no_pair(method: str) -> None:
+    run = flat(0.5, method__name=method, method__lambda_s=1)
+    known = {key: value for key, value in run.document["method"].items() if key not in ("warmup", "order")}
+    parts = {"records": run.records, "finished": True, "summary": {}, "environment": run.environment}
+    old = run.with_(document=run.document | {"method": known}, **parts)
+    for made, comparable in ((run, True), (old, False)):
+        found = compare([made, flat(0.4, **SERVER_ONLY)], ["method"])
+        assert (row(found, method__name=method).difference is not None) == comparable
+        assert any("method.order" in note for note in found.notes) != comparable
+
+
 @pytest.mark.parametrize("own", [{}, {"method__name": "fedavg"}, {"method__name": "semifl", "method__warmup": 1}])
 @pytest.mark.parametrize("turns", [0, 1])
 def test_one_turn_of_the_server_before_the_first_round_may_differ(own: dict[str, Any], turns: int) -> None:

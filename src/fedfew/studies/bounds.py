@@ -42,10 +42,14 @@ def _beginning(keys: tuple[str, ...], texts: tuple[str, ...]) -> dict[str, None]
     return dict.fromkeys(key for key in keys if key.startswith(texts))
 
 
-@cache
 def has_objective(method: str) -> bool:
     """Whether [objective] affects a method; one that is not built in may use it."""
-    return method not in METHODS or "objective" in inspect.signature(METHODS[method]).parameters
+    return method not in METHODS or _takes(method, "objective")
+
+
+@cache
+def _takes(method: str, part: str) -> bool:
+    return part in inspect.signature(METHODS[method]).parameters
 
 
 def varying(flats: Sequence[Flat]) -> list[str]:
@@ -86,7 +90,18 @@ def other_recipe(run: Run, other: Run) -> list[str]:
     keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
     if abs(_epochs_before(run.flat) - _epochs_before(other.flat)) > run.flat["server.epochs"]:
         keys.append(WARMUP)  # one turn may differ: the server of some methods trains beside the clients
-    return keys + (["method.order"] if run.flat.get("method.order") == "before" else [])
+    return keys + (["method.order"] if _scored_before(run) else [])
+
+
+def _scored_before(run: Run) -> bool:
+    """Whether it is scored before the server's turn: by its order, or because version 0.1.0 did so for this method.
+
+    These methods (fedmatch, fedsiam, all-labels) had no warm-up then, so it is not among the settings on disk.
+    """
+    if run.flat.get("method.order") == "before":
+        return True
+    old = "warmup" not in run.document["method"]
+    return old and run.method != BASELINE and run.method in METHODS and _takes(run.method, "warmup")
 
 
 def _epochs_before(flat: Flat) -> int:
