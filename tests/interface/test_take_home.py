@@ -43,16 +43,23 @@ def test_the_card_says_what_the_files_say(run: Path, capsys: Capture) -> None:
     assert "uint8 N×1×28×28" in text
 
 
-def test_server_only_stands_beside_if_it_is_known(run: Path, capsys: Capture) -> None:
+@pytest.mark.parametrize("recipe", ["its own", "another"])
+def test_server_only_with_the_same_recipe_stands_beside(recipe: str, run: Path, capsys: Capture) -> None:
     other = run.parent / "labels-alone"
     shutil.copytree(run, other)
-    (other / "run.toml").write_text((other / "run.toml").read_text().replace('name = "fedmix"', 'name = "server-only"'))
+    settings = (other / "run.toml").read_text().replace('name = "fedmix"', 'name = "server-only"')
+    if recipe == "another":
+        settings = settings.replace('schedule = "constant"', 'schedule = "cosine"')
+        assert "cosine" in settings
+    (other / "run.toml").write_text(settings)
     summary = json.loads((other / "summary.json").read_text())
     summary["accuracy"] = dict.fromkeys(summary["accuracy"], 0.125)
     (other / "summary.json").write_text(json.dumps(summary))
     assert fedfew(capsys, "export", run).status == 0
     gain = 100 * (Run.open(run).accuracy() or 0) - 12.5
-    assert f"reach 12.5 % ({gain:+.1f} points)" in (run / "export" / "MODEL_CARD.md").read_text()
+    card = (run / "export" / "MODEL_CARD.md").read_text()
+    assert (f"reach 12.5 % ({gain:+.1f} points)" in card) == (recipe == "its own")
+    assert ("was not measured" in card) == (recipe == "another")
 
 
 def test_somebody_elses_card_is_kept(run: Path, tmp_path: Path, capsys: Capture) -> None:
