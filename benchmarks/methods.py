@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
-from benchmarks.method_search import best, rows
+from benchmarks.method_search import best, last_five, rows
 from benchmarks.method_tasks import (
     ABLATION,
     ARMS,
@@ -149,13 +149,13 @@ def searched(task: Task) -> str:
 def table(found: dict[str, list[Run]], upto: int) -> str:
     """All arms that have reached ``upto`` rounds, read there."""
     rows = []
-    base = {o.seeds: accuracy(o, upto) for o in found.get(SERVER_ONLY, []) if o.done >= upto}
+    base = {o.seeds: last_five(o, "accuracy", upto) for o in found.get(SERVER_ONLY, []) if o.done >= upto}
     for name, runs in found.items():
         far = [o for o in runs if o.done >= upto]
         if not far:
             continue
-        values = [accuracy(o, upto) for o in far]
-        gains = [accuracy(o, upto) - base[o.seeds] for o in far if o.seeds in base]
+        values = [last_five(o, "accuracy", upto) for o in far]
+        gains = [last_five(o, "accuracy", upto) - base[o.seeds] for o in far if o.seeds in base]
         last, done = [o.records[upto - 1] for o in far], [record for o in far for record in o.records[:upto]]
         gain = "" if name == SERVER_ONLY or not gains else f"{100 * mean(gains):+.1f}{_spread(gains)}"
         rows.append((
@@ -167,12 +167,6 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
     body = "\n".join(row for _, row in sorted(rows))
     columns = f"after {upto} rounds | accuracy | against server-only | seeds | labeled | of these right | up | down | s"
     return f"| {columns} |\n|---|---|---|---|---|---|---|---|---|\n{body}"
-
-
-def accuracy(run: Run, upto: int) -> float:
-    """The mean of the last five rounds up to ``upto``: a single round is a sample of five clients."""
-    tail = [a for r in run.records[max(upto - 5, 0) : upto] if (a := r["accuracy"]) is not None]
-    return float(mean(tail))
 
 
 def _spread(values: Sequence[float]) -> str:

@@ -100,7 +100,8 @@ def test_a_runs_report_has_its_numbers_command_versions_and_hash(runs: Path) -> 
     for bound in ("lower", "upper"):
         reached = float(str(records_of(runs / bound)[-1]["accuracy"]))
         assert shown(reached) in text
-    assert "server-only (lower bound)" in text and "all-labels (upper bound)" in text
+    assert "server-only (lower bound)" in text and "FedAvg with true labels" in text
+    assert "FedAvg with true labels (" not in text  # it bounds nothing
 
 
 def test_a_report_is_one_file_that_asks_for_nothing(runs: Path, tmp_path: Path) -> None:
@@ -146,7 +147,7 @@ def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> N
     expected = f"{100 * mean(reached.values()):.1f} ± {100 * stdev(reached.values()):.1f} %"
     assert expected in text
     assert "a row with one seed has no deviation" in text
-    assert "There is no all-labels run here" in text and "There is no server-only run here" not in text
+    assert "There is no pooled run here" in text and "There is no server-only run here" not in text
 
 
 def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

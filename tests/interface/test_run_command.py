@@ -100,6 +100,9 @@ def test_with_baseline_makes_the_pair_and_a_plain_run_suggests_it(
     assert figures in said.out and "--with-baseline" not in said.err
     again = fedfew(capsys, "run", config, "--set", "client.lr=0.01", "--out", tmp_path / "pair" / "other")
     assert "with your labels alone" in again.out  # a matching baseline is there
+    before = ("--set", "method.name=fedavg", "--set", "method.order=before")
+    refused = fedfew(capsys, "run", config, "--with-baseline", *before, "--out", tmp_path / "before")
+    assert refused.status == 2 and "E113" in refused.err and "before the server's turn" in refused.err
     (tmp_path / "full-server-only").mkdir()
     (tmp_path / "full-server-only" / "mine").write_text("")
     refused = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "full")

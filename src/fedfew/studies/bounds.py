@@ -11,13 +11,13 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
-from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.run import BOUNDS, TITLES, Run
 from fedfew.runs.summary import HEADLINE
 
 METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
 NOT_ITS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
-    "client_labels.",
+    "client_labels.", "compression.", "privacy.", "norm.", "evaluate.every", "evaluate.clients",
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
@@ -124,7 +124,24 @@ class Bound:
     name: str
     runs: tuple[Run, ...] = ()
     same_seed: bool = False
-    same_recipe: bool = False
+    differs: tuple[str, ...] = ()
+    """The keys of the server's training in which one of them differs."""
+
+    @property
+    def title(self) -> str:
+        return TITLES.get(self.name, self.name)
+
+    @property
+    def role(self) -> str:
+        """What it bounds; empty if nothing: FedAvg with true labels pays for averaging."""
+        return {BASELINE: "lower bound", POOLED: "upper bound"}.get(self.name, "")
+
+    @property
+    def apart(self) -> str:
+        """Why a difference to it would mislead; empty if the two are a pair."""
+        if self.runs and not self.same_seed:
+            return "other seeds"
+        return f"other {', '.join(self.differs)}" if self.differs else ""
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
         """The mean over its runs; None if unknown."""
@@ -157,8 +174,9 @@ class Pairing:
         same = [other for other in alike if other.seeds == run.seeds]
         if same:
             best = max(same, key=lambda o: (same_recipe(run, o), o.finished, o.accuracy() or 0.0))
-            return Bound(self.name, (best,), True, same_recipe(run, best))
-        return Bound(self.name, tuple(alike), False, all(same_recipe(run, other) for other in alike))
+            return Bound(self.name, (best,), True, tuple(other_recipe(run, best)))
+        differs = dict.fromkeys(key for other in alike for key in other_recipe(run, other))
+        return Bound(self.name, tuple(alike), False, tuple(differs))
 
 
 def _is(run: Run, method: str) -> bool:

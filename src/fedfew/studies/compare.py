@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from fedfew.config.sections import NAMED
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
-from fedfew.runs.run import Run
+from fedfew.runs.run import TITLES, Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, other_recipe, settings, varying
+from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
 from fedfew.studies.compare_tables import as_rows, to_html, to_text
 
 if TYPE_CHECKING:
@@ -42,8 +42,15 @@ class Row:
     partial: bool
 
     @property
+    def shown(self) -> dict[str, str]:
+        """The key as tables show it: the method by its title, a setting that the row has not as a dash."""
+        cells = {name: "–" if value is None else str(value) for name, value in self.key.items()}
+        return cells | ({METHOD: TITLES.get(cells[METHOD], cells[METHOD])} if METHOD in cells else {})
+
+    @property
     def label(self) -> str:
-        return ", ".join(str(v) if k in SHORT.values() else f"{k} = {v}" for k, v in self.key.items() if v is not None)
+        known = [(name, text) for name, text in self.shown.items() if self.key[name] is not None]
+        return ", ".join(text if name in SHORT.values() else f"{name} = {text}" for name, text in known)
 
 
 @dataclass(frozen=True)
@@ -187,11 +194,11 @@ def _row(
             about = "(seeds, data, labels, model, rounds)"
             faults.add(f"no server-only run like the one with seed {entry.run.seed} {about}")
             continue
-        if bound.same_recipe:
-            gains.append((entry.run.seeds, entry.accuracy - base))
-        else:
-            differing = ", ".join(other_recipe(entry.run, bound.runs[0]))
+        if bound.differs:
+            differing = ", ".join(bound.differs)
             faults.add(f"no paired difference: server-only was run with another setting ({differing})")
+        else:
+            gains.append((entry.run.seeds, entry.accuracy - base))
     row = Row(
         key={name: own.get(name) for name in keys},
         accuracy=Interval.of(_by_seeds((entry.run.seeds, entry.accuracy) for entry in group)),

@@ -61,8 +61,7 @@ def _texts(found: "Comparison") -> list[list[str]]:
     """The cells as text, the column names first."""
     head = [*found.by, "seeds", "accuracy (%)", "against server-only (points)"]
     rows = [
-        [*("–" if value is None else str(value) for value in row.key.values()), str(row.accuracy.n),
-         accuracy_text(row.accuracy), difference_text(row)]
+        [*row.shown.values(), str(row.accuracy.n), accuracy_text(row.accuracy), difference_text(row)]
         for row in found.rows
     ]  # fmt: skip
     return [head, *rows]
@@ -113,7 +112,7 @@ def to_latex(found: "Comparison") -> str:
     lines.append(" & ".join([*map(_escaped, columns[: len(found.by)]), *columns[len(found.by) :]]) + " \\\\")
     lines.append("\\midrule")
     for row in found.rows:
-        cells = ["--" if value is None else _escaped(str(value)) for value in row.key.values()]
+        cells = ["--" if text == "–" else _escaped(text) for text in row.shown.values()]
         numbers = [str(row.accuracy.n), _dashes(accuracy_text(row.accuracy)), _dashes(difference_text(row))]
         numbers += [f"{row.bytes_up / 1e6:.3g}", f"{row.bytes_down / 1e6:.3g}"]
         lines.append(" & ".join([*cells, *numbers]) + " \\\\")

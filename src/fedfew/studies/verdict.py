@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedfew.config.schema import Config, load
+from fedfew.core.errors import FedfewError
 from fedfew.runs.measures import Judged, accuracy_interval, paired_difference
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.statistics import Interval
@@ -68,7 +69,10 @@ class Verdict:
 
 
 def baseline_of(config: Config) -> Config:
-    """Server-only training with everything else equal."""
+    """Server-only training with everything else equal; E113 if the two would be scored at different points."""
+    if config.document["method"].get("order") == "before":
+        what = "scores each round before the server's turn, so it cannot be compared with server-only training"
+        raise FedfewError("E113", "method.order", what, "Set method.order=after")
     return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
 
 
@@ -97,7 +101,7 @@ def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
     Bounds get no verdict: what true labels bring is not what the sites' images bring.
     """
     lower = next((b for b in bounds if b.name == BASELINE), None)
-    if run.method in BOUNDS or lower is None or not (lower.same_seed and lower.same_recipe) or lower.unfinished:
+    if run.method in BOUNDS or lower is None or not lower.runs or lower.apart or lower.unfinished:
         return None
     own, base = run.judged, lower.runs[0].judged
     labels = sum(run.classes.get("server", ())) or int(run.document.get("labels", 0))

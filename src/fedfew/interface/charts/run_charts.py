@@ -75,11 +75,12 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
         for i, o in enumerate(others)
         for known in [scored(o.records)]
     ]
-    levels = [Level(b.name, value) for b in bounds if (value := b.accuracy()) is not None]
+    drawn = {f"{b.title} ({b.apart})" if b.apart else b.title: b for b in bounds}
+    levels = [Level(name, value) for name, b in drawn.items() if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
-    open_ = {b.name for b in bounds if b.unfinished}
     about += "".join(
-        f" {level.name} reaches {amount(level.y, 'percent')}{' so far, not finished' if level.name in open_ else ''}."
+        f" {level.name} reaches {amount(level.y, 'percent')}"
+        f"{' so far, not finished' if drawn[level.name].unfinished else ''}."
         for level in levels
     )
     about += "".join(f" {_course(o.name, o.records, 'accuracy')}" for o in others)

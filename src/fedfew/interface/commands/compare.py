@@ -86,4 +86,4 @@ def _name(row: Row) -> str:
     """A row's name: the method, then the settings that differ, or all of those in --by."""
     if METHOD not in row.key:
         return row.label
-    return "\n".join(part for part in (str(row.key[METHOD]), settings_line(row)) if part)
+    return "\n".join(part for part in (row.shown[METHOD], settings_line(row)) if part)

@@ -154,4 +154,4 @@ def _server_only(run: Run) -> float | None:
     own = run.path.resolve()
     beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
     bound = Pairing(other for other in beside if other.finished).of(run)
-    return bound.accuracy() if run.method != bound.name and bound.same_recipe else None
+    return bound.accuracy() if run.method != bound.name and not bound.differs else None

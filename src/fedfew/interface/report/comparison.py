@@ -43,7 +43,7 @@ def _table(runs: Sequence[Run]) -> Table:
     names = {str(run.path): run.name for run in runs}
     rows = [
         [
-            str(row.key[METHOD]),
+            row.shown[METHOD],
             accuracy_text(row.accuracy),
             difference_text(row),
             str(row.accuracy.n),

@@ -24,7 +24,7 @@ from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.runs.folder import CONFIG, find_runs
 from fedfew.runs.run import BOUNDS, Run, read_all
 from fedfew.runtime.record import left_out
-from fedfew.studies.bounds import bounds_of, scenario
+from fedfew.studies.bounds import BASELINE, POOLED, bounds_of, scenario
 from fedfew.studies.verdict import verdict
 
 LIMIT = 2_000_000
@@ -167,7 +167,7 @@ class Section:
     @property
     def missing(self) -> list[str]:
         present = {run.method for g in self.groups for run in g.runs}
-        return [name for name in BOUNDS if name not in present]
+        return [name for name in (BASELINE, POOLED) if name not in present]
 
 
 def sections_of(runs: Sequence[Run]) -> list[Section]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedfew.runs.measures import accuracy_interval
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
-from fedfew.studies.bounds import BASELINE, Bound, other_recipe
+from fedfew.studies.bounds import BASELINE, Bound
 
 NAMES = {
     BASELINE: "server-only: the labels alone",
@@ -37,7 +37,8 @@ def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
     own, bars = run.accuracy(), list[Bar]()
     for bound in bounds:
         if (value := bound.accuracy()) is not None and bound.name != run.method:
-            bars.append(_bar(NAMES[bound.name], value, bound.runs, progress(bound)))
+            note = ", ".join(filter(None, (progress(bound), bound.apart)))
+            bars.append(_bar(NAMES[bound.name], value, bound.runs, note))
     if own is None or not bars:
         return []
     place = 1 if bars[0].name == NAMES[BASELINE] else 0
@@ -82,7 +83,6 @@ def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
         return f"{start} the server-only run beside this one is {note}."
     if not lower.same_seed:
         return f"{start} the server-only runs beside this one have other seeds."
-    if not lower.same_recipe:
-        keys = ", ".join(other_recipe(run, lower.runs[0]))
-        return f"{start} the server-only run beside this one differs in {keys}."
+    if lower.differs:
+        return f"{start} the server-only run beside this one differs in {', '.join(lower.differs)}."
     return ""

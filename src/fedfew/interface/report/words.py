@@ -139,18 +139,20 @@ def events_of(run: Run) -> list[Event]:
 
 
 def between(run: Run, bounds: Sequence[Bound]) -> str:
-    """Where the run is relative to the bounds."""
-    own = run.accuracy()
-    known = {b.name: value for b in bounds if (value := b.accuracy()) is not None}
-    marks = {b.name: f" ({note})" for b in bounds if (note := progress(b))}
+    """Where the run is relative to the bounds it may be compared with."""
+    own, found = run.accuracy(), list[str]()
     if own is None:
         return ""
-    if not known:
-        return "bounds unknown"
-    return ", ".join(
-        f"{abs(100 * (own - value)):.1f} points {'above' if own >= value else 'below'} {name}{marks.get(name, '')}"
-        for name, value in known.items()
-    )
+    for bound in bounds:
+        value, mark = bound.accuracy(), f" ({note})" if (note := progress(bound)) else ""
+        if value is None:
+            continue
+        if bound.apart:
+            found.append(f"not compared with {bound.title} ({bound.apart})")
+        else:
+            where = "above" if own >= value else "below"
+            found.append(f"{abs(100 * (own - value)):.1f} points {where} {bound.title}{mark}")
+    return ", ".join(found) or "bounds unknown"
 
 
 def course(run: Run) -> Markup:
