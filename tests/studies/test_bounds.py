@@ -28,9 +28,7 @@ def test_server_only_training_does_not_depend_on_the_clients() -> None:
     assert bounds_of(own, [own, lower])[0].runs == (lower,)
 
 
-@pytest.mark.parametrize(
-    "key", [{"compression__kind": "int8"}, {"privacy__clip": 1.0}, {"evaluate__clients": False}]
-)
+@pytest.mark.parametrize("key", [{"compression__kind": "int8"}, {"privacy__clip": 1.0}, {"evaluate__clients": False}])
 def test_how_clients_send_and_are_scored_splits_no_pair(key: dict[str, Any]) -> None:
     own = flat(0.5, method__name="fedavg", **key)
     found = compare([own, flat(0.4, method__name="server-only")])

@@ -6,7 +6,7 @@ The paper's own numbers come from one run on 2,000 images, so they have an error
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
@@ -23,9 +23,14 @@ WIDTH, UNLABELED, ROUNDS = 64, 55_000, 150
 """Size of the paper's experiment."""
 
 
+Kind = Literal["the paper says", "our goal", "would have to hold"]
+ASKED: dict[Kind, str] = {"the paper says": "agrees?", "our goal": "met?", "would have to hold": "holds?"}
+"""What is judged, with the question that the verdict answers."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One claim of the paper next to our result."""
+    """One claim next to our result."""
 
     claim: str
     source: str
@@ -35,6 +40,13 @@ class Verdict:
     error: float | None = None
     seeds: int = 0
     partial: bool = False
+    kind: Kind = "the paper says"
+
+
+def columns(verdicts: Sequence[Verdict]) -> tuple[str, str, str]:
+    """The heads of a table of claims."""
+    kind = verdicts[0].kind if verdicts else "the paper says"
+    return kind, "we got (mean ± sd)", ASKED[kind]
 
 
 def sampling(share: float) -> float:

@@ -225,7 +225,7 @@ TITLES = {
     "fig6a": "Figure 6a: non-IID levels μ",
     "fig6b": "Figure 6b: number of labels at the server",
     "extra": "Extra: aggregation when some clients take part far more often",
-    "ablation": "Ablation: why the claims fail here",
+    "ablation": "Ablation: why FedMix stays near its server",
     "groupnorm": "GroupNorm: the non-IID row of Figure 4 with a normalised network",
     "few-labels": "Few labels: accuracy against labels and against skew, on a frozen backbone",
 }

@@ -10,7 +10,7 @@ from typing import Any
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.claims import tally
-from fedfew.studies.claims_measures import Verdict, smaller
+from fedfew.studies.claims_measures import Verdict, columns, smaller
 from fedfew.studies.reproduce import FIG3, PAPER, TITLES
 from fedfew.studies.reproduce_results import ArmKey, ArmResult, Results
 
@@ -54,7 +54,7 @@ def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:
     for figure in [name for name in TITLES if name in (FIG3, *PAPER)]:
         found, verdicts = made.get(figure, ({}, ()))
         rows.append([TITLES[figure], *_reached(found, figure == FIG3), _counted(verdicts)])
-    head = ["figure", "finished arms", "seeds", "compared at round", "claims that hold"]
+    head = ["figure", "finished arms", "seeds", "compared at round", "verdicts"]
     return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 
 
@@ -151,13 +151,15 @@ def _arms_table(found: Results, gains: Mapping[ArmKey, str]) -> str:
 
 
 def claims_table(verdicts: Sequence[Verdict]) -> str:
-    """The columns: paper says / we got / agrees?"""
+    """The claims, what we got, and whether they hold."""
     rows = []
     for v in verdicts:
         agrees = f"so far: {v.agrees}" if v.partial and v.agrees in ("yes", "no", "undecided") else v.agrees
         words = f" {v.words}." if v.words else ""
-        rows.append([f"{v.claim} ({v.source})", v.got, f"**{agrees}**.{words}".replace("..", ".")])
-    return _markdown(["the paper says", "we got (mean ± sd)", "agrees?"], rows)
+        rows.append(
+            [f"{v.claim} ({v.source})" if v.source else v.claim, v.got, f"**{agrees}**.{words}".replace("..", ".")]
+        )
+    return _markdown(columns(verdicts), rows)
 
 
 def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -30,7 +30,7 @@ from fedfew.studies.claims import (
     verdicts,
     without_difference,
 )
-from fedfew.studies.claims_measures import Verdict
+from fedfew.studies.claims_measures import Verdict, columns
 from fedfew.studies.reproduce import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
 from fedfew.studies.reproduce_markdown import overview, put, relative, section
 from fedfew.studies.reproduce_results import (
@@ -121,7 +121,7 @@ def _show(plan: Plan, name: str, folder: Path, *, quiet: bool) -> dict[str, Any]
     """Draw a figure, write its tables, and print the claims unless JSON was requested."""
     made = make(plan, name, folder)
     table = Table(title=made["title"], show_lines=True)
-    for column in ("the paper says", "we got (mean ± sd)", "agrees?"):
+    for column in columns(made["verdicts"]):
         table.add_column(column, overflow="fold")
     for v in made["verdicts"]:
         table.add_row(f"{v.claim}\n[dim]{v.source}[/]", v.got, f"{_coloured(v)}\n{v.words}")
