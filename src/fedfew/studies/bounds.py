@@ -94,7 +94,7 @@ def other_recipe(run: Run, other: Run) -> list[str]:
 
 
 def _scored_before(run: Run) -> bool:
-    """Whether it is scored before the server's turn: by its order, or because version 0.1.0 did so for this method.
+    """Whether it is scored before the server's turn: by its order, or because early versions did so for this method.
 
     These methods (fedmatch, fedsiam, all-labels) had no warm-up then, so it is not among the settings on disk.
     """
