@@ -40,6 +40,8 @@ from benchmarks.method_tasks import (
 
 from fedfew.interface.batch import run_all
 from fedfew.runs.run import TITLES, Run
+from fedfew.runs.statistics import Interval
+from fedfew.studies.claims import gain_cell
 from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
@@ -104,7 +106,8 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
         "same split, cohort, rounds, local epochs, normalisation and server training. " + searched(task),
         task.settings,
-        "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds. "
+        "Accuracy: mean of the last five rounds on 2,000 test images (digits: 1,500), ± standard deviation over seeds; "
+        "differences are paired by seed and judged by Student's t. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
     beside = [name for name in found if "warmup" not in config_of(task, name, 0, "")["method"]]
@@ -157,7 +160,7 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
         values = [last_five(o, "accuracy", upto) for o in far]
         gains = [last_five(o, "accuracy", upto) - base[o.seeds] for o in far if o.seeds in base]
         last, done = [o.records[upto - 1] for o in far], [record for o in far for record in o.records[:upto]]
-        gain = "" if name == SERVER_ONLY or not gains else f"{100 * mean(gains):+.1f}{_spread(gains)}"
+        gain = "" if name == SERVER_ONLY or not gains else _gain(gains)
         rows.append((
             -mean(values),
             f"| {TITLES.get(name, name)} | {_percent(values)} | {gain} | {len(far)} | {_share(last, 'coverage')} | "
@@ -167,6 +170,11 @@ def table(found: dict[str, list[Run]], upto: int) -> str:
     body = "\n".join(row for _, row in sorted(rows))
     columns = f"after {upto} rounds | accuracy | against server-only | seeds | labeled | of these right | up | down | s"
     return f"| {columns} |\n|---|---|---|---|---|---|---|---|---|\n{body}"
+
+
+def _gain(values: Sequence[float]) -> str:
+    """The mean difference with its standard error and verdict, paired by seed."""
+    return gain_cell(Interval.of(values)) if len(values) > 1 else f"{100 * values[0]:+.1f} (one seed)"
 
 
 def _spread(values: Sequence[float]) -> str:
