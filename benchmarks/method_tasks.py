@@ -170,6 +170,7 @@ ABLATION: dict[str, tuple[str, Overrides]] = {
     "fedfew − clients": ("fedfew", {"client.epochs": 0, "method.views": 1}),
     "fedfew − class mix in the vote": ("fedfew", {"method.steps": 0}),
     "fedfew − class mix in the loss": ("fedfew", {"method.correction": 0.0}),
+    "fedfew − agreement of views": ("fedfew", {"method.consistency": 0.0}),
     "fedfew − mean over rounds": ("fedfew", {"method.average": 0.0}),
     "fedfew − small batches": ("fedfew", {"client.batch": 64}),
     "fedfew − threshold": ("fedfew", {"method.threshold": 0.0}),

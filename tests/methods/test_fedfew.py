@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.types import ClientUpdate
 from fedfew.methods import fedfew as module
 from fedfew.methods.fedfew import FedFew
-from fedfew.training.augment import strong
+from fedfew.training.augment import noisy, strong, weak
 from fedfew.training.label_shift import log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
@@ -62,6 +62,31 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
     torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
     assert trained.votes is not None
     assert torch.equal(trained.votes, labels)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.6, 1.0])
+def test_consistency_adds_the_agreement_of_two_noisy_views_of_every_image(threshold: float) -> None:
+    method, site = fedfew(steps=20, consistency=3.0, threshold=threshold), client_site(0)
+    theta = random_theta(1)
+    trained = method.train_client(payload(theta), site, generator(7))
+
+    rng, network = generator(7), linear_network()
+    network.load(theta)
+    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    confidence, labels = adjusted.max(1)
+    order = torch.randperm(len(site), generator=rng)
+    one, other = (noisy(weak(site.images[order], rng, site.flips), 0.1, rng) for _ in range(2))
+    free = theta.clone().requires_grad_()
+    gap = linear_logits(free, one).softmax(1) - linear_logits(free, other).softmax(1)
+    loss = 3.0 * gap.square().sum(1).mean()
+    sure = order[confidence[order] >= threshold]
+    assert (len(sure) == 0) == (threshold == 1.0) and (len(sure) < len(site)) == (threshold > 0)
+    if len(sure):
+        logits = linear_logits(free, strong(site.images[sure], rng, flips=site.flips)) + (mix / EVEN).log()
+        loss = loss + cross_entropy(logits, labels[sure], reduction="sum") / len(site)
+    expected = theta - 0.1 * gradient_of(loss, free)
+    torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
+    assert trained.metrics["coverage"] == len(sure) / len(site)
 
 
 def test_soft_labels_are_the_adjusted_probabilities() -> None:

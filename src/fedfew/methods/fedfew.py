@@ -5,6 +5,7 @@
                T as given, or such that on average max q^(1/T) is ω_t's accuracy on the validation images
                ŷ_i = argmax r_i or (soft) r_i, kept where max r_i ≥ τ;   made once, with the model as received
                ψ_k ← σ_t − η ∇ CE(ŷ, softmax(z(strong u) + κ log(π_k/π_server)))  on the kept images, z: the logits
+                         − η ∇ w ‖f(weak u + ε) − f(weak u + ε′)‖²                 on all images, ε: noise
     next:      ψ = Σ w_k ψ_k over the clients that kept labels;   σ_{t+1} = ψ trained on D_s
                ω_{t+1} = a ω_t + (1 − a) σ_{t+1}
 
@@ -13,8 +14,9 @@ SemiFL (labels once with the global model, server last). Many small local steps 
 the same labels are worth several times as much. ``steps = 0`` leaves π_k = π_server, right for clients that are
 alike. With very skewed clients the class mix is used twice: it improves the labels, and in the loss it prevents
 what a client with two classes would otherwise learn first, that there are no others (A. K. Menon et al. 2021, logit
-adjustment); a mean over rounds evens out the differences between cohorts. On a frozen backbone a config that
-names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
+adjustment); a mean over rounds evens out the differences between cohorts. Confident labels teach what the model nearly
+knows; that two noisy views agree (S. Laine and T. Aila 2017, Π-model) also uses the images it is not sure of. On a
+frozen backbone a config that names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +41,14 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.fedavg import NO_WAY_TO_TRUST
-from fedfew.training.augment import strong_view, weak
+from fedfew.objectives.consistency import apart
+from fedfew.training.augment import noisy, strong_view, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import active, contributions, scalar
+
+NOISE = 0.1
+"""Deviation of the noise ε, of pixels in [0, 1] or of the features' size."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,9 @@ class FedFew(Method):
     steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
     concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
     correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
+    consistency: Annotated[
+        NonNegative, Doc("w: weight of the agreement of two noisy views of every image; 0: none, two views fewer")
+    ] = 0.0
     average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
     teacher: Annotated[
         Literal["current", "start"],
@@ -109,7 +118,7 @@ class FedFew(Method):
         return message
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """Label once with σ_t, then train on strong views of the kept images."""
+        """Label once with σ_t, then train on strong views of the kept images, and on the agreement of all."""
         network = site.network
         network.load(payload.get("teacher", payload["omega"]))
         adjusted, mix = self.label(site, payload, rng)
@@ -118,14 +127,23 @@ class FedFew(Method):
         votes = torch.where(confidence >= self.threshold, labels, -1)
         targets = (adjusted if self.soft else votes).to(network.device)
         kept = (votes >= 0).nonzero().squeeze(1)
+        used = torch.arange(len(site)) if self.consistency else kept
         shift = self.correction * log_ratio(mix, payload["prior"]).to(network.device)
 
         def loss_of(indices: Tensor) -> Tensor:
-            chosen = kept[indices]
-            views = strong_view(site, site.images[chosen], rng)
-            return cross_entropy(network(views) + shift, targets[chosen])
+            chosen = used[indices]
+            if not self.consistency:
+                return cross_entropy(network(strong_view(site, site.images[chosen], rng)) + shift, targets[chosen])
+            views = [noisy(weak(site.images[chosen], rng, site.flips), NOISE, rng) for _ in range(2)]
+            if len(sure := chosen[votes[chosen] >= 0]):
+                views.append(strong_view(site, site.images[sure], rng).float())
+            one, other, *labeled = network(torch.cat(views)).split(len(chosen))
+            loss = self.consistency * apart(one.softmax(1), other.softmax(1))
+            for outputs in labeled:
+                loss = loss + len(sure) / len(chosen) * cross_entropy(outputs + shift, targets[sure])
+            return loss
 
-        steps = descend(network, self.client, float(payload["lr"]), len(kept), loss_of, rng)
+        steps = descend(network, self.client, float(payload["lr"]), len(used), loss_of, rng)
         metrics = {"coverage": len(kept) / max(len(site), 1), "steps": float(steps)}
         return Trained({"psi": network.snapshot()}, metrics, votes)
 
