@@ -62,6 +62,16 @@ def about(found: list[Verdict], words: str) -> Verdict:
     return matching[0]
 
 
+def test_with_fedmatch_under_fedfreq_alone_the_gain_is_judged_against_it() -> None:
+    arms = {(NON_IID, "FedMix + FedFreq"): (0.48, 0.49, 0.5), (NON_IID, "FedMatch + FedFreq"): (0.45, 0.46, 0.47)}
+    found = figure("fig4", arms, otherwise=())
+    judged = verdicts("fig4", found)
+    assert about(judged, "about 3 points over FedMatch + FedFreq").got.startswith("+3.0 points")
+    assert sum(v.agrees == "no runs yet" for v in judged) == 2
+    both = figure("fig4", arms)
+    assert about(verdicts("fig4", both), "about 3 points over FedMatch").got.startswith("+4.0 points")
+
+
 def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None:
     arm = figure("fig6a", {("", "μ = 1"): (0.44, 0.46, 0.51)})["", "μ = 1"]
     m = level(arm)
