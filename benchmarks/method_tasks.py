@@ -189,7 +189,8 @@ def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
     A model with another normalisation cannot start from the common one, and trains equally long by itself instead.
     """
     preset, own = (ARMS | ABLATION)[arm]
-    shared = task.shared | task.found(arm) | {"seed": seed, "dataset.seed": seed, "start": start}
+    searched = "fedfew" if arm in ABLATION else arm
+    shared = task.shared | task.found(searched) | {"seed": seed, "dataset.seed": seed, "start": start}
     kind = own.get("method.name") or load(preset)["method.name"]
     if "warmup" in settings_for("method", kind):
         shared["method.warmup"] = shared["server.epochs"]
