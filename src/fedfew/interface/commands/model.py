@@ -150,8 +150,8 @@ def export(
 
 
 def _server_only(run: Run) -> float | None:
-    """The accuracy of the labels alone, if a finished server-only run with the same recipe is in the same folder."""
+    """The accuracy of the labels alone, if its finished pair is in the same folder."""
     own = run.path.resolve()
     beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
     bound = Pairing(other for other in beside if other.finished).of(run)
-    return bound.accuracy() if run.method != bound.name and not bound.differs else None
+    return bound.accuracy() if run.method != bound.name and not bound.apart else None
