@@ -156,6 +156,12 @@ def test_a_policy_needs_clients_that_send_models(method: str) -> None:
     assert "needs clients that send models" in refused(method__name=method, norm__policy="local")
 
 
+@pytest.mark.parametrize("method", ["all-labels", "server-only", "pooled"])
+def test_bounds_can_measure_their_statistics(method: str) -> None:
+    batch = {"norm__policy": "server-data", "model__norm": "batch", "method__name": method}
+    assert [type(t) for t in transforms(**batch)] == [ServerStatistics]
+
+
 @pytest.mark.parametrize("aggregator", ["fednova", "fltrust"])
 def test_a_running_variance_is_not_stretched(aggregator: str) -> None:
     told = refused(method__name="fedmix", aggregator__name=aggregator, model__norm="batch")

@@ -218,8 +218,10 @@ def test_methods(capsys: Capture) -> None:
         "datasets": list(DATASETS),
         "partitions": list(PARTITIONS),
     }
-    assert {key: value for key, value in said.json.items() if key != "fleets"} == expected
+    assert {key: value for key, value in said.json.items() if key not in ("fleets", "presets")} == expected
     assert {"inline", "pool"} <= set(said.json["fleets"])
+    assert {"fedsemi", "rc-ssfl", "label-shift"} <= set(said.json["presets"])
+    assert not set(METHODS) & set(said.json["presets"]), "a method is listed once"
     plain = fedfew(capsys, "methods").out
     assert all(name in plain for names in said.json.values() for name in names)
 

@@ -115,4 +115,6 @@ def test_a_run_scored_every_second_round_is_read_like_any_other(tmp_path: Path) 
     assert scored == [2, 4, 5], "after every second round and after the last"
     cut = run.cut(3)
     assert cut.accuracy() == run.records[1]["accuracy"], "the last one known"
-    assert [series.x for series in accuracy(run).series] == [[2.0, 4.0, 5.0]] * 2
+    drawn = accuracy(run).series
+    assert [s.x for s in drawn] == [[2.0, 4.0, 5.0]] * 3, "test, validation, and what the clients made"
+    assert list(drawn[2].y) == [r["accuracy_clients"] for r in run.records if r["round"] in (2, 4, 5)]

@@ -35,6 +35,40 @@ def test_how_clients_send_and_are_scored_splits_no_pair(key: dict[str, Any]) -> 
     assert next(row for row in found.rows if row.key["method.name"] == "fedavg").difference == Interval.of([0.5 - 0.4])
 
 
+BATCH: dict[str, Any] = {"model__norm": "batch", "dataset__name": "mini-mnist"}
+
+
+@pytest.mark.parametrize("bound", ["server-only", "pooled"])
+@pytest.mark.parametrize(("own", "its", "why"), [
+    ("clients", "average", "other norm.policy"), ("average", "server-data", "other norm.policy"),
+    ("clients", "clients", ""), ("local", "average", ""),
+])  # fmt: skip
+def test_statistics_measured_after_a_round_belong_to_the_recipe(bound: str, own: str, its: str, why: str) -> None:
+    run = flat(0.5, method__name="fedavg", norm__policy=own, **BATCH)
+    lower = flat(0.4, method__name=bound, norm__policy=its, **BATCH)
+    assert {b.name: b.apart for b in bounds_of(run, [run, lower])}[bound] == why
+
+
+def test_server_only_runs_with_other_statistics_are_two_experiments() -> None:
+    runs = [flat(0.4, name=policy, method__name="server-only", norm__policy=policy, **BATCH)
+            for policy in ("average", "server-data", "clients")]  # fmt: skip
+    found = compare([*runs, flat(0.5, method__name="fedavg", norm__policy="clients", **BATCH)])
+    assert not found.left_out and len(found.rows) == 4
+    assert next(row for row in found.rows if row.key["method.name"] == "fedavg").difference == Interval.of([0.5 - 0.4])
+
+
+def test_a_bound_scored_before_the_servers_turn_is_no_pair() -> None:
+    run, true = flat(0.5), flat(0.8, method__name="all-labels", method__order="before")
+    assert bounds_of(run, [run, true])[1].apart == "other method.order"
+
+
+def test_a_method_without_lambda_s_has_one() -> None:
+    run = flat(0.5, method__name="cbafed")
+    lower = flat(0.4, method__name="server-only", method__lambda_s=10.0)
+    assert bounds_of(run, [run, lower])[0].apart == "other method.lambda_s"
+    assert not bounds_of(run, [run, lower, flat(0.3, name="one", method__name="server-only")])[0].apart
+
+
 def test_why_a_bound_is_no_pair_and_what_it_bounds() -> None:
     own = flat(0.5, name="own")
     lower = flat(0.4, name="lower", method__name="server-only", server__epochs=20)

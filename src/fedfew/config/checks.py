@@ -13,7 +13,7 @@ from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import cohort_size
 from fedfew.transforms.compression import Compression, vectors
-from fedfew.transforms.norm_policy import LocalNorm
+from fedfew.transforms.norm_policy import MEASURED, LocalNorm
 from fedfew.transforms.privacy import unprotected
 
 Table = dict[str, Any]
@@ -24,7 +24,6 @@ TOY = Layout(("weight",), ((1, 1),), (0, 1), 1)
 """A small layout, to get the schema of a method's replies."""
 STRETCH = ("fednova", "fltrust")
 """Aggregators that can go beyond the clients' models, which a running variance must not."""
-MEASURED = ("server-data", "clients")
 """Norm policies that measure the statistics again after each round."""
 AUGMENTS = ("none", "weak", "strong")
 STEPS_COUNT = ("fednova", "scaffold")
@@ -226,7 +225,8 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
         what = "statistics of all clients' images need them in one place, which only a simulation has"
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
     sends_models = not isinstance(method, Oracle) and vectors(method.reply_schema(TOY))[:1] == ["psi"]
-    if policy != "average" and method.asks_clients and not sends_models:
+    true_labels = isinstance(method, Oracle) and policy in MEASURED  # measured on ω; nothing is kept by clients
+    if policy != "average" and method.asks_clients and not sends_models and not true_labels:
         what = f"norm.policy = {policy!r} needs clients that send models, which method {name}'s do not"
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "average" or another method')
     aggregator = document["aggregator"]["name"]

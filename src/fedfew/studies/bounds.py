@@ -13,11 +13,12 @@ from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
 from fedfew.runs.run import BOUNDS, TITLES, Run
 from fedfew.runs.summary import HEADLINE
+from fedfew.transforms.norm_policy import MEASURED
 
 METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
 NOT_ITS = (
     "partition.", "aggregator.", "availability.", "client.", "vote.", "objective.", "gate.", "participation", "clients",
-    "client_labels.", "compression.", "privacy.", "norm.", "evaluate.every", "evaluate.clients",
+    "client_labels.", "compression.", "privacy.", "evaluate.every", "evaluate.clients",
 )  # fmt: skip
 """Keys without influence on server-only training, which uses no client."""
 SCENARIO = ("labels", "rounds", "dataset.", "model.")
@@ -25,7 +26,9 @@ PASSES = ("participation", "client.epochs")
 """How often the clients' images are used; upper bounds depend on it too."""
 RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocast")
 """How the server trains, from where and in which precision, and which model is evaluated."""
-WARMUP = "method.warmup"
+UNSAID: dict[str, Any] = {"method.lambda_s": 1.0}
+"""What methods without the key have."""
+WARMUP, POLICY = "method.warmup", "norm.policy"
 Flat = dict[str, Any]
 
 
@@ -81,16 +84,26 @@ def scenario(run: Run, bound: str = BOUNDS[1], keys: Iterable[str] = ()) -> str:
     held = ("client_labels.",) if flat.get("client_labels.each") else ()
     wanted = (*SCENARIO, "clients", "partition.", *held) if asks else SCENARIO
     own = {key: flat[key] for key in _beginning(tuple(flat), wanted) if key != "dataset.seed"}
-    skip = ("method.", "server.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
+    # what other_recipe names is left to it
+    skip = ("method.", "server.", "norm.", "seed", "dataset.seed", *(() if asks else NOT_ITS))
     return json.dumps(own | {key: flat.get(key) for key in keys if not key.startswith(skip)}, sort_keys=True)
 
 
 def other_recipe(run: Run, other: Run) -> list[str]:
     """The keys in which the server's training differs, or the point at which a round is scored."""
-    keys = [key for key, value in run.flat.items() if key.startswith(RECIPE) and value != other.flat.get(key, value)]
+    mine, its = ({**UNSAID, **r.flat} for r in (run, other))
+    keys = [key for key, value in mine.items() if key.startswith(RECIPE) and value != its.get(key, value)]
+    if _statistics(run) != _statistics(other):
+        keys.append(POLICY)
     if abs(_epochs_before(run.flat) - _epochs_before(other.flat)) > run.flat["server.epochs"]:
         keys.append(WARMUP)  # one turn may differ: the server of some methods trains beside the clients
-    return keys + (["method.order"] if _scored_before(run) else [])
+    return keys + (["method.order"] if _scored_before(run) or _scored_before(other) else [])
+
+
+def _statistics(run: Run) -> str:
+    """Whose images give the batch norm of the evaluated model, where they are measured after a round."""
+    policy: str = run.flat.get(POLICY, "")
+    return policy if policy in MEASURED else ""
 
 
 def _scored_before(run: Run) -> bool:

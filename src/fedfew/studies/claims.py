@@ -277,7 +277,7 @@ def _pairs(found: Results) -> dict[tuple[str, str], tuple[ArmResult, ArmResult]]
 
 
 def _other(arm: ArmResult, bound: ArmResult) -> list[str]:
-    return other_recipe(arm.runs[0], bound.runs[0])
+    return list(dict.fromkeys(key for a in arm.runs for b in bound.runs for key in other_recipe(a, b)))
 
 
 def gain_sentence(key: tuple[str, str], m: Interval) -> str:

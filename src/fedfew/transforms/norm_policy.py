@@ -23,6 +23,8 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Doc
 from fedfew.core.types import ClientSite, Payload, Schema, ServerSite, ServerState, Trained, Transform
 
+MEASURED = ("server-data", "clients")
+"""The policies that measure statistics after a round, also where no client trains."""
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 

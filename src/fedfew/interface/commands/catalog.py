@@ -27,26 +27,31 @@ FLEETS = {
 
 
 def methods(
-    name: Annotated[str, typer.Argument(help="A method, aggregator, objective or model, or package.module:Name.")] = "",
+    name: Annotated[
+        str, typer.Argument(help="A method, aggregator, objective, model or preset, or package.module:Name.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """List methods, aggregators, objectives, models, datasets, partitions and fleets; or explain one."""
+    """List methods, aggregators, objectives, models, datasets, partitions, fleets and presets; or explain one."""
     if name:
         from fedfew.interface.describe import describe  # noqa: PLC0415 - a method's settings need torch, names do not
 
         describe(name, json)
         return
-    kinds = {kind: registry(target) for kind, target in REGISTRIES.items()}
+    kinds = {
+        kind: {entry: summary(place) for entry, place in registry(target).items()}
+        for kind, target in REGISTRIES.items()
+    }
+    known = {entry for names in kinds.values() for entry in names}
+    kinds |= {"fleets": FLEETS, "presets": {k: about for k, about in known_presets().items() if k not in known}}
     if json:
-        print_json({kind: list(names) for kind, names in (kinds | {"fleets": FLEETS}).items()})
+        print_json({kind: list(names) for kind, names in kinds.items()})
         return
     for kind, names in kinds.items():
-        out.print(f"\n[bold]{kind}[/]")
-        for entry, target in names.items():
-            out.print(f"  {entry:20} {summary(target)}", markup=False, soft_wrap=True)
-    out.print("\n[bold]fleets[/]")
-    for entry, about in FLEETS.items():
-        out.print(f"  {entry:20} {about}", markup=False, soft_wrap=True)
+        more = " made of these (`fedfew presets` lists all)" if kind == "presets" else ""
+        out.print(f"\n[bold]{kind}[/]{more}")
+        for entry, about in names.items():
+            out.print(f"  {entry:20} {about}", markup=False, soft_wrap=True)
 
 
 def presets(
