@@ -78,9 +78,15 @@ def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None
     assert m is not None
     assert m.se == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
     assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * (m.se or 0.0))
-    single = level(figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"])
+    alone = figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"]
+    alone.runs[0].flat["dataset.test"] = 2000
+    single = level(alone)
     assert single is not None
     assert single.se == pytest.approx(SE1)
+    alone.runs[0].evaluation["images"] = 500
+    known = level(alone)
+    assert known is not None
+    assert known.se == pytest.approx(2 * SE1), "the images of the run's own evaluation count, if it has one"
     assert single.high is not None and single.high - single.mean == pytest.approx(2 * SE1)
 
 

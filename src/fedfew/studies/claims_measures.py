@@ -18,7 +18,7 @@ from fedfew.studies.reproduce_results import ArmResult
 
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
 IMAGES = 2_000
-"""Test images of the paper, and of our runs with its split."""
+"""Test images of the paper."""
 WIDTH, UNLABELED, ROUNDS = 64, 55_000, 150
 """Size of the paper's experiment."""
 
@@ -49,15 +49,21 @@ def columns(verdicts: Sequence[Verdict]) -> tuple[str, str, str]:
     return kind, "we got (mean ± sd)", ASKED[kind]
 
 
-def sampling(share: float) -> float:
-    """Standard error of an accuracy measured on the paper's test images."""
-    return sampling_error(share, IMAGES)
+def sampling(share: float, images: int = IMAGES) -> float:
+    """Standard error of an accuracy measured on so many test images; the paper's, if nothing is said."""
+    return sampling_error(share, images)
+
+
+def tested(arm: ArmResult) -> int:
+    """The test images of an arm's runs; the paper's number, if it is not known yet."""
+    known = (run.evaluation.get("images") or run.flat["dataset.test"] or IMAGES for run in arm.runs)
+    return min(known, default=IMAGES)
 
 
 def level(arm: ArmResult) -> Interval | None:
     """The accuracy of an arm."""
     values = list(arm.by_seeds().values())
-    return Interval.of(values, sampling(mean(values))).marked(not arm.finished) if values else None
+    return Interval.of(values, sampling(mean(values), tested(arm))).marked(not arm.finished) if values else None
 
 
 def difference(first: ArmResult, second: ArmResult) -> Interval | None:
@@ -80,7 +86,10 @@ def between(
     gaps, both = differences(a, b), a.keys() & b.keys()
     if not gaps:
         return None
-    drawn = math.hypot(*(sampling(mean(arm[s] for s in both)) for arm in (a, b))) if sampled else None
+    drawn = None
+    if sampled:
+        found = ((a, tested(first)), (b, tested(second)))
+        drawn = math.hypot(*(sampling(mean(by[s] for s in both), images) for by, images in found))
     return Interval.of(gaps, drawn).marked(not (first.finished and second.finished))
 
 
@@ -153,8 +162,9 @@ def smaller(config: Mapping[str, Any]) -> list[str]:
 
 
 def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:
-    """Whether a gain is as large as reported; undecided if noise could explain it."""
-    total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(around))
+    """Whether a gain is as large as reported; undecided if noise could explain it. Both errors as in ``near``."""
+    paper = math.sqrt(2) * sampling(around)
+    total = math.hypot(max(m.se or 0.0, paper / math.sqrt(m.n)), paper)
     direction = positive(m)[0]
     if abs(m.mean - target) > BEYOND * total:
         how = "smaller" if m.mean < target else "larger"
