@@ -13,6 +13,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import (
+    ALL_LABELS,
     IID,
     LABELS,
     LEVELS,
@@ -102,7 +103,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     planned = cells(TUNED, list(PAPER))
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
-    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 42
+    assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 47
     assert len(everything) == 58
 
     def identity(figure: str, label: str, panel: str = "") -> str:
@@ -131,6 +132,16 @@ def test_groupnorm_is_the_row_of_figure_4_but_for_the_norm() -> None:
         other = plain[NON_IID, label]
         assert config["model"] | {"norm": "none"} == other["model"] and config["model"]["norm"] == "group"
         assert {k: v for k, v in config.items() if k != "model"} == {k: v for k, v in other.items() if k != "model"}
+
+
+def test_recipe_is_the_row_of_figure_4_with_another_server() -> None:
+    plain, best = configs("fig4"), configs("recipe")
+    assert {label for _, label in best} == {label for _, label in configs("groupnorm")}
+    for (_, label), config in best.items():
+        other = plain[NON_IID, label]
+        keys = {key for key in config if config[key] != other[key]}
+        assert keys == ({"server", "client"} if label == ALL_LABELS else {"server"}), label
+    assert len({tuple(config["server"].items()) for config in best.values()}) == 1, "one recipe for all"
 
 
 def test_the_ablation_varies_gamma_alone() -> None:

@@ -231,9 +231,10 @@ def test_extra_judges_fedfreq_against_both_rules() -> None:
     assert [v.agrees for v in found] == ["yes", "yes"]
 
 
-def test_groupnorm_judges_fedmix_against_fedmatch_and_the_labels_alone() -> None:
+@pytest.mark.parametrize("name", ["groupnorm", "recipe"])
+def test_another_row_judges_fedmix_against_fedmatch_and_the_labels_alone(name: str) -> None:
     given = {("", "FedMix + FedFreq"): (0.50, 0.51, 0.50), ("", "FedMatch + FedAvg"): (0.55, 0.56, 0.55)}
-    assert [v.agrees for v in verdicts("groupnorm", figure("groupnorm", given))] == ["no", "yes"]
+    assert [v.agrees for v in verdicts(name, figure(name, given))] == ["no", "yes"]
 
 
 def test_the_ablation_reads_its_reasons_from_the_records() -> None:

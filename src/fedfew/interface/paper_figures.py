@@ -36,7 +36,8 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw(figure: str, found: Results) -> Figure:
     """Draw a figure by name."""
     return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
-            "few-labels": _few, "ablation": _ablation, "groupnorm": _one_panel}[figure](found)  # fmt: skip
+            "few-labels": _few, "ablation": _ablation, "recipe": _one_panel,
+            "groupnorm": _one_panel}[figure](found)  # fmt: skip
 
 
 def _sheet(width: float, height: float = 4.0) -> Figure:

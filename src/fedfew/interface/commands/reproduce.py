@@ -45,7 +45,7 @@ from fedfew.studies.reproduce_results import (
 )
 from fedfew.studies.sweep_jobs import check_jobs
 
-WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|groupnorm|all|few-labels|report"
+WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|recipe|groupnorm|all|few-labels|report"
 
 
 def reproduce(
