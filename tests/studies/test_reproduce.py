@@ -104,7 +104,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
     everything = [cell.identity for own in planned.values() for cell in own.values()]
     once = in_order(planned)
     assert len(once) == len({cell.identity for cell in once}) == len(set(everything)) == 47
-    assert len(everything) == 58
+    assert len(everything) == 63
 
     def identity(figure: str, label: str, panel: str = "") -> str:
         return planned[figure][(panel, label), 0].identity
