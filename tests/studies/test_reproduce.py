@@ -13,7 +13,6 @@ from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.claims_measures import Verdict
 from fedfew.studies.reproduce import (
-    ALL_LABELS,
     IID,
     LABELS,
     LEVELS,
@@ -140,8 +139,7 @@ def test_recipe_is_the_row_of_figure_4_with_another_server() -> None:
     for (_, label), config in best.items():
         other = plain[NON_IID, label]
         keys = {key for key in config if config[key] != other[key]}
-        steps = {ALL_LABELS: {"client"}, "FedMix + FedFreq": {"client", "method"}}.get(label, set())
-        assert keys == {"server"} | steps, label
+        assert keys == ({"server", "client", "method"} if label == "FedMix + FedFreq" else {"server"}), label
     assert len({tuple(config["server"].items()) for config in best.values()}) == 1, "one recipe for all"
 
 
