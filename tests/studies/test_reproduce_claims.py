@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.studies.runs_by_hand import by_hand, flat
 
+from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.studies import claims_measures
 from fedfew.studies.claims import (
@@ -37,11 +38,17 @@ SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 
 
 
 def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[float] = (0.45, 0.45, 0.45)) -> Results:
-    """Every arm with one flat run a seed."""
+    """Every arm with one flat run a seed, on so many test images that the seeds alone make the error."""
+
+    def run(accuracy: float, seed: int) -> Run:
+        made = flat(accuracy, seed=seed, rounds=12)
+        made.evaluation["images"] = 100_000
+        return made
+
     return {
         arm.key: ArmResult(
             arm,
-            tuple(flat(a, seed=s, rounds=12) for s, a in enumerate(given.get(arm.key, otherwise))),
+            tuple(run(a, s) for s, a in enumerate(given.get(arm.key, otherwise))),
             len(given.get(arm.key, otherwise)),
         )
         for arm in arms_of(name)
@@ -79,7 +86,7 @@ def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None
     assert m.se == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
     assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * (m.se or 0.0))
     alone = figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"]
-    alone.runs[0].flat["dataset.test"] = 2000
+    alone.runs[0].evaluation["images"] = 2000
     single = level(alone)
     assert single is not None
     assert single.se == pytest.approx(SE1)

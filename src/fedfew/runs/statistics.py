@@ -26,12 +26,18 @@ class Interval:
     """Whether it comes from runs that have not finished."""
 
     @staticmethod
-    def of(values: Sequence[float], alone: float | None = None) -> "Interval":
-        """The interval of some values; ``alone`` is the standard error if there is only one."""
+    def of(values: Sequence[float], each: float | None = None) -> "Interval":
+        """The interval of some values; ``each`` is the least standard error of one, such as that of its test images.
+
+        Two values that agree by chance are no more certain than that.
+        """
         n, centre = len(values), fmean(values)
         sd = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1)) if n > 1 else None
-        se = alone if sd is None else sd / math.sqrt(n)
-        half = None if se is None else se * (BEYOND if sd is None else _student(n))
+        least = None if each is None else each / math.sqrt(n)
+        se, half = least, None if least is None else BEYOND * least
+        if sd is not None:
+            spread = sd / math.sqrt(n)
+            se, half = max(spread, least or 0.0), max(_student(n) * spread, half or 0.0)
         low, high = (None, None) if half is None else (centre - half, centre + half)
         return Interval(centre, sd, n, se, low, high)
 

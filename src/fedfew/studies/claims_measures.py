@@ -1,7 +1,8 @@
 """Numbers with their standard errors, and the verdict they allow: yes, no, or undecided.
 
-A standard error is sd/√n over the seeds; for one seed it is that of drawing the test images, √(p(1−p)/N). A difference
-is paired by seed and counts as real if its 95 % interval by Student's t excludes zero, as in ``fedfew compare``.
+A standard error is sd/√n over the seeds, and at least that of drawing the test images, √(p(1−p)/N); for one seed it is
+the latter. A difference is paired by seed and counts as real if its 95 % interval by Student's t excludes zero, as in
+``fedfew compare``, and if it is more than twice the error of drawing the images.
 The paper's own numbers come from one run on 2,000 images, so they have an error too.
 """
 
@@ -131,12 +132,8 @@ def interval(m: Interval) -> str:
 
 
 def near(m: Interval, target: float) -> tuple[Agrees, str]:
-    """Whether an accuracy is what the paper reports: within two standard errors of both combined.
-
-    Our error is never taken as smaller than that of sampling the test images, even if two seeds happen to agree.
-    """
-    own = max(m.se or 0.0, sampling(m.mean) / math.sqrt(m.n))
-    gap, total = m.mean - target, math.hypot(own, sampling(target))
+    """Whether an accuracy is what the paper reports: within two standard errors of both combined."""
+    gap, total = m.mean - target, math.hypot(m.se or 0.0, sampling(target))
     side = "above" if gap > 0 else "below"
     words = f"{points(abs(gap))} {side}; {plus_minus(m.se)}, the paper's {points(sampling(target))}"
     return ("yes", words) if abs(gap) <= BEYOND * total else ("no", f"Does not hold here: {words}")
@@ -162,9 +159,8 @@ def smaller(config: Mapping[str, Any]) -> list[str]:
 
 
 def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:
-    """Whether a gain is as large as reported; undecided if noise could explain it. Both errors as in ``near``."""
-    paper = math.sqrt(2) * sampling(around)
-    total = math.hypot(max(m.se or 0.0, paper / math.sqrt(m.n)), paper)
+    """Whether a gain is as large as reported; undecided if noise could explain it."""
+    total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(around))
     direction = positive(m)[0]
     if abs(m.mean - target) > BEYOND * total:
         how = "smaller" if m.mean < target else "larger"
