@@ -28,7 +28,7 @@ from fedfew.studies.reproduce import (
     folder_of,
     in_order,
 )
-from fedfew.studies.reproduce_markdown import claims_table, put, section
+from fedfew.studies.reproduce_markdown import better_server, claims_table, put, section
 from fedfew.studies.reproduce_results import ArmResult, curves_csv, known_plans, level, remember, results, table_csv
 from fedfew.studies.sweep import advance
 
@@ -292,6 +292,21 @@ def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
     assert "| μ = 1 | 40.0 % | +1.0 (SE 0.5), better | 40.0 % | 1 | 3 | 0 |" in text
     assert "**2 of 7**" in text
     assert "55,000 images" in text  # a smaller run says what the paper had
+
+
+def test_a_table_says_if_the_labels_alone_do_better_with_another_recipe() -> None:
+    here = [flat(0.40, seed=seed, method__name="server-only") for seed in (0, 1)]
+    strong: dict[str, Any] = {"method__name": "server-only", "server__augment": "strong"}
+    best = [flat(0.45, seed=0, **strong), flat(0.47, seed=1, **strong), flat(0.99, seed=2, **strong)]
+    found = {("", "server-only"): arm_result(*here, wanted=2, label="server-only")}
+    note = better_server(found, [*here, *best])
+    assert note == (
+        "**Not the best server:** with `server.augment = strong` the labels alone reach 46.0 % "
+        "where server-only training has 40.0 % here (2 seeds)."
+    )
+    assert note in section("fig4", "", found, [], {}, "a.svg", [], note)
+    elsewhere = flat(0.9, seed=0, labels=60, **strong)
+    assert not better_server(found, [*here, flat(0.405, seed=0, **strong), elsewhere])
 
 
 def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:

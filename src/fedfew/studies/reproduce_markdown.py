@@ -3,12 +3,14 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
+from fedfew.studies.bounds import BASELINE, other_recipe, scenario
 from fedfew.studies.claims import tally
 from fedfew.studies.claims_measures import Verdict, columns, smaller
 from fedfew.studies.reproduce import FIG3, PAPER, TITLES
@@ -16,11 +18,13 @@ from fedfew.studies.reproduce_results import ArmKey, ArmResult, Results
 
 RULE = (
     "Accuracy is that of the model after the last round, on the test images; over seeds, mean ± standard deviation. "
-    "Differences are paired by seed; a standard error is that over seeds (with one seed, that of drawing 2,000 test "
-    "images), and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
+    "Differences are paired by seed; a standard error is that over seeds, and at least that of drawing the test "
+    "images, and a difference counts as significant where its 95 % interval by Student's t leaves out zero. "
     "An accuracy agrees with the paper's if it is no further off than two standard errors of both."
 )
 
+BETTER = 0.01
+"""A recipe that is this much better for the labels alone is worth a note."""
 FEW = 4
 """Up to this many unfinished runs are named; more are counted."""
 
@@ -33,19 +37,48 @@ def section(
     gains: Mapping[ArmKey, str],
     image: str,
     tables: Sequence[str],
+    note: str = "",
 ) -> str:
-    """The whole section of one figure."""
+    """The whole section of one figure; the note stands below the table of its arms."""
     runs = {run.path: run for arm in found.values() for run in arm.runs}
     parts = [f"## {title}", f"`{command}`", *_facts(list(runs.values()), found)]
     parts.append(f"![{title}]({image})")
     if found:
-        parts.append(_arms_table(found, gains))
+        parts += [_arms_table(found, gains), *([note] if note else [])]
     judged = [v for v in verdicts if v.agrees != "no runs yet"]
     parts.append(claims_table(judged))
     if waiting := len(verdicts) - len(judged):
         parts.append(f"{waiting} more claim{'s' * (waiting > 1)} cannot be judged without the missing runs.")
     parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
     return "\n\n".join(parts) + "\n"
+
+
+def better_server(found: Results, runs: Iterable[Run]) -> str:
+    """A note if the labels alone did better in another figure, with the same seeds and another recipe."""
+
+    def place(run: Run) -> tuple[str, tuple[int, int]]:
+        return scenario(run, BASELINE), run.seeds
+
+    def alone(some: Iterable[Run]) -> list[Run]:
+        return [run for run in some if run.method == BASELINE and run.finished]
+
+    own = {place(run): run for run in alone(run for arm in found.values() for run in arm.runs)}
+    pairs: dict[tuple[str, ...], dict[Any, tuple[Run, Run]]] = {}
+    for run in alone(runs):
+        here = own.get(place(run))
+        if here and (keys := other_recipe(here, run)):
+            recipe = tuple(f"`{key} = {run.flat[key]}`" for key in keys)
+            pairs.setdefault(recipe, {})[place(run)] = here, run
+    notes = []
+    for recipe, both in pairs.items():
+        mine, best = (fmean(pair[i].accuracy() or 0.0 for pair in both.values()) for i in (0, 1))
+        if best - mine > BETTER:
+            seeds = f"{len(both)} seed{'s' * (len(both) > 1)}"
+            notes.append(
+                f"**Not the best server:** with {', '.join(recipe)} the labels alone reach {100 * best:.1f} % "
+                f"where server-only training has {100 * mine:.1f} % here ({seeds})."
+            )
+    return " ".join(notes)
 
 
 def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:

@@ -32,7 +32,7 @@ from fedfew.studies.claims import (
 )
 from fedfew.studies.claims_measures import Verdict, columns
 from fedfew.studies.reproduce import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
-from fedfew.studies.reproduce_markdown import overview, put, relative, section
+from fedfew.studies.reproduce_markdown import better_server, overview, put, relative, section
 from fedfew.studies.reproduce_results import (
     RUNS,
     Results,
@@ -201,18 +201,20 @@ def _report(folder: Path, page: Path, json: bool) -> None:
     beside.mkdir(parents=True, exist_ok=True)
     sections: dict[str, str] = {}
     reached: dict[str, tuple[Results, list[Verdict]]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     for name in (name for name in TITLES if name in plans):
-        plan, command = plans[name]
-        own, title = (
-            (f"{name}-full", f"{TITLES[name]}, at full scale") if plan.scale == "full" else (name, TITLES[name])
-        )
         try:
-            made = make(plan, name, folder)
+            figures[name] = make(plans[name][0], name, folder)
         except FedfewError as fault:
             if name != FIG3:
                 raise
             complain(fault)  # its data set is not here: the section that the page has stays
-            continue
+    runs = [run for made in figures.values() for arm in made["found"].values() for run in arm.runs]
+    for name, made in figures.items():
+        plan, command = plans[name]
+        own, title = (
+            (f"{name}-full", f"{TITLES[name]}, at full scale") if plan.scale == "full" else (name, TITLES[name])
+        )
         reached |= {name: (made["found"], made["verdicts"])} if own == name else {}
         if all(v.agrees == "no runs yet" for v in made["verdicts"]):
             continue  # nothing to say yet but that in the overview
@@ -220,7 +222,8 @@ def _report(folder: Path, page: Path, json: bool) -> None:
         links = [relative(path, page) for path in files if path.suffix == ".csv"]
         image = relative(next(path for path in files if path.suffix == ".svg"), page)
         gains = {key: gain_cell(m) for key, m in made["gains"].items()} | without_difference(made["found"])
-        sections[own] = section(title, command, made["found"], made["verdicts"], gains, image, links)
+        note = better_server(made["found"], runs)
+        sections[own] = section(title, command, made["found"], made["verdicts"], gains, image, links, note)
     put(page, ({"paper": overview(reached)} if PAPER.keys() & reached.keys() else {}) | sections)
     if json:
         print_json({"page": str(page), "figures": list(sections)})
