@@ -24,7 +24,6 @@ TOY = Layout(("weight",), ((1, 1),), (0, 1), 1)
 """A small layout, to get the schema of a method's replies."""
 STRETCH = ("fednova", "fltrust")
 """Aggregators that can go beyond the clients' models, which a running variance must not."""
-"""Norm policies that measure the statistics again after each round."""
 AUGMENTS = ("none", "weak", "strong")
 STEPS_COUNT = ("fednova", "scaffold")
 """Aggregator and method that infer from the number of a client's steps how far it went."""

@@ -286,7 +286,8 @@ def _pairs(found: Results) -> dict[tuple[str, str], tuple[ArmResult, ArmResult]]
 
 
 def _other(arm: ArmResult, bound: ArmResult) -> list[str]:
-    return list(dict.fromkeys(key for a in arm.runs for b in bound.runs for key in other_recipe(a, b)))
+    pairs = ((a, b) for a in arm.runs for b in bound.runs if a.seeds == b.seeds)
+    return list(dict.fromkeys(key for a, b in pairs for key in other_recipe(a, b)))
 
 
 def gain_sentence(key: tuple[str, str], m: Interval) -> str:

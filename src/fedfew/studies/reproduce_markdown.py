@@ -67,7 +67,7 @@ def better_server(found: Results, runs: Iterable[Run]) -> str:
     for run in alone(runs):
         here = own.get(place(run))
         if here and (keys := other_recipe(here, run)):
-            recipe = tuple(f"`{key} = {run.flat[key]}`" for key in keys)
+            recipe = tuple(f"`{key} = {run.flat.get(key)}`" for key in keys)
             pairs.setdefault(recipe, {})[place(run)] = here, run
     notes = []
     for recipe, both in pairs.items():

@@ -70,10 +70,10 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
     series = [Series("test" if not others else run.name, _rounds(records), [r["accuracy"] for r in records])]
     if not others and any(r["validation"] is not None for r in records):
         series.append(Series("validation", _rounds(records), [r["validation"] for r in records], 1, "dashed"))
-    clients = "clients' result, before the server's turn"
-    differ = [r for r in records if r["accuracy_clients"] not in (None, r["accuracy"])]
-    if not others and differ:
-        series.append(Series(clients, _rounds(records), [r["accuracy_clients"] for r in records], 2, "dashed"))
+    clients = not others and any(r["accuracy_clients"] not in (None, r["accuracy"]) for r in records)
+    if clients:
+        made = [r["accuracy_clients"] for r in records]
+        series.append(Series("clients' result, before the server's turn", _rounds(records), made, 2, "dashed"))
     series += [
         Series(o.name, _rounds(known), [r["accuracy"] for r in known], i + 1)
         for i, o in enumerate(others)
@@ -88,7 +88,7 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
         for level in levels
     )
     about += "".join(f" {_course(o.name, o.records, 'accuracy')}" for o in others)
-    if not others and differ:
+    if clients:
         about += " " + _course("Clients' result before the server's turn", records, "accuracy_clients")
     return Lines("accuracy", "Accuracy", "round", "accuracy", series, "percent", levels, about)
 
