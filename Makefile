@@ -17,7 +17,7 @@ test-slow: $(VENV)/.installed-dev       ## tests of minutes outside Flower: memo
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py
 
-faults: $(VENV)/.installed-dev          ## docs/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
+faults: $(VENV)/.installed-dev          ## docs/understand/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
 	nice -n 10 $(BIN)/python -m benchmarks.reliability.faults $(QUICK) $(IDS)
 
 mutants: $(VENV)/.installed-dev         ## mutation testing of gate, checkpoints, aggregators, vote and privacy: hours
@@ -34,16 +34,16 @@ test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chrom
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m pytest tests/browser
 
-attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/security.md: hours for all cells, finished ones are kept
+attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/understand/security.md: hours for all cells, finished ones are kept
 	nice -n 19 $(BIN)/python -m benchmarks.attacks run
 	$(BIN)/python -m benchmarks.attacks page
 
-bench: $(VENV)/.installed-dev           ## docs/performance.md measured anew: some 20 minutes with nothing else running
+bench: $(VENV)/.installed-dev           ## docs/understand/performance.md measured anew: some 20 minutes with nothing else running
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
-	$(BIN)/python -m benchmarks.peers --page docs/performance.md
-	$(BIN)/python -m benchmarks.scaling --page docs/performance.md
-	$(BIN)/python -m benchmarks.phases --page docs/performance.md
-	$(BIN)/python -m benchmarks.precision --page docs/performance.md
+	$(BIN)/python -m benchmarks.peers --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.scaling --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.phases --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.precision --page docs/understand/performance.md
 
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh
@@ -53,7 +53,7 @@ notebook: $(VENV)/.installed-dev        ## the example notebook run anew, with i
 	$(BIN)/python -m tests.docs.notebook examples/quickstart.ipynb
 
 docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
-	$(BIN)/python -m fedfew.interface.reference docs
+	$(BIN)/python -m tools.reference docs/reference
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 lock: $(VENV)/.installed-dev            ## requirements.lock: every file of the tested versions by hash, without torch
@@ -64,8 +64,8 @@ lock: $(VENV)/.installed-dev            ## requirements.lock: every file of the 
 sbom: $(VENV)/.installed-dev            ## dist/fedfew.cdx.json: what is installed with fedfew, as CycloneDX
 	$(BIN)/python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
 
-licences: $(VENV)/.installed-dev        ## docs/licences.md from the packages that are installed
-	$(BIN)/python -m benchmarks.reliability.supply licences docs/licences.md
+licences: $(VENV)/.installed-dev        ## docs/reference/licences.md from the packages that are installed
+	$(BIN)/python -m benchmarks.reliability.supply licences docs/reference/licences.md
 
 dist: $(VENV)/.installed-dev            ## wheel and sdist, built twice to the same bytes, and the wheel in an empty environment
 	$(BIN)/python -m benchmarks.reliability.supply dist dist

@@ -261,8 +261,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs.add_argument("--seeds", type=int, default=3)
     runs.add_argument("--minutes", type=float, default=math.inf, help="start no cell after this time")
     runs.add_argument("--first-seed", type=int, default=0)
-    page = actions.add_parser("page", help="write the figure and the tables of docs/security.md")
-    page.add_argument("--page", type=Path, default=Path("docs/security.md"))
+    page = actions.add_parser("page", help="write the figure and the tables of docs/understand/security.md")
+    page.add_argument("--page", type=Path, default=Path("docs/understand/security.md"))
     args = parser.parse_args(argv)
     if args.action == "run":
         run(args)

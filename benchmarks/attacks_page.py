@@ -1,4 +1,4 @@
-"""The figure and the tables of docs/security.md, from the finished cells of the attack benchmark."""
+"""The figure and the tables of docs/understand/security.md, from the finished cells of the attack benchmark."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
         _ran(rows),
         "### The goals, with default settings",
         _goals(usual),
-        f"![Points of accuracy lost to hostile clients](images/{FIGURE}.png)",
+        f"![Points of accuracy lost to hostile clients]({page.stem}/{FIGURE}.svg)",
         "### Default settings: points lost (± standard error over the seeds), by the number of hostile clients of 20",
         _by_attack(usual, "default"),
         "### Four hostile clients of 20, by defence: points lost in the mean, and at worst",
@@ -45,7 +45,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
     text = page.read_text("utf-8")
     head, rest = text.split(BEGIN)
     page.write_text(head + BEGIN + "\n\n" + "\n\n".join(parts) + "\n\n" + END + rest.split(END)[1], "utf-8")
-    save(figure(usual), page.parent / "images" / FIGURE, ("png",))
+    save(figure(usual), page.parent / page.stem / FIGURE, ("svg",))
 
 
 def clean(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], float]:

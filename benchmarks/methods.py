@@ -1,7 +1,7 @@
 """Compares all methods: the same split, start, rounds, server training and local epochs.
 
     python -m benchmarks.methods digits|cifar-noniid|cifar-iid|cifar-long [--seeds N] [--only NAME,NAME] [--until ROUND]
-                                 [--jobs N] [--out DIR] [--page docs/results.md]
+                                 [--jobs N] [--out DIR] [--page docs/understand/results.md]
 
 - All start from one model, trained on the server's labels alone (one for each seed), so that the first pseudo-labels
   are useful and no method has more server training than another.

@@ -1,7 +1,7 @@
 """Compares fedfew with common practice: the same FedMix rounds by fedfew, plain PyTorch and Flower's simulation.
 
     python -m benchmarks.peers [--workload cifar|mnist|both] [--images N] [--rounds N] [--repeat N] [--only a,b]
-                               [--json] [--page docs/performance.md]
+                               [--json] [--page docs/understand/performance.md]
 
 Contestants take turns, each in its own process: pool (a process for each core), inline (one thread, as fedfew
 always does for equal bits), inline-threads (what all threads would give), torch (plain PyTorch), flower (the same

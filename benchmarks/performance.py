@@ -1,6 +1,6 @@
-"""The page docs/performance.md with its plots, written from the saved results alone.
+"""The page docs/understand/performance.md with its plots, written from the saved results alone.
 
-    python -m benchmarks.performance docs/performance.md
+    python -m benchmarks.performance docs/understand/performance.md
 
 The benchmarks call this themselves with ``--page``; a missing result is named with its command.
 """
@@ -61,7 +61,7 @@ def write(page: Path) -> None:
     from benchmarks.performance_plots import draw
 
     results = kept()
-    draw(results, page.parent / "images")
+    draw(results, page.parent / page.stem)
     page.write_text(page_text(results), "utf-8")
     progress(f"{page} was written from {', '.join(results) or 'no results'}")
 

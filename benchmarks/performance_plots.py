@@ -1,4 +1,4 @@
-"""The plots of docs/performance.md."""
+"""The plots of docs/understand/performance.md."""
 
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,12 @@ PHASES = ("server", "clients", "aggregate", "evaluate", "checkpoint")
 
 
 def draw(results: dict[str, Any], folder: Path) -> list[Path]:
-    """A PNG for each existing result."""
+    """A figure for each existing result."""
     figures = {"peers": peers, "phases": phases, "scaling": scaling}
     written = []
     for name, figure in figures.items():
         if name in results:
-            written += save(figure(results[name]), folder / f"performance-{name}", ("png",))
+            written += save(figure(results[name]), folder / name, ("svg",))
     return written
 
 

@@ -1,4 +1,4 @@
-"""The text and tables of docs/performance.md, from the results alone."""
+"""The text and tables of docs/understand/performance.md, from the results alone."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -7,7 +7,7 @@ from benchmarks.peers_table import HEAD, model_name, rows
 
 Results = dict[str, Any]
 BENCHMARKS = ("peers", "phases", "precision", "scaling")
-COMMANDS = {name: f"python -m benchmarks.{name} --page docs/performance.md" for name in BENCHMARKS}
+COMMANDS = {name: f"python -m benchmarks.{name} --page docs/understand/performance.md" for name in BENCHMARKS}
 
 
 def page_text(results: Results) -> str:
@@ -58,7 +58,7 @@ def _peers(results: Results) -> str:
     title = "## Against plain PyTorch and Flower\n\n"
     if "peers" not in results:
         return title + _missing("peers")
-    found = title + "![Seconds of a round](images/performance-peers.png)\n"
+    found = title + "![Seconds of a round](performance/peers.svg)\n"
     for name, one in results["peers"]["workloads"].items():
         found += f"\n### {one['model']}: {one['clients']} clients × {one['images']} images ({one['data']})\n\n"
         found += _table(HEAD, rows(one)[1:]) + "\n"
@@ -155,7 +155,7 @@ def _phases(results: Results) -> str:
     title = "## Where a round's time goes\n\n"
     if "phases" not in results:
         return title + _missing("phases")
-    found = title + "![Where the time goes](images/performance-phases.png)\n"
+    found = title + "![Where the time goes](performance/phases.svg)\n"
     for name, one in results["phases"]["workloads"].items():
         found += f"\n{model_name(name, one['width'])}, a real run on the pool ({one['clients']} clients a round):\n\n"
         found += _table(list(one["phases"]), [[f"{seconds:.3f} s" for seconds in one["phases"].values()]]) + "\n"
@@ -193,7 +193,7 @@ def _scaling(results: Results) -> str:
     if "scaling" not in results:
         return title + _missing("scaling")
     every = results["scaling"]["rows"]
-    found = title + "![Growth with K and m](images/performance-scaling.png)\n\n"
+    found = title + "![Growth with K and m](performance/scaling.svg)\n\n"
     found += "Nobody trains here (no epochs), so that all that is left is what surrounds the training. Ten clients a"
     found += " round of the small cnn while K grows; then all K of ResNet-9 of width 16, whose model has 1.6 MB.\n\n"
     head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]

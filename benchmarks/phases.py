@@ -1,6 +1,6 @@
 """Where a round's time goes: by phase from the records of a real run, and by operation inside one client.
 
-python -m benchmarks.phases [--workload cifar|mnist|both] [--images N] [--json] [--page docs/performance.md]
+python -m benchmarks.phases [--workload cifar|mnist|both] [--images N] [--json] [--page docs/understand/performance.md]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What bfloat16 saves on a CPU: `engine.autocast = "bfloat16"` beside float32, in turn, on one thread.
 
-python -m benchmarks.precision [--images N] [--repeats N] [--json] [--page docs/performance.md]
+python -m benchmarks.precision [--images N] [--repeats N] [--json] [--page docs/understand/performance.md]
 
 ResNet-9 of widths 16 and 64, forward alone and forward with backward. It needs a processor that multiplies bfloat16 in
 hardware (AVX-512 BF16 or AMX): the result says whether this one does.

@@ -1,6 +1,6 @@
 """The cost of a round besides training, as the number of clients grows: time and memory, each cell in its own process.
 
-    python -m benchmarks.scaling [--json] [--page docs/performance.md] [--quick]
+    python -m benchmarks.scaling [--json] [--page docs/understand/performance.md] [--quick]
 
 - K = 10², 10⁴, 10⁶ clients, ten of them a round, no local epochs: only the work around the training is left,
   and what a round writes to disk (its record and checkpoint), which is reported separately.

@@ -1,7 +1,7 @@
 """What fedfew consists of: a bill of materials (SBOM), the licences, and reproducible distributions.
 
     python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
-    python -m benchmarks.reliability.supply licences docs/licences.md
+    python -m benchmarks.reliability.supply licences docs/reference/licences.md
     python -m benchmarks.reliability.supply dist dist
 
 Packages are read from this installation: all that fedfew and its user extras need, directly or indirectly.
@@ -99,7 +99,7 @@ def bill() -> dict[str, object]:
 
 
 def licences_page() -> str:
-    """docs/licences.md."""
+    """docs/reference/licences.md."""
     rows = sorted((name, package.version, licence(package)) for name, (package, _) in materials().items())
     table = "\n".join(f"| {name} | {version} | {words.replace('|', '/')[:80]} |" for name, version, words in rows)
     return (

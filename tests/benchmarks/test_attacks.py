@@ -124,4 +124,4 @@ def test_the_page_says_what_was_lost(tmp_path: Path) -> None:
     assert (
         "| 4 of 20 cost at most 3 | scaled 1.0 |" in text and "| honest clients refused: below 1 % | 0 of 60 |" in text
     )
-    assert (tmp_path / "images" / "attacks.png").stat().st_size > 1000
+    assert (tmp_path / "page" / "attacks.svg").stat().st_size > 1000

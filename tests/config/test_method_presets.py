@@ -151,8 +151,8 @@ VARIANTS = ("fedprox", "fedbn", "fedadam", "fedyogi", "scaffold", "fedmatch-lite
 
 
 def entries() -> dict[str, str]:
-    """The entries of docs/methods.md by their name; fedavg has two, a method's and an aggregator's."""
-    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text("utf-8")
+    """The entries of docs/understand/methods.md by their name; fedavg has two, a method's and an aggregator's."""
+    text = (Path(__file__).parents[2] / "docs" / "understand" / "methods.md").read_text("utf-8")
     found: dict[str, str] = {}
     for entry in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         name, _, rest = entry.partition("\n")

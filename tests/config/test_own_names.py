@@ -108,7 +108,7 @@ def told_of(model: dict[str, Any]) -> str:
 
 def test_what_extensions_need_is_in_one_module() -> None:
     """The page on extending uses nothing else of fedfew."""
-    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "extend.md").read_text("utf-8")
     assert set(re.findall(r"^from (fedfew[\w.]*) import", page, re.MULTILINE)) == {"fedfew.extend"}
     assert all(getattr(extend, name) is not None for name in extend.__all__)
 

@@ -11,7 +11,11 @@ from tests.docs.shell import ELSEWHERE, forget, run_block
 from tests.docs.small import shrink
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [
+    "README.md",
+    "CONTRIBUTING.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+]
 RUNNABLE = ("bash", "python")
 SHOWN = ("", "text", "json", "toml", "bibtex", "ini", "nginx", "eq")
 NOT_RUN = 12

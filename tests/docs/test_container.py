@@ -46,7 +46,7 @@ def test_what_it_runs_exists(capsys: pytest.CaptureFixture[str]) -> None:
     commands = {word: json.loads(rest) for word, rest in steps() if word in ("ENTRYPOINT", "CMD")}
     assert commands["ENTRYPOINT"][0] in project["scripts"]
     assert fedfew(capsys, *commands["CMD"]).status == 0
-    [block] = [b.code for b in blocks_of(ROOT / "docs/deployment.md", "deployment.md") if "podman build" in b.code]
+    [block] = [b.code for b in blocks_of(ROOT / "docs/how-to/deploy.md", "deployment.md") if "podman build" in b.code]
     for kind in re.findall(r"\bdeploy (server|client)\b", block):
         assert fedfew(capsys, "deploy", kind, "--help").status == 0
     assert "--data" in fedfew(capsys, "deploy", "client", "--help").out

@@ -1,4 +1,4 @@
-"""The guide for three machines in docs/deployment.md, its own lines run on this machine in folders of their own."""
+"""The guide for three machines in docs/how-to/deploy.md, its own lines run on this machine in folders of their own."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.slow
-PAGE = Path(__file__).parents[2] / "docs" / "deployment.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "deploy.md"
 
 
 def guide() -> list[Block]:

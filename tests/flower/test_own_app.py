@@ -227,6 +227,6 @@ def test_the_example_is_short() -> None:
     for name in ("server", "client"):
         text = (APP / "few_labels" / f"{name}.py").read_text().splitlines()
         lines += sum(bool(line.strip()) and not line.strip().startswith(('"""', "#")) for line in text)
-        page = (APP.parents[1] / "docs" / "flower-app.md").read_text()
+        page = (APP.parents[1] / "docs" / "how-to" / "flower-project.md").read_text()
         assert (APP / "few_labels" / f"{name}.py").read_text() in page
     assert lines <= 30

@@ -120,7 +120,7 @@ def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(fedfew(capsys, "init", write_digits(tmp_path / "digits"), "--json").json["config"])
-    page = (Path(__file__).parents[2] / "docs" / "own-data.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text("utf-8")
     advice = page.partition("If the sites did not help")[2].partition("\n\n")[0]
     settings = dict(parse_set(text) for text in re.findall(r"`([\w.]+=[^`]+)`", advice))
     assert settings, "the guide names settings to try"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from tests.data.digit_folders import write_digits
+from tools.reference_api import api_page
 
 import fedfew
 from fedfew.core.errors import FedfewError
 from fedfew.interface import console, notebook
-from fedfew.interface.reference_api import api_page
 
 SMALL: dict[str, Any] = {
     "rounds": 2, "clients": 4, "participation": 0.5, "labels": 20, "dataset.unlabeled": 80, "dataset.validation": 20,

@@ -45,7 +45,7 @@ def test_runs_are_made_once_and_figures_each_time(
     assert only.status == 0
     assert "the paper says" in only.out
 
-    page = tmp_path / "docs" / "results.md"
+    page = tmp_path / "docs" / "understand" / "results.md"
     for _ in range(2):
         said = fedfew(capsys, "reproduce", "report", "--out", tmp_path / "r", "--page", page, "--json")
         assert said.json == {"page": str(page), "figures": ["extra"]}

@@ -15,7 +15,7 @@ from tests.interface.fedfew_command import fedfew
 from fedfew import FedfewError, Run, load_model
 from fedfew.core.storage import file_digest
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-data.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md"
 Capture = pytest.CaptureFixture[str]
 
 

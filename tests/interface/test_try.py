@@ -14,7 +14,7 @@ from fedfew.core.extras import installed
 from fedfew.data.cache import cache_folder
 from fedfew.runs.run import Run
 
-GUIDE = Path(__file__).parents[2] / "docs" / "own-data.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md"
 QUICK = [f"--set={key}" for key in (
     "rounds=1", "method.warmup=2", "server.epochs=1", "client.epochs=1", "participation=0.5", "fleet.kind=inline",
 )]  # fmt: skip

@@ -310,7 +310,7 @@ def test_a_table_says_if_the_labels_alone_do_better_with_another_recipe() -> Non
 
 
 def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:
-    page = tmp_path / "docs" / "results.md"
+    page = tmp_path / "docs" / "understand" / "results.md"
     put(page, {"fig4": "first\n"})
     page.write_text(page.read_text("utf-8") + "\nwritten by hand\n", "utf-8")
     put(page, {"fig5": "five\n"})

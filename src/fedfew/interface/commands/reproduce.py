@@ -70,7 +70,9 @@ def reproduce(
         ),
     ] = None,
     figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw existing runs.")] = False,
-    page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path("docs/results.md"),
+    page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path(
+        "docs/understand/results.md"
+    ),
     anyway: Anyway = False,
     json: Json = False,
 ) -> None:

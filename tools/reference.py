@@ -1,6 +1,6 @@
 """Generates the reference pages of the docs from the code: error codes, config keys and the Python API.
 
-``python -m fedfew.interface.reference docs`` writes errors.md, config.md and python-api.md into the folder.
+``python -m tools.reference docs/reference`` writes errors.md, config.md and api.md into the folder.
 """
 
 import inspect
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from tools.reference_api import api_page
 
 from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
-from fedfew.interface.reference_api import api_page
 
 FAMILIES = {
     "1": ("Config", "The requested run is not possible. Nothing has been started yet."),
@@ -28,23 +28,23 @@ ABOUT = {
     "dataset": "Which images, and how they are split. The first table holds for every dataset.",
     "partition": "How a simulation assigns the unlabeled images to its clients. Images in folders have sites instead.",
     "model": "The network.",
-    "method": "How server and clients train, and how their models become one. Equations are in [Methods](methods.md).",
+    "method": "How server and clients train, and how their models become one; see [Methods](../understand/methods.md).",
     "objective": "What clients minimise, for methods that leave it open: fedavg and those built on it, ds-fl.",
     "aggregator": "How the clients' models are aggregated. The default `\"auto\"` is the method's usual rule.",
     "server": "How the server trains on its labels.",
     "client": "How a client trains on its images.",
-    "client_labels": "Labels at clients, a scenario of the simulation: see [Methods](methods.md#labels-at-clients).",
+    "client_labels": "[Labels at clients](../understand/methods.md#labels-at-clients), a scenario of the simulation.",
     "vote": "Whose class distribution pseudo-labels assume.",
     "norm": "What happens to normalisation layers.",
     "privacy": "What is done to an update before it leaves its client.",
     "compression": "How updates are compressed before upload.",
     "availability": "Which clients can be sampled.",
     "gate": "What a client's answer must satisfy.",
-    "evaluate": "What is scored after a round. [Methods](methods.md) defines each accuracy.",
+    "evaluate": "What is scored after a round. [Methods](../understand/methods.md) defines each accuracy.",
     "engine": "What networks compute on. Another device, data type or compilation may change the bits of the result.",
     "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
 }
-NOTE = "<!-- written by python -m fedfew.interface.reference; change the code, not this page -->\n"
+NOTE = "<!-- written by make docs; change the code, not this page -->\n"
 
 
 ERRORS = f"""# Errors
@@ -76,7 +76,7 @@ have.
 
 The sections `dataset`, `partition`, `model`, `method`, `objective`, `aggregator` and `fleet` name something: `name = …`
 or, for partition and fleet, `kind = …`. The other keys of the section are the settings of what is named. Instead of a
-name from this page, all but the fleet take `package.module:Name` of your own, see [Extending](extending.md).
+name from this page, all but the fleet take `package.module:Name` of your own, see [Extending](../how-to/extend.md).
 
 ## Outside any section
 """
@@ -167,7 +167,7 @@ def value_of(annotation: Any) -> str:
 
 def main(folder: Path) -> None:
     """Write the pages."""
-    for name, text in (("errors.md", errors_page()), ("config.md", config_page()), ("python-api.md", api_page())):
+    for name, text in (("errors.md", errors_page()), ("config.md", config_page()), ("api.md", api_page())):
         (folder / name).write_text(text, "utf-8")
 
 

@@ -11,10 +11,10 @@ from fedfew.studies.compare import Comparison
 
 TOP = """# Python API
 
-<!-- written by python -m fedfew.interface.reference; change the code, not this page -->
+<!-- written by make docs; change the code, not this page -->
 
-Everything that `import fedfew` offers. [Python](python.md) shows how the parts work together. Names that are not on
-this page may change at any time."""
+Everything that `import fedfew` offers. [Python](../how-to/python.md) shows how the parts work together. Names that are
+not on this page may change at any time."""
 CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
 """Classes whose methods are listed, without those that are internal."""
 INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}
