@@ -12,7 +12,7 @@ test: check                             ## everything that must hold on every co
 	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow" --ignore=tests/browser
 
 test-slow: $(VENV)/.installed-dev       ## tests of minutes outside Flower: memory, exports, compiled runs, photographs
-	$(BIN)/python -m pytest -m slow --ignore=tests/flower --ignore=tests/browser
+	$(BIN)/python -m pytest -m slow --ignore=tests/deploy --ignore=tests/flower --ignore=tests/browser
 
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py
@@ -28,7 +28,7 @@ mutants: $(VENV)/.installed-dev         ## mutation testing of gate, checkpoints
 	build/mutants/bin/mutmut results
 
 test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS, keys, kills, rogue nodes
-	$(BIN)/python -m pytest tests/flower
+	$(BIN)/python -m pytest tests/deploy tests/flower
 
 test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
 	sh tests/browser/ensure_chromium.sh

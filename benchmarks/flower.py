@@ -28,20 +28,20 @@ import torch
 
 from fedfew.core.environment import environment
 from fedfew.core.types import ClientUpdate, Payload, Scores
-from fedfew.deploy.client import SiteProcesses
-from fedfew.deploy.flower.fleet import FlowerFleet, Membership, Timeouts
-from fedfew.deploy.flower.frames import LIMIT
-from fedfew.deploy.flower.warm_site import Ready, WarmSite, serve
+from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
-from fedfew.deploy.site_images import read_npz
-from fedfew.deploy.superlink import SuperLink
+from fedfew.deploy.server.fleet import FlowerFleet, Membership, Timeouts
+from fedfew.deploy.server.superlink import SuperLink
+from fedfew.deploy.site.images import read_npz
+from fedfew.deploy.site.processes import SiteProcesses
+from fedfew.deploy.site.warm_site import Ready, WarmSite, serve
 
 HERE = Path(__file__).resolve().parent
 APPS = {
     "floor": "flower_apps:floor_app",
     "plain": "flower_apps:plain_app",
-    "fedfew": "fedfew.deploy.flower.client_app:client_app",
+    "fedfew": "fedfew.deploy.site.client_app:client_app",
 }
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfew.deploy.flower.heads import SITE_LIMIT, parse_head
-from fedfew.deploy.flower.records import from_content, to_content
+from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.messages.records import from_content, to_content
 
 floor_app = ClientApp()
 plain_app = ClientApp()

@@ -25,7 +25,7 @@ def _script(text: str, words: str, quick: str = "", limit: float = 3600.0) -> Ta
 
 
 CHECKPOINTS, GATE, POOL = "tests/runs/test_checkpoints.py", "tests/runtime/test_gate.py", "tests/runtime/test_pool.py"
-CLUSTER, BITS = "tests/flower/test_cluster_faults.py", "tests/integration/test_same_bits.py"
+CLUSTER, BITS = "tests/deploy/test_cluster_faults.py", "tests/integration/test_same_bits.py"
 
 TARGETS: dict[str, Target] = {
     "R1": _script(
@@ -48,21 +48,21 @@ TARGETS: dict[str, Target] = {
     ),
     "D1": _tests("same config 20 times: one hash", BITS, "-k", "twenty"),
     "D2": _tests("1, 2, 4 workers and 100 orders of arrival: one hash", BITS, "-k", "workers or orders"),
-    "D3": _tests("inline, pool and Flower: one hash", "tests/flower/test_cluster.py"),
+    "D3": _tests("inline, pool and Flower: one hash", "tests/deploy/test_cluster.py"),
     "D4": _tests("the clock jumps by ± 1 day at every look: one hash", "tests/runs/test_clock.py"),
     "C1": _script("30 % of the workers killed in each of 150 rounds: finishes, finite", "crashes", "50"),
     "C2": _tests("all clients fail: round skipped, model unchanged, named stop, resumable", GATE, "-k", "skipped"),
     "C3": _tests("one survivor is enough", GATE, "-k", "survivor"),
     "C4": _tests(
         "late, second and replayed answers are ignored and noted",
-        "tests/flower/test_adapter.py",
+        "tests/deploy/test_adapter.py",
         "-k",
         "late or second",
     ),
     "C5": _tests("malformed replies × aggregators × positions: rejected, or without effect", GATE, "-k", "malformed"),
     "C6": _tests(
         "oversized and hostile replies on a real network: server grows by less than 64 MB",
-        "tests/flower/test_cluster_hostile.py",
+        "tests/deploy/test_cluster_hostile.py",
     ),
     "C7": _script(
         "30 % of pieces late and 5 % tear the line, line cut for 20 s, bytes drip: no round skipped", "network"
@@ -103,7 +103,7 @@ TARGETS: dict[str, Target] = {
     "F6": _tests("the same image in server/ and test/ is found", "tests/data/test_folders.py", "-k", "same_image"),
     "S1": _tests(
         "unregistered, forged, keyless, wrong authority, no TLS: refused",
-        "tests/flower/test_cluster_rogues.py",
+        "tests/deploy/test_cluster_rogues.py",
         limit=1800,
     ),
     "S2": _tests(
@@ -115,9 +115,9 @@ TARGETS: dict[str, Target] = {
         limit=600,
     ),
     "S4": _tests(
-        "bytes on the wire: no pixels, labels or file names; all in the ledger", "tests/flower/test_cluster_canaries.py"
+        "bytes on the wire: no pixels, labels or file names; all in the ledger", "tests/deploy/test_cluster_canaries.py"
     ),
-    "S5": _tests("a run on Flower connects to nobody outside", "tests/flower/test_cluster.py"),
+    "S5": _tests("a run on Flower connects to nobody outside", "tests/deploy/test_cluster.py"),
     "S6": _script(
         "the live page at 10,000 rounds and at 2,000 runs: every page within 1 s of the processor's time",
         "pages",

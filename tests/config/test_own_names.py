@@ -196,7 +196,7 @@ def test_what_lives_in_a_script_needs_the_inline_fleet(monkeypatch: pytest.Monke
 
 def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
     pytest.importorskip("flwr")
-    from fedfew.deploy.site import refuse_foreign_code
+    from fedfew.deploy.site.build import refuse_foreign_code
 
     places = [
         ("method", "name"),

@@ -224,7 +224,7 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     sites = make_sites(folder / "keys", count)
     trust = ssl.create_default_context(cafile=folder / "ca.pem")
     behind, port = free_ports(2)
-    front = ["fedfew.deploy.flower.front", "--host", HERE, "--port", port, "--certificate", certificate, "--key", key]
+    front = ["fedfew.deploy.front.proxy", "--host", HERE, "--port", port, "--certificate", certificate, "--key", key]
     front += ["--ca", folder / "ca.pem", "--network", "net", "--keys", folder / "keys", "--superlink", behind]
     with (
         started("tests.faults.load", "superlink", behind, certificate, key),

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.flower.cluster import Cluster, cluster
+from tests.deploy.cluster import Cluster, cluster
 
 from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan

@@ -19,12 +19,12 @@ from fedfew.core.network import Network, Pixels
 from fedfew.core.storage import locked
 from fedfew.core.streams import stream
 from fedfew.deploy.certificates import check_certificate, check_site_key
-from fedfew.deploy.client import SiteProcesses
-from fedfew.deploy.flower.front import versions
+from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
-from fedfew.deploy.site_images import load_images, read_npz
-from fedfew.deploy.superlink import ask, ask_or_fail
+from fedfew.deploy.server.superlink import ask, ask_or_fail
+from fedfew.deploy.site.images import load_images, read_npz
+from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.models.build import build_model
 
 ROOM = 1 << 30

@@ -9,6 +9,6 @@ from fedfew.core.extras import require
 require("flower", "fedfew.flower")
 
 from fedfew.flower.client import train  # noqa: E402 - only with the extra
-from fedfew.flower.strategy import FewLabels  # noqa: E402
+from fedfew.flower.server import FewLabels  # noqa: E402
 
 __all__ = ["FewLabels", "train"]

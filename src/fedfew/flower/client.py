@@ -20,13 +20,13 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientUpdate, LabeledSet
 from fedfew.data.shares import Partition
-from fedfew.deploy.flower.client_app import LIMIT
-from fedfew.deploy.flower.heads import SITE_LIMIT, parse_head
-from fedfew.deploy.flower.records import from_content, to_content
-from fedfew.deploy.flower.tensors import pack, unpack
-from fedfew.deploy.flower.warm_site import RefusedError, fault_code
-from fedfew.deploy.payload import check_payload
-from fedfew.deploy.site import check_versions, refuse_foreign_code
+from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.messages.records import from_content, to_content
+from fedfew.deploy.messages.tensors import pack, unpack
+from fedfew.deploy.site.build import check_versions, refuse_foreign_code
+from fedfew.deploy.site.client_app import LIMIT
+from fedfew.deploy.site.payload import check_payload
+from fedfew.deploy.site.warm_site import RefusedError, fault_code
 from fedfew.runtime.site import Sites
 
 MEMORY = "fedfew-memory"

@@ -21,7 +21,7 @@ from fedfew.core.extras import require
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, ServerState
-from fedfew.deploy.site_memory import left_at_sites
+from fedfew.deploy.site.memory import left_at_sites
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
 from fedfew.runs.files import as_json, final_files, static_files
 from fedfew.runs.folder import (
@@ -155,7 +155,7 @@ def fleet_of(parts: Parts, folder: Path) -> Fleet:
     if parts.config["fleet.kind"] != "flower":
         return local_fleet(parts)
     require("flower", "fleet.kind = 'flower'")
-    from fedfew.deploy.fleet import flower_fleet
+    from fedfew.deploy.server.network import flower_fleet
 
     return flower_fleet(parts, sites_of(parts.config, parts.federation, parts.network).score, folder)
 

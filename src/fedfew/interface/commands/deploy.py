@@ -9,9 +9,9 @@ from fedfew.config import toml
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.deploy.client import SiteTerms
 from fedfew.deploy.doctor import examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.site.processes import SiteTerms
 from fedfew.interface import options
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn

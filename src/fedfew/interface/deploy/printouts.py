@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedfew.deploy.flower.front import CALLS, OBJECT_LIMIT, versions
+from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT, versions
 from fedfew.deploy.plan import ServerPlan
 
 

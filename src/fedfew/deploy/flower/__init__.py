@@ -1,1 +1,0 @@
-"""The path of a message through Flower: frames, records, apps, the fleet, the warm site."""

@@ -1,0 +1,82 @@
+"""Flower's programs as fedfew starts them: its command line and its SuperNode.
+
+``python -m fedfew.deploy.flower_programs '[["supernode", "register", …], …]'`` runs several commands in one process,
+because importing Flower costs more than any of them, and prints one JSON line per command. With ``supernode OPTIONS``
+it is the SuperNode.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+SUPERNODE = "supernode"
+
+
+def supernode(options: list[str]) -> None:
+    """Flower's SuperNode, except that it survives broken TLS connections, which Flower takes for bad certificates."""
+    import httpx
+    from flwr.supernode import fleet_http_connection
+    from flwr.supernode.cli import flower_supernode
+
+    connection: Any = fleet_http_connection  # the name it imports is not one that it exports
+    make = connection.make_simple_http_retry_invoker
+
+    def patient() -> object:
+        invoker = make()
+        gives_up = invoker.should_giveup
+
+        def should_giveup(error: Exception) -> bool:
+            broken = isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(error).upper()
+            return not broken and gives_up is not None and gives_up(error)
+
+        invoker.should_giveup = should_giveup
+        return invoker
+
+    connection.make_simple_http_retry_invoker = patient
+    sys.argv = ["flower-supernode", *options]
+    flower_supernode()
+
+
+def main(commands: list[list[str]]) -> None:
+    """Run the commands; success or failure is in Flower's JSON output, not in its exit status."""
+    answers = os.fdopen(os.dup(1), "w")
+    for command in commands:
+        with tempfile.TemporaryFile() as caught:  # by descriptor: Flower's own capturing writes to the real stdout
+            os.dup2(caught.fileno(), 1)
+            failure = _run([*command, "--format", "json"])
+            sys.stdout.flush()
+            caught.seek(0)
+            answers.write(json.dumps(_result(caught.read().decode(errors="replace") or failure)) + "\n")
+    answers.flush()
+
+
+def _run(command: list[str]) -> str:
+    from flwr.cli.app import app
+
+    try:
+        app(command, standalone_mode=False)
+    except SystemExit:
+        return ""
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _result(text: str) -> dict[str, object]:
+    """The JSON object in Flower's output, whatever surrounds it."""
+    start = text.find("{")
+    with contextlib.suppress(ValueError):
+        found = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}
+        if isinstance(found, dict) and found:
+            return found
+    return {"success": False, "error-message": text.strip()[-500:] or "no output"}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == SUPERNODE:
+        supernode(sys.argv[2:])
+    else:
+        main(json.loads(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The TLS front: the only port of a network that is open to the outside."""

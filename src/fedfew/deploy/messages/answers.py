@@ -1,0 +1,67 @@
+"""Reads a site's reply: its clients' updates, or why there is none; nothing in it is trusted until checked."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedfew.core.types import ClientUpdate, Missing
+from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError, head_limit, meaning, parse_head
+from fedfew.deploy.messages.tensors import unpack
+
+_LARGEST = 2**53
+_UPDATE = {"client", "examples", "metrics", "tensors"}
+_FAILURE = {"client", "code"}
+
+
+def read_answers(
+    run: str, round: int, clients: Sequence[int], head: object, parts: Mapping[str, memoryview], limit: int
+) -> Iterator[ClientUpdate | Missing]:
+    """The answer of each client that was asked; an answer in another client's name is ignored.
+
+    ``limit``: most bytes of one client's tensors.
+    """
+    try:
+        found = parse_head(head, head_limit(len(clients)))
+    except ContentError as error:
+        yield from (Missing(k, error.code, str(error)) for k in clients)
+        return
+    if set(found) == {"code"}:
+        yield from (Missing(k, *meaning(found["code"])) for k in clients)
+        return
+    if found.get("run") != run or type(found.get("round")) is not int or found["round"] != round:
+        yield from (Missing(k, "E415", f"answered another run or round than {round + 1}") for k in clients)
+        return
+    seen: set[int] = set()
+    answers = found.get("answers")
+    for answer in answers if isinstance(answers, list) else []:
+        client = answer.get("client") if isinstance(answer, dict) else None
+        if type(client) is not int or client not in clients:  # 1.0 and true are in [1], too
+            continue
+        if client in seen:
+            yield Missing(client, "E414", "answered twice in one message")
+            continue
+        seen.add(client)
+        yield _update(client, answer, parts, limit)
+    yield from (Missing(k, "E401", "its site's answer does not mention it") for k in clients if k not in seen)
+
+
+def _update(client: int, answer: dict[str, Any], parts: Mapping[str, memoryview], limit: int) -> ClientUpdate | Missing:
+    """One client's part of an answer: exactly the fields of an update, or of a failure."""
+    if set(answer) == _FAILURE:
+        return Missing(client, *meaning(answer["code"]))
+    if set(answer) != _UPDATE:
+        return Missing(client, "E401", "its answer has other fields than an update or a failure")
+    metrics = answer["metrics"]
+    if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
+        return Missing(client, "E401", "the metrics are not a table of numbers")
+    if any(len(name) > LONGEST_NAME for name in metrics):
+        return Missing(client, "E401", f"a metric's name has more than {LONGEST_NAME} characters")
+    try:
+        reply = unpack(answer["tensors"], parts, limit)
+    except ContentError as error:
+        return Missing(client, error.code, str(error))
+    return ClientUpdate(client, reply, answer["examples"], {name: float(value) for name, value in metrics.items()})
+
+
+def _is_number(value: object) -> bool:
+    """Whether it converts to a float: JSON integers can be arbitrarily large."""
+    return type(value) is float or (type(value) is int and abs(value) <= _LARGEST)

@@ -1,0 +1,1 @@
+"""The server of a network: Flower's processes, the fleet of sites, the run."""

@@ -1,0 +1,192 @@
+"""The server's side of Flower: SuperLink on loopback, its executor, the TLS front, registered keys, the run itself."""
+
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfew.core.errors import FedfewError
+from fedfew.deploy import flower_programs
+from fedfew.deploy.certificates import as_flower_sends_it, check_certificate
+from fedfew.deploy.plan import ServerPlan
+from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
+from fedfew.deploy.server.connection import ServerAppConnection
+
+_START = 90.0
+_APP = """[project]
+name = "fedfew-app"
+version = "1.0.0"
+description = "Names the modules of fedfew that are installed on both sides; holds no code of its own."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedfew"
+
+[tool.flwr.app.components]
+serverapp = "fedfew.deploy.server.server_app:server_app"
+clientapp = "{client_app}"
+
+[tool.flwr.app.config]
+"""
+
+
+@dataclass(eq=False)
+class SuperLink:
+    """Flower's server processes, supervised; ``connection`` reaches the ServerApp of the current Flower run."""
+
+    plan: ServerPlan
+    supervisor: Supervisor
+    client_app: str = "fedfew.deploy.site.client_app:client_app"
+    largest_reply: int = 1 << 40
+    """Bytes that a site may upload for one reply; the front stops it there."""
+    connection: ServerAppConnection = field(init=False)
+    port: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.connection = ServerAppConnection(self.submit)
+        self.port = free_ports(1)[0]
+
+    def start(self) -> None:
+        """Start everything that sites need to connect."""
+        plan = self.plan
+        if not plan.insecure:
+            check_certificate(plan.ca)
+            check_certificate(plan.certificate, plan.ca)
+        if self.front:
+            check_port(plan.listen, plan.port)
+        else:
+            self.port = plan.behind or plan.port
+            check_port("127.0.0.1", self.port)
+        self._write_home()
+        environment = flower_environment(
+            self.home, FEDFEW_SERVERAPP=str(self.connection.path), NO_PROXY="127.0.0.1,localhost"
+        )
+        superlink = self.supervisor.add("superlink", self._superlink(), environment)
+        wait_until(self._healthy, superlink, _START, "SuperLink")
+        trust = ["--insecure"] if plan.insecure else ["--root-certificates", str(plan.ca)]
+        executor = ["flower-superexec", *trust, "--runtime-api-address", f"127.0.0.1:{self.port}"]
+        self.supervisor.add("superexec", executor, environment)
+        if not plan.insecure:
+            self._register()
+        if self.front:  # last: a site that connects finds its key registered
+            front = self.supervisor.add("front", self._front(), environment)
+            wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
+
+    @property
+    def home(self) -> Path:
+        return self.plan.folder / "flower"
+
+    @property
+    def front(self) -> bool:
+        """Whether sites connect through fedfew's own TLS front: not without TLS, and not behind nginx."""
+        return not (self.plan.insecure or self.plan.behind)
+
+    def _superlink(self) -> list[str]:
+        plan = self.plan
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--isolation", "process"]
+        command += ["--database", str(plan.folder / "state.db"), "--disable-runtime-dependency-installation"]
+        if plan.insecure:
+            return [*command, "--insecure"]
+        certificates = ["--ssl-ca-certfile", plan.ca, "--ssl-certfile", plan.certificate, "--ssl-keyfile", plan.key]
+        return [*command, *map(str, certificates), "--enable-supernode-auth"]
+
+    def _front(self) -> list[str]:
+        plan = self.plan
+        command = [sys.executable, "-m", "fedfew.deploy.front.proxy", "--host", plan.listen, "--port", str(plan.port)]
+        command += ["--superlink", str(self.port), "--ca", str(plan.ca), "--network", plan.network]
+        command += ["--keys", str(plan.folder / "keys"), "--largest-reply", str(self.largest_reply)]
+        return [*command, "--certificate", str(plan.certificate), "--key", str(plan.key)]
+
+    def _write_home(self) -> None:
+        """Write the app that names our modules, and the connection for Flower's command line."""
+        app = self.home / "app"
+        app.mkdir(parents=True, exist_ok=True)
+        (app / "pyproject.toml").write_text(_APP.format(client_app=self.client_app))
+        trust = (
+            "insecure = true"
+            if self.plan.insecure
+            else f"root-certificates = {json.dumps(str(self.plan.ca.resolve()))}"
+        )
+        connection = (
+            f'[superlink]\ndefault = "fedfew"\n\n[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        )
+        (self.home / "port.json").write_text(json.dumps({"superlink": self.port}))
+        (self.home / "config.toml").write_text(connection)
+
+    def _healthy(self) -> bool:
+        return answers("127.0.0.1", self.port, None if self.plan.insecure else self.plan.ca, "/health")
+
+    def _register(self) -> None:
+        """Register the sites' keys; known ones stay."""
+        plan = self.plan
+        commands = [
+            ["supernode", "register", str(plan.public_key(site)), "fedfew", "--name", site] for site in plan.sites
+        ]
+        for site, result in zip(plan.sites, self._flwr(commands), strict=True):
+            message = str(result.get("error-message", result))
+            if not result.get("success") and "already" not in message.lower():
+                raise FedfewError("E508", f"site {site}", f"its key could not be registered: {message[:300]}")
+
+    def submit(self) -> None:
+        """Start a Flower run; its ServerApp connects to this process."""
+        (result,) = self._flwr([["run", str(self.home / "app"), "fedfew"]])
+        if not result.get("success"):
+            raise FedfewError("E508", "flwr run", str(result.get("error-message", result))[:300])
+
+    def _flwr(self, commands: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        """Run Flower's command line, several commands in one process."""
+        environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost")
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", flower_programs.__name__, json.dumps(commands)],
+                env=environment, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise FedfewError("E508", "flwr", "did not answer within 180 s") from None
+        results = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        if len(results) != len(commands):
+            raise FedfewError("E508", "flwr", (done.stderr or done.stdout).strip()[-400:] or "ended without output")
+        return results
+
+    def keys(self) -> dict[str, int]:
+        """Public key → number of the site."""
+        if self.plan.insecure:
+            return {}
+        sites = enumerate(self.plan.sites)
+        return {as_flower_sends_it(self.plan.public_key(site).read_bytes()): number for number, site in sites}
+
+
+def answers(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> bool:
+    """Whether a server answers a request there, with a certificate of this authority."""
+    return ask(host, port, ca, path) is not None
+
+
+def ask(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) -> tuple[int, bytes] | None:
+    """Status and content of a GET request, or None if nothing answers or TLS fails."""
+    with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):
+        return ask_or_fail(host, port, ca, path, timeout)
+    return None
+
+
+def ask_or_fail(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
+    """Like `ask`, but raises the reason for a failure."""
+    where = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    if ca is None:
+        connection = http.client.HTTPConnection(where, port, timeout=timeout)
+    else:
+        trusted = ssl.create_default_context(cafile=os.fspath(ca))
+        connection = http.client.HTTPSConnection(where, port, timeout=timeout, context=trusted)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read(1 << 16)
+    finally:
+        connection.close()

@@ -1,0 +1,120 @@
+"""Builds a site for the config that a server sends: in a trial from the config's partition, else from own images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfew.build.parts import federation_of, prepare, sites_of
+from fedfew.config.checks import SITES
+from fedfew.config.method import method_of
+from fedfew.config.names import OWN_CODE, is_own
+from fedfew.config.schema import Config, check
+from fedfew.core.network import Pixels
+from fedfew.core.types import LabeledSet, Oracle
+from fedfew.data import Federation, Partition
+from fedfew.deploy.site.images import load_images
+from fedfew.deploy.site.warm_site import Ready, RefusedError
+
+
+def check_versions(claimed: Mapping[str, str]) -> None:
+    """E417 unless the server runs the same fedfew and torch."""
+    for name in ("fedfew", "torch"):
+        if (ours := version(name)) != claimed.get(name):
+            raise RefusedError("versions", name, f"the server has {claimed.get(name)}, this site {ours}")
+
+
+def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition."""
+
+    def build(head: Mapping[str, Any]) -> Ready:
+        check_versions(head["versions"])
+        config = Config(dict(head["config"]))
+        federation = federation_of(config)
+        if federation.partition.hash != head["about"]["partition"]:
+            raise RefusedError("data", "dataset", "the data here give another partition than the server's")
+        everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
+        return Ready(everything, lambda client: client % sites == number)
+
+    return build
+
+
+def real_site(
+    number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
+) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a real network: the site's own images are those of the client with the site's number."""
+    loaded: dict[tuple[int, ...], Tensor] = {}
+
+    def build(head: Mapping[str, Any]) -> Ready:
+        check_versions(head["versions"])
+        config, about = checked_config(head["config"], allowed), head["about"]
+        noise = _check_privacy(config, min_noise, max_clip)
+        shape = tuple(int(n) for n in about["shape"])
+        if shape not in loaded:
+            loaded.clear()
+            loaded[shape] = load_images(data, shape)
+        federation = _federation(number, loaded[shape], about)
+        own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
+        return Ready(own, lambda client: client == number, noise)
+
+    return build
+
+
+def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
+    """The server's config, validated again here: a hostile server does not validate what it sends.
+
+    Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
+    """
+    refuse_foreign_code(Config(dict(given)), allowed)
+    config = check({**given, "dataset": {}, "partition": {"kind": SITES}})
+    method = method_of(config.document)
+    if isinstance(method, Oracle) or method.pools:
+        what = f"{config['method.name']} needs the labels of this site's images, which nobody has"
+        raise RefusedError("config", "method.name", what, "The server must choose a method that trains without them")
+    return config
+
+
+def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
+    """E417 if the server's config names code outside fedfew that the site has not allowed.
+
+    ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
+    """
+    for section, key in OWN_CODE:
+        name = str(config.document.get(section, {}).get(key, ""))
+        if is_own(name) and name not in allowed:
+            remedy = f"If you trust it, start the site with --allow-code {name}"
+            raise RefusedError("code", f"{section}.{key}", f"the server asks this site to run {name}", remedy)
+    source = str(config.document.get("model", {}).get("source", ""))
+    if source and source not in allowed:  # a folder of this machine, or a download
+        remedy = f"If you trust it, start the site with --allow-code {source}"
+        raise RefusedError("code", "model.source", f"the server asks this site to load {source}", remedy)
+
+
+def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
+    """The noise on each update; a site may require noise and clipping, whatever the server's config says."""
+    privacy = config.document.get("privacy", {})
+    noise, clip = float(privacy.get("noise", 0.0)), float(privacy.get("clip", 0.0))
+    if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
+        what = f"clip is {clip:g} and noise {noise:g}; this site requires clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
+        raise RefusedError("privacy", "privacy", what)
+    return noise if clip else 0.0
+
+
+def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
+    """All that a site knows of the federation: its own images, and the server's normalisation."""
+    nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
+    return Federation(
+        server=nothing,
+        validation=nothing,
+        test=nothing,
+        images=images,
+        truth=torch.full((len(images),), -1),
+        partition=Partition(np.arange(len(images)), np.array([0] * (number + 1) + [len(images)])),
+        classes=tuple(str(c) for c in range(int(about["classes"]))),
+        flips=bool(about["flips"]),
+        pixels=Pixels(tuple(about["mean"]), tuple(about["std"])),
+    )

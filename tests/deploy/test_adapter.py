@@ -1,0 +1,569 @@
+"""The Flower fleet in one process: same bits as inline, and every kind of bad answer told apart."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import Message
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.deploy.in_process import loop
+from tests.deploy.recorder import Recorder
+
+from fedfew.build.parts import Parts, network_of, sites_of
+from fedfew.core.errors import FedfewError
+from fedfew.core.types import Fleet, Missing, ServerState
+from fedfew.deploy.messages.answers import read_answers
+from fedfew.deploy.messages.heads import ContentError, parse_head
+from fedfew.deploy.messages.records import from_content, to_content
+from fedfew.deploy.server.fleet import Timeouts
+from fedfew.deploy.site.warm_site import ENDED, Memory, WarmSite
+from fedfew.runs.alarms import alarms
+from fedfew.runs.session import Informing
+from fedfew.runtime.record import RoundRecord, left_out
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import InlineFleet
+
+Tiny = Callable[..., Parts]
+
+
+def rounds_of(parts: Parts, fleet: Fleet, rounds: int = 3) -> tuple[ServerState, list[Any]]:
+    first = parts.algorithm.start(network_of(parts.config, parts.federation).snapshot())
+    done = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, first, rounds))
+    return done[-1][0], [record for _, record in done]
+
+
+def inline_rounds(parts: Parts, rounds: int = 3) -> tuple[ServerState, list[RoundRecord]]:
+    return rounds_of(parts, InlineFleet(sites_of(parts.config, parts.federation, parts.network)), rounds)
+
+
+def inline(parts: Parts, rounds: int = 3) -> ServerState:
+    return inline_rounds(parts, rounds)[0]
+
+
+METHODS: dict[str, dict[str, Any]] = {
+    "fedmix": {},
+    "fedmatch": {"method__name": "fedmatch"},
+    "fedavg": {"method__name": "fedavg"},
+    "cbafed": {"method__name": "cbafed", "method__highest": 0.1},
+    "logits": {"method__name": "ds-fl", "method__subset": 20, "dataset__open": 60},
+    **{kind: {"compression__kind": kind} for kind in ("float16", "int8", "top-k", "ternary")},
+    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
+}
+
+
+@pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
+def test_same_bits_and_bytes_as_inline(tiny: Tiny, changes: dict[str, Any]) -> None:
+    parts = tiny(**changes)
+    expected, here = inline_rounds(parts)
+    with loop(parts) as network:
+        state, records = rounds_of(parts, network.fleet)
+    assert torch.equal(state.omega, expected.omega)
+    assert state.participation == expected.participation
+    assert not any(left_out(record) or record["unused"] for record in records)
+    assert [record["wire"]["up"] for record in records] == [record["bytes_up"] for record in here]
+    assert [record["bytes_up"] for record in records] == [record["bytes_up"] for record in here]
+
+
+def test_all_clients_of_a_site_travel_in_one_message_and_shared_vectors_once(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+        assert records[0]["wire"]["messages"] == 2
+        vector = 4 * parts.network.layout.size
+        # ω and σ go once to each of two sites; the step size is a number for each of six clients
+        assert records[0]["wire"]["down"] == 2 * 2 * vector + 6 * 8
+        assert [group for _, group, _ in network.grid.pushed] == ["0", "0"]
+        assert all(ttl == 60.0 for _, _, ttl in network.grid.pushed)  # the deadline of 30 s, and as long for the late
+
+
+def test_without_keys_a_site_is_asked_for_its_number(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts, keys=False) as network:
+        state, _ = rounds_of(parts, network.fleet)
+    assert torch.equal(state.omega, inline(parts).omega)
+
+
+def test_sites_are_informed_that_the_run_is_over(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        rounds_of(parts, network.fleet, 1)
+        assert not any((site.state / ENDED).exists() for site in network.sites)
+        network.grid.away.add(min(network.grid.sockets))  # offline: it learns nothing, and nobody waits for it
+        network.fleet.end()
+        assert [(site.state / ENDED).exists() for site in network.sites] == [False] + [True] * (len(network.sites) - 1)
+        assert isinstance(network.fleet, Informing)
+
+
+def test_a_node_whose_key_is_not_of_the_network_is_never_asked(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        network.grid.sockets[999] = network.grid.sockets[100]
+        rounds_of(parts, network.fleet, 1)
+        assert 999 not in {node for node, _, _ in network.grid.pushed}
+
+
+def test_a_lost_server_app_is_replaced_and_the_result_is_the_same(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        cuts = [2, 5]
+
+        def spoil(node: int, reply: Message) -> Message:
+            if len(network.grid.pushed) in cuts:
+                cuts.remove(len(network.grid.pushed))
+                network.cut()
+            return reply
+
+        network.grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet)
+        assert len(network.calls) == 3
+    assert torch.equal(state.omega, inline(parts).omega)
+    assert not any(left_out(record) for record in records)
+
+
+def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, sites=1) as network:
+        site, trained = network.sites[0], list[int]()
+        plain = site._train_all
+
+        def counting(*given: Any) -> Any:
+            trained.append(1)
+            return plain(*given)
+
+        def spoil(node: int, reply: Message) -> Message:
+            if len(network.calls) == 1:
+                network.cut()
+            return reply
+
+        site._train_all, network.grid.spoil = counting, spoil  # type: ignore[method-assign, assignment]
+        rounds_of(parts, network.fleet, 1)
+        assert len(network.calls) == 2 and len(trained) == 1
+
+
+def rejected(records: list[RoundRecord]) -> dict[int, list[str]]:
+    return {record["round"]: sorted(fault["code"] for fault in left_out(record)) for record in records}
+
+
+def unused(records: list[RoundRecord]) -> dict[int, list[str]]:
+    return {record["round"]: sorted(fault["code"] for fault in record["unused"]) for record in records}
+
+
+def spoiling(change: Callable[[dict[str, Any]], Any]) -> Callable[[WarmSite], Any]:
+    """A site that answers honestly, but for a change of its answer's head."""
+
+    def make(site: WarmSite) -> Any:
+        honest = site.answer
+
+        def answer(head: Mapping[str, Any], parts: Any) -> Any:
+            reply, content = honest(head, parts)
+            reply = json.loads(json.dumps(reply))
+            change(reply)
+            return reply, content
+
+        return answer
+
+    return make
+
+
+def _codes(reply: dict[str, Any], code: str) -> None:
+    reply["answers"] = [{"client": answer["client"], "code": code} for answer in reply["answers"]]
+
+
+def _only(reply: dict[str, Any], code: str) -> None:
+    reply.clear()
+    reply["code"] = code
+
+
+FAULTS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "another round": (lambda reply: reply.update(round=7), "E415"),
+    "text for a round": (lambda reply: reply.update(round="0"), "E415"),
+    "another run": (lambda reply: reply.update(run="older"), "E415"),
+    "no answers": (lambda reply: reply.pop("answers"), "E401"),
+    "answers of others": (lambda reply: [a.update(client=a["client"] + 1) for a in reply["answers"]], "E401"),
+    "claims too much": (lambda reply: [a.update(examples=10**12) for a in reply["answers"]], "E407"),
+    "claims half": (lambda reply: [a.update(examples=0.5) for a in reply["answers"]], "E407"),
+    "metrics are text": (lambda reply: [a.update(metrics={"steps": "many"}) for a in reply["answers"]], "E401"),
+    "metrics without end": (lambda reply: [a.update(metrics={"steps": 10**400}) for a in reply["answers"]], "E401"),
+    "clients in halves": (lambda reply: [a.update(client=float(a["client"])) for a in reply["answers"]], "E401"),
+    "endless shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [1e999]) for a in reply["answers"]], "E402"),
+    "a long key": (lambda reply: reply.update({"k" * 3_000_000: 1}), "E405"),
+    "a long key in the metrics": (
+        lambda reply: [a["metrics"].update({"k" * 999: 1}) for a in reply["answers"]],
+        "E401",
+    ),
+    "9,000 metrics": (
+        lambda reply: [a.update(metrics={f"m{i}": 1 for i in range(9_000)}) for a in reply["answers"]],
+        "E405",
+    ),
+    "one tensor many times": (
+        lambda reply: [
+            a.update(tensors=dict.fromkeys(map(str, range(99)), a["tensors"]["psi"])) for a in reply["answers"]
+        ],
+        "E405",
+    ),
+    "a field of its own": (lambda reply: [a.update(note="x") for a in reply["answers"]], "E401"),
+    "no index": (lambda reply: [a.pop("tensors") for a in reply["answers"]], "E401"),
+    "wrong shape": (lambda reply: [a["tensors"]["psi"].__setitem__(1, [3, -1]) for a in reply["answers"]], "E402"),
+    "wrong type": (lambda reply: [a["tensors"]["psi"].__setitem__(2, "int32") for a in reply["answers"]], "E403"),
+    "code of its own": (lambda reply: _codes(reply, "E999"), "E408"),
+    "a code with words": (lambda reply: _codes(reply, "E417 \x1b[31mhello"), "E408"),
+    "another site's refusal": (lambda reply: _codes(reply, "E417.privacy"), "E417"),
+    "only a code": (lambda reply: _only(reply, "E409"), "E409"),
+}
+
+
+@pytest.mark.parametrize(("change", "code"), FAULTS.values(), ids=FAULTS)
+def test_a_bad_answer_costs_only_its_own_clients(tiny: Tiny, change: Any, code: str) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, answers={1: spoiling(change)}) as network:
+        state, records = rounds_of(parts, network.fleet, 2)
+    assert rejected(records) == {1: [code] * 3, 2: [code] * 3}
+    assert state.participation == {0: 2, 2: 2, 4: 2}
+    assert bool(torch.isfinite(state.omega).all())
+
+
+def test_an_answer_over_the_limit_is_refused_before_it_is_decoded(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def swollen(site: WarmSite) -> Any:
+        def answer(head: Mapping[str, Any], content: Any) -> Any:
+            reply, honest = site.__class__.answer(site, head, content)
+            return reply, dict(honest) | {"more": bytes(3 << 20)}
+
+        return answer
+
+    with loop(parts, answers={1: swollen}) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+    assert rejected(records) == {1: ["E405"] * 3}
+
+
+def test_metrics_of_fewer_classes_break_no_reader(tiny: Tiny) -> None:
+    """Ten classes, then three, from the site whose client comes first: the records cannot be told from honest ones."""
+    parts = tiny(participation=1.0, method__threshold=0.0)
+
+    def fewer(reply: dict[str, Any]) -> None:
+        for answer in reply["answers"] if reply["round"] > 1 else []:
+            kept = answer["metrics"]["kept"]
+            answer["metrics"] = {"kept": kept, "class/0": kept, "class/1": 0.0, "class/2": 0.0}
+
+    with loop(parts, answers={0: spoiling(fewer)}) as network:
+        _, records = rounds_of(parts, network.fleet, 7)
+    assert {len(record["pseudo_classes"]) for record in records} == {10}
+    alarms(records)
+
+
+def test_a_failing_site_is_told_from_a_silent_one_and_the_round_skipped_without_enough(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def fails(site: WarmSite) -> Any:
+        def answer(head: Mapping[str, Any], content: Any) -> Any:
+            raise ValueError("no")
+
+        return answer
+
+    few = replace(parts, clients=replace(parts.clients, min_updates=4))
+    with loop(few, answers={1: fails}) as network:
+        state, records = rounds_of(few, network.fleet, 1)
+    assert rejected(records) == {1: ["E408"] * 3 + ["E418"] * 3}
+    assert records[0]["skipped"] and state.participation == {}
+
+
+def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, timeouts=Timeouts(timeout=2.0, wait=2.0)) as network:
+        grid = network.grid
+
+        def spoil(node: int, reply: Message) -> Message | None:
+            if node == 101 and reply.metadata.group_id == "0":
+                grid.held["late"] = reply
+                return None
+            if "late" in grid.held:
+                late = grid.held.pop("late")
+                grid.replies[late.metadata.reply_to_message_id] = late
+            return reply
+
+        grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet, 2)
+    assert rejected(records) == {1: ["E410"] * 3, 2: []}
+    assert unused(records) == {1: [], 2: ["E413"] * 3}
+    assert state.participation == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_message_that_was_lost_on_the_way_is_sent_again(tiny: Tiny, away: bool) -> None:
+    """Flower hands a message out once: where the line breaks just then, nobody has it any more."""
+    parts = tiny(participation=1.0)
+    with loop(parts, timeouts=Timeouts(timeout=4.0, wait=2.0)) as network:
+        grid = network.grid
+
+        def spoil(node: int, reply: Message) -> Message | None:
+            times = [one for one, _, _ in grid.pushed].count(node)
+            if node != 101 or times > 1:
+                return reply
+            if away:  # it is offline when it would be asked again, and answers nevertheless
+                grid.away.add(101)
+                threading.Timer(3, grid.replies.update, [{reply.metadata.reply_to_message_id: reply}]).start()
+            return None
+
+        grid.spoil = spoil
+        state, records = rounds_of(parts, network.fleet, 1)
+        assert [node for node, _, _ in grid.pushed] == ([100, 101] if away else [100, 101, 101])
+    assert rejected(records) == {1: []} and torch.equal(state.omega, inline(parts, 1).omega)
+
+
+def test_a_second_answer_is_noted_and_counts_once(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def twice(reply: dict[str, Any]) -> None:
+        reply["answers"] += reply["answers"]
+
+    with loop(parts, answers={1: spoiling(twice)}) as network:
+        state, records = rounds_of(parts, network.fleet, 1)
+    assert unused(records) == {1: ["E414"] * 3} and rejected(records) == {1: []}
+    assert set(state.participation.values()) == {1}
+
+
+def test_a_crashed_client_app_is_asked_once_more(tiny: Tiny) -> None:
+    from flwr.app import Error
+
+    parts = tiny(participation=1.0)
+    for crashes, codes in ((1, []), (2, ["E409"] * 3)):
+        with loop(parts) as network:
+            left = [crashes]
+
+            def spoil(node: int, reply: Message, left: list[int] = left) -> Message:
+                if node == 101 and left[0]:
+                    left[0] -= 1
+                    reply.__dict__.update(_content=None, _error=Error(8, "crashed"))
+                return reply
+
+            network.grid.spoil = spoil
+            _, records = rounds_of(parts, network.fleet, 1)
+        assert rejected(records) == {1: codes}
+
+
+def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0, min_clients=2)) as network:
+        network.grid.away.add(101)
+        state, records = rounds_of(parts, network.fleet, 1)
+        assert records[0]["cohort"] == [0, 2, 4] and set(state.participation) == {0, 2, 4}
+        network.grid.away.add(100)
+        with pytest.raises(FedfewError, match="offline: site0, site1") as fault:
+            network.fleet.online()
+        assert fault.value.code == "E503"
+
+
+def test_the_start_waits_for_all_and_later_rounds_for_one(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0)) as network:
+        network.grid.away.add(101)
+        with pytest.raises(FedfewError, match="3 of 6 clients were online"):
+            network.fleet.online()
+        network.grid.away.clear()
+        assert network.fleet.online() == list(range(6))
+        network.grid.away.add(101)
+        assert network.fleet.online() == [0, 2, 4]
+
+
+def test_a_site_that_goes_away_between_the_draw_and_the_letter_is_missing(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    with loop(parts) as network:
+        payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in range(6)}
+        network.grid.away.add(101)
+        codes = {a.client: getattr(a, "code", "") for a in network.fleet.train(0, payloads)}
+    assert codes == {0: "", 1: "E416", 2: "", 3: "E416", 4: "", 5: "E416"}
+
+
+def test_memory_cannot_move_to_sites(tiny: Tiny) -> None:
+    parts = tiny()
+    with loop(parts) as network:
+        network.fleet.remember({})
+        assert network.fleet.memory() == {}
+        with pytest.raises(FedfewError) as fault:
+            network.fleet.remember({0: {"residual": torch.zeros(2)}})
+    assert fault.value.code == "E113"
+
+
+def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+    left: list[tuple[int, str, str, int]] = []
+    with loop(parts, sites=1) as network:
+
+        def spoil(node: int, reply: Message) -> Message:
+            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            for answer in json.loads(text)["answers"]:
+                for name, (part, _, _) in answer["tensors"].items():
+                    raw = content[part]
+                    left.append((answer["client"], name, hashlib.sha256(raw).hexdigest(), len(raw)))
+            return reply
+
+        network.grid.spoil = spoil
+        rounds_of(parts, network.fleet, 2)
+        lines = [json.loads(line) for line in (network.folder / "site0" / "ledger.jsonl").read_text().splitlines()]
+    tensors = [line for line in lines if "tensor" in line]
+    assert [(e["client"], e["tensor"], e["sha256"], e["bytes"]) for e in tensors] == left
+    assert {tuple(line["shape"]) for line in tensors} == {(parts.network.layout.size,)}
+    assert {line["round"] for line in tensors} == {1, 2} and {line["dtype"] for line in tensors} == {"float32"}
+    assert [answer["client"] for line in lines for answer in line.get("message", {}).get("answers", [])] == [
+        *range(6)
+    ] * 2
+
+
+def test_the_ledger_counts_every_byte_on_the_socket(tiny: Tiny) -> None:
+    """Between the warm site and Flower stands a recorder; its bytes are those of the ledger, message by message."""
+    parts = tiny(participation=1.0)
+    with loop(parts, sites=1, keys=False) as network:
+        site = network.grid.sockets[100]
+        recorder = Recorder(site, site.with_name("recorded"))
+        network.grid.sockets[100] = site.with_name("recorded")
+        rounds_of(parts, network.fleet, 2)
+        recorder.close()
+        lines = [json.loads(line) for line in (network.folder / "site0" / "ledger.jsonl").read_text().splitlines()]
+    messages = [line for line in lines if "message" in line]
+    assert messages[0]["message"] == {"site": 0} and len(messages) == 3
+    place = 0
+    for line in messages:
+        content = bytes(recorder.received[place : place + line["bytes"]])
+        assert hashlib.sha256(content).hexdigest() == line["sha256"]
+        assert json.dumps(line["message"]).encode() in content
+        place += line["bytes"]
+    assert place == len(recorder.received)
+
+
+def test_pixels_never_leave(tiny: Tiny) -> None:
+    """A canary image of random bytes at a client: no 12 bytes of it are in anything a site sends."""
+    parts = tiny(participation=1.0)
+    canary = torch.randint(
+        0, 256, parts.federation.images.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5)
+    )
+    sent = bytearray()
+    with loop(parts, sites=1) as network:
+        ready = network.sites[0].build
+        network.sites[0].build = lambda head: _with_images(ready(head), canary)
+
+        def spoil(node: int, reply: Message) -> Message:
+            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            sent.extend(text.encode() + b"".join(content.values()))
+            return reply
+
+        network.grid.spoil = spoil
+        rounds_of(parts, network.fleet, 1)
+    pieces = canary.numpy().tobytes()
+    windows = {pieces[i : i + 12] for i in range(0, len(pieces) - 12, 28)}
+    assert len(sent) > 6 * 4 * parts.network.layout.size
+    assert not any(bytes(sent[i : i + 12]) in windows for i in range(len(sent) - 12))
+
+
+def _with_images(ready: Any, images: torch.Tensor) -> Any:
+    return replace(ready, sites=replace(ready.sites, images=images))
+
+
+def test_memory_is_that_of_before_the_round(tmp_path: Any) -> None:
+    memory = Memory(tmp_path, "run", 3)
+    assert memory.before(0) == {}
+    for t in range(5):
+        memory.write(t, {"x": torch.full((2,), float(t))})
+    assert memory.before(4)["x"].tolist() == [3.0, 3.0]
+    assert len(list(tmp_path.iterdir())) == 3
+    memory.write(3, {"x": torch.full((2,), 9.0)})  # the server fell back to round 3: round 4 never was
+    assert memory.before(5)["x"].tolist() == [9.0, 9.0] and memory.before(3)["x"].tolist() == [2.0, 2.0]
+    assert Memory(tmp_path, "another", 3).before(9) == {}
+
+
+def test_a_site_refuses_another_version_and_clients_it_does_not_have(tiny: Tiny) -> None:
+    parts = tiny(participation=1.0)
+
+    def older(site: WarmSite) -> Any:
+        return lambda head, content: site.__class__.answer(site, {**head, "versions": {"fedfew": "0.0.1"}}, content)
+
+    with loop(parts, answers={1: older}) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+        assert rejected(records) == {1: ["E417"] * 3}
+        reason = left_out(records[0])[0]["reason"]
+        assert "version" in reason and "0.0.1" not in reason
+        sites, head = network.sites, {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": {}}]}
+        head |= network.fleet._description
+        assert sites[0].answer(head, {})[0]["answers"][0]["code"] == "E417.client"
+
+
+NOISE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_whatever_a_site_says_every_client_gets_one_verdict(data: st.DataObject) -> None:
+    """An honest answer with some of its values, at any depth, replaced by anything that JSON can say."""
+    answers = [
+        {"client": k, "examples": 3, "metrics": {"steps": 2}, "tensors": {"psi": ["0", [2], "float32"]}} for k in (1, 4)
+    ]
+    head: dict[str, Any] = {"run": "r", "round": 5, "answers": answers}
+    for _ in range(data.draw(st.integers(0, 3))):
+        place: Any = head
+        while True:
+            key = data.draw(st.sampled_from(list(place) if isinstance(place, dict) else range(len(place))))
+            if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.booleans()):
+                place[key] = data.draw(NOISE)
+                break
+            place = place[key]
+    said = list(read_answers("r", 5, [1, 4], json.dumps(head), {"0": memoryview(bytes(8))}, 1 << 20))
+    first = [one for one in said if not (isinstance(one, Missing) and one.code == "E414")]
+    assert sorted(one.client for one in first) == [1, 4]
+
+
+def test_a_head_that_is_too_deep_too_long_or_no_table_is_refused() -> None:
+    for text in ("[" * 100_000, '{"a":' * 100_000, '"' + "x" * 999_999 + '"', "[]", "1e999", "", 7, None):
+        with pytest.raises(ContentError):
+            parse_head(text, 600_000)
+
+
+RECORD: dict[str, Any] = {"json": "{}", "names": ["a", "b"], "sizes": [1, 2], "small": b"123"}
+ODD_RECORDS: dict[str, dict[str, Any]] = {
+    "text for bytes": {"small": "123"},
+    "a number for text": {"json": 5},
+    "negative sizes": {"sizes": [5, -2]},
+    "sizes in halves": {"sizes": [1.5, 1.5]},
+    "sizes of truth": {"sizes": [True, True]},
+    "more than there is": {"sizes": [1, 2**62]},
+    "a long name": {"names": ["a", "k" * 999]},
+    "one name twice": {"names": ["a", "a"]},
+    "numbers for names": {"names": [1, 2]},
+    "a field more": {"more": 1},
+    "a long head": {"json": "x" * 999},
+    "too many bytes": {"sizes": [1, 99_998], "small": bytes(99_999)},
+}
+
+
+@pytest.mark.parametrize("change", ODD_RECORDS.values(), ids=ODD_RECORDS)
+def test_a_record_that_is_not_ours_is_refused(change: dict[str, Any]) -> None:
+    from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+    def content(record: dict[str, Any]) -> RecordDict:
+        return RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord({})})
+
+    assert from_content(content(RECORD), 5_000, 500) == ("{}", {"a": b"1", "b": b"23"})
+    with pytest.raises(ContentError):
+        from_content(content(RECORD | change), 5_000, 500)
+
+
+def test_records_keep_all_parts_and_refuse_what_is_not_theirs() -> None:
+    parts = {"b": bytes(100_000), "a": b"12", "c": b""} | {f"s{i}": bytes(60_000) for i in range(9)}
+    text, back = from_content(to_content({"x": 1}, parts), 1 << 20, 100)
+    assert json.loads(text) == {"x": 1} and back == parts
+    with pytest.raises(ContentError, match="limit"):
+        from_content(to_content({}, parts), 50_000, 100)
+    from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+    for other in (RecordDict(), RecordDict({"head": ConfigRecord({"json": "{}"})}), RecordDict({"m": MetricRecord()})):
+        with pytest.raises(ContentError, match="not a fedfew message"):
+            from_content(other, 100, 100)

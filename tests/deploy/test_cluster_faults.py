@@ -1,0 +1,212 @@
+"""Real clusters under attack: every part killed, a site that stalls, and the run goes on without losing a round."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from tests.deploy.cluster import Cluster, alive, cluster, descendants, eventually, named
+
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
+from fedfew.runtime.record import left_out
+
+pytestmark = pytest.mark.slow
+
+
+def kill(pids: list[int], signum: int = signal.SIGKILL) -> None:
+    assert pids
+    for pid in pids:
+        os.kill(pid, signum)
+
+
+def settled(network: Cluster, more: int = 1, seconds: float = 300.0) -> None:
+    """Some more rounds are committed."""
+    assert network.round_done(len(network.rounds()) + more, seconds), network.words()
+
+
+def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 14, "fleet.timeout": 150.0}) as network:
+        server = network.server()
+        a, b = network.site("a"), network.site("b")
+        settled(network, 1)
+        for word, owner in (
+            ("fedfew.deploy.site ", a),
+            ("fedfew.deploy.front.proxy", server),
+            ("flwr-serverapp", server),
+            ("flower-superexec", server),
+            ("flower-superlink", server),
+        ):
+            kill(named(owner.pid, word))
+            before = len(network.rounds())
+            settled(network, 2)
+            assert [record["round"] for record in network.rounds()] == list(range(1, len(network.rounds()) + 1))
+            assert len(network.rounds()) >= before
+        kill(named(b.pid, "flower_programs supernode"))
+        settled(network, 1)
+        below = descendants(server.pid)
+        kill([server.pid])
+        server.wait(30)
+        assert eventually(lambda: not alive(below), 40), "orphans of a killed server"
+        *done, _ = network.rounds()  # the last one may not have been committed yet, and is then done again
+        again = network.server()
+        assert again.wait(400) == 0, network.words()
+        assert network.rounds()[: len(done)] == done
+        assert again.result()["rounds"] == 14
+        assert bool(torch.isfinite(Run.open(network.run).network().vector).all())
+
+
+def test_a_run_killed_in_every_round_ends_with_the_model_of_an_undisturbed_one(tmp_path: Path) -> None:
+    """The whole trial, kill -9, resumed again and again: same bits as inline."""
+    from tests.deploy.conftest import TINY
+
+    changes = TINY | {"participation": 1.0, "compression.kind": "top-k"}
+    expected = Experiment.load("quick", changes).run(tmp_path / "inline").summary["model_sha256"]
+    here = Cluster(tmp_path, plan=None)  # type: ignore[arg-type]
+    settings = [f"--set={key}={value!r}" for key, value in changes.items() if key != "fleet.kind"]
+    run, first = tmp_path / "run", ["deploy", "local", "quick", "--sites", "2", *settings]
+    command = [*first, "--json", "--out", str(run)]
+    for done in (1, 2):
+        trial = here.start(*command)
+        try:
+            lines = lambda: (run / "rounds.jsonl").read_text().count("\n") if (run / "rounds.jsonl").exists() else 0  # noqa: E731
+            assert eventually(lambda: lines() >= done, 200), trial.errors()  # noqa: B023
+            below = descendants(trial.pid)
+            trial.process.kill()
+            trial.wait(10)
+            assert eventually(lambda: not alive(below), 40)  # noqa: B023
+        finally:
+            trial.end()
+        command = ["resume", str(run), "--json"]
+    last = here.start(*command)
+    try:
+        assert last.wait(300) == 0, last.errors()
+    finally:
+        last.end()
+    assert last.result()["model_sha256"] == expected
+
+
+def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 6, "fleet.timeout": 25.0, "fleet.min_clients": 1}) as network:
+        server = network.server()
+        network.site("a")
+        b = network.site("b")
+        settled(network, 1)
+        stalled = named(b.pid, "fedfew.deploy.site ")
+        kill(stalled, signal.SIGSTOP)
+        settled(network, 1)
+        kill(stalled, signal.SIGCONT)
+        assert server.wait(400) == 0, network.words()
+        records = network.rounds()
+        missed = [fault["code"] for record in records for fault in left_out(record)]
+        assert "E410" in missed and set(missed) <= {"E410"}
+        assert all(left_out(record) == [] or left_out(record)[0]["client"] == 1 for record in records)
+        # it is asked again after half of the time, so it may also answer twice
+        assert {fault["code"] for record in records for fault in record["unused"]} <= {"E413", "E414"}
+        assert not any(record["skipped"] for record in records)
+
+
+def test_no_site_before_the_deadline_stops_with_a_name_and_leaves_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"fleet.wait": 1.0}) as network:
+        server = network.server()
+        assert eventually(lambda: descendants(server.pid), 60)
+        assert server.wait(200) == 2
+        assert "E503" in server.errors() and "offline: a, b" in server.errors().replace("\n", " ")
+        assert "Traceback" not in server.errors()
+
+
+def test_a_second_server_on_the_same_network_and_a_taken_port_are_refused(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"fleet.wait": 30.0}) as network:
+        first = network.server()
+        assert eventually(lambda: named(first.pid, "flower-superlink"), 120), network.words()
+        second = network.server("--out", str(tmp_path / "other"))
+        assert second.wait(120) == 2 and "E306" in second.errors(), second.errors()
+        assert first.process.poll() is None
+
+
+def test_without_tls_on_loopback(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 2}, insecure=True) as network:
+        server = network.server()
+        network.site("a")
+        network.site("b")
+        assert server.wait(300) == 0, network.words()
+        assert [record["cohort"] for record in network.rounds()] == [[0, 1], [0, 1]]
+        assert not any(left_out(record) for record in network.rounds())
+
+
+def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> None:
+    """Inline, then two sites, then three, then inline again: the same bits as all inline."""
+    from tests.deploy.conftest import TINY
+
+    from fedfew.runs.session import reopen
+
+    changes = TINY | {"rounds": 4, "participation": 1.0, "compression.kind": "top-k"}
+    expected = Experiment.load("quick", changes).run(tmp_path / "inline").summary["model_sha256"]
+    session = Experiment.load("quick", changes).start(tmp_path / "run")
+    for fleet in (None, {"fleet.kind": "flower", "fleet.sites": 2}, {"fleet.kind": "flower", "fleet.sites": 3}):
+        if fleet:
+            session = reopen(tmp_path / "run", warn=print, overrides=fleet)
+        rounds = session.advance()
+        next(rounds)
+        rounds.close()
+    session = reopen(tmp_path / "run", warn=print, overrides={"fleet.kind": "inline"})
+    list(session.advance())
+    assert Run.open(tmp_path / "run").summary["model_sha256"] == expected
+
+
+def test_folders_of_images_from_end_to_end(tmp_path: Path) -> None:
+    """The guide, with own images: labels in folders at the server, a folder of files at each site, and the doctor."""
+    import json
+    import subprocess
+
+    from PIL import Image
+    from tests.deploy.cluster import FEDFEW
+
+    from fedfew.data import DATASETS
+    from fedfew.deploy.processes import free_ports
+
+    digits = DATASETS["mini-mnist"]()
+    for number in range(120):
+        label = int(digits.train.labels[number]) % 2
+        part = ("own/server", "own/test", "a", "b")[number % 4]
+        place = tmp_path / part / (f"class{label}" if part.startswith("own") else "")
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(digits.train.images[number, 0].numpy()).save(place / f"{number}.png")
+    config = tmp_path / "own.toml"
+    config.write_text(
+        """rounds = 2
+labels = 20
+[dataset]
+name = "folder"
+path = "own"
+size = 28
+channels = 1
+validation = 5
+[model]
+name = "cnn"
+width = 4
+[server]
+epochs = 1
+"""
+    )
+    port = str(free_ports(1)[0])
+    init = [*FEDFEW, "deploy", "init", "clinic", "--sites", "a,b", "--port", port, "--config", str(config), "--json"]
+    done = subprocess.run(init, cwd=tmp_path, capture_output=True, text=True, check=True)
+    made = json.loads(done.stdout.splitlines()[-1])
+    here = Cluster(tmp_path, plan=None)  # type: ignore[arg-type]
+    try:
+        doctor = here.start("deploy", "doctor", "server", str(tmp_path / made["server"]), "--json")
+        assert doctor.wait(200) == 0, doctor.log.with_suffix(".out").read_text()
+        server = here.start("deploy", "server", str(tmp_path / made["server"]), "--json")
+        for name in ("a", "b"):
+            here.start("deploy", "client", str(tmp_path / made["bundles"][name]), "--data", str(tmp_path / name))
+        assert server.wait(400) == 0, here.words()
+        run = Run.open(tmp_path / made["server"] / "run")
+        assert [record["cohort"] for record in run.rounds] == [[0, 1]] * 2
+        assert not any(left_out(record) for record in run.rounds), run.rounds
+        report = here.start("report", str(run.path), "--out", str(tmp_path / "report.html"))
+        assert report.wait(120) == 0, report.errors()
+    finally:
+        for one in reversed(here.started):
+            one.end()

@@ -1,0 +1,201 @@
+"""fedfew deploy on the command line: what it writes and prints, what it refuses, and the doctor's failures."""
+
+import contextlib
+import io
+import json
+import os
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from time import time
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.deploy.cluster import FEDFEW
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import locked
+from fedfew.deploy.doctor import Finding, examine_client, examine_server
+from fedfew.deploy.front.proxy import versions
+from fedfew.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
+from fedfew.deploy.processes import free_ports
+from fedfew.interface.cli import app
+from fedfew.interface.deploy.printouts import next_steps
+
+
+def fedfew(*arguments: object) -> str:
+    """What a command prints; its fault is raised, which the entry point would turn into a line and status 2."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        app(["deploy", *map(str, arguments)], standalone_mode=False)
+    return out.getvalue()
+
+
+def test_a_missing_extra_is_named_and_ends_with_status_2(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\nfound = u.find_spec\n"
+        "u.find_spec = lambda name, package=None: None if name == 'flwr' else found(name, package)\n"
+    )
+    command = [*FEDFEW, "deploy", "init", str(tmp_path / "x"), "--sites", "a"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "COLUMNS": "300"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 2 and "E112" in done.stderr and ".[flower]" in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "x").exists()
+
+
+def test_init_prints_the_next_commands_and_writes_a_config_for_its_sites(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fedfew("init", tmp_path / "clinic", "--sites", "north,south", "--server", "fed.example.org", "--json")
+    text = (tmp_path / "clinic" / "server" / "config.toml").read_text()
+    assert "clients = 2" in text and "participation = 1.0" in text and 'kind = "flower"' in text
+    with pytest.raises(FedfewError, match="E301"):
+        fedfew("init", tmp_path / "clinic", "--sites", "north,south")
+    steps = next_steps(open_server(tmp_path / "clinic"))
+    assert f"fedfew deploy server {tmp_path / 'clinic'}" in steps
+    assert "fedfew deploy client north.tar --data FOLDER" in steps
+
+
+def test_printouts(tmp_path: Path) -> None:
+    make_network(tmp_path / "n", ["a"], host="fed.example.org", port=9443)
+    nginx = fedfew("server", tmp_path / "n", "--nginx")
+    assert "listen 9443 ssl" in nginx and "proxy_pass https://127.0.0.1:9444" in nginx and "return 403" in nginx
+    assert nginx.count("{") == nginx.count("}")
+    unit = fedfew("server", tmp_path / "n", "--systemd")
+    assert "Restart=always" in unit and f"deploy server {tmp_path / 'n' / 'server'}" in unit
+    unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/data", "--systemd")
+    assert "Restart=always" in unit and "--data /data" in unit
+    unit = fedfew("client", tmp_path / "n" / "bundles" / "a.tar", "--data", "/my scans/100 % $x", "--systemd")
+    assert '--data "/my scans/100 %% $$x"\n' in unit
+
+
+PLACES = ("n", "m", "nowhere", "nowhere.tar", "nothing", "n/bundles/a.tar")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("server nowhere", "E511"),
+        ("client nowhere.tar --data x", "E511"),
+        ("client n/bundles/a.tar", "E509"),
+        ("client n/bundles/a.tar --data nothing", "E509"),
+        ("init m --sites a,a", "E103"),
+        ("init m --sites a --insecure --server 10.1.2.3", "E507"),
+        ("init m --sites a --config qick", "E101"),
+        ("server n --set rouns=3", "E104"),
+        ("local quick --set fleet.sits=3", "E104"),
+    ],
+)
+def test_bad_input_has_a_code(tmp_path: Path, line: str, code: str) -> None:
+    make_network(tmp_path / "n", ["a"], config='[method]\nname = "fedmix"\n[dataset]\nname = "mini-mnist"\n')
+    with pytest.raises(FedfewError) as fault:
+        fedfew(*(tmp_path / word if word in PLACES else word for word in line.split()))
+    assert fault.value.code == code
+    assert not (tmp_path / "m").exists()
+
+
+# --- the doctor ---
+
+
+class Front(BaseHTTPRequestHandler):
+    """What the front says about itself."""
+
+    about: dict[str, Any]
+
+    def do_GET(self) -> None:
+        content = json.dumps(self.about).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> ServerPlan:
+    np.savez(tmp_path / "a.npz", images=np.zeros((4, 28, 28), np.uint8))
+    return make_network(tmp_path / "n", ["a"], port=free_ports(1)[0])
+
+
+@pytest.fixture
+def told(network: ServerPlan) -> Iterator[dict[str, Any]]:
+    """A server that shows this network's certificate and tells what is in the dict."""
+    about: dict[str, Any] = versions() | {"network": network.network, "time": time()}
+    handler = type("Told", (Front,), {"about": about})
+    server = HTTPServer(("127.0.0.1", network.port), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(network.certificate, network.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield about
+    server.shutdown()
+    server.server_close()
+
+
+def failures(findings: Iterator[Finding], *, without: str = "key registered") -> dict[str, str]:
+    """Name → code of what failed. Going online takes a real server and is tested with one."""
+    return {f.name: f.detail.split()[0] for f in findings if not f.passed and f.name != without}
+
+
+def look(network: ServerPlan, tmp_path: Path, data: str = "a.npz") -> Iterator[Finding]:
+    return examine_client(tmp_path / "n" / "bundles" / "a.tar", tmp_path / data, tmp_path / "state")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedfew.deploy.doctor._ONLINE", 0.0)
+
+
+def test_the_doctor_finds_clock_versions_and_network(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
+    assert failures(look(network, tmp_path)) == {}
+    told.update(time=time() - 300)
+    assert failures(look(network, tmp_path)) == {"clock": "E510"}
+    told.update(time=time(), torch="1.0")
+    assert failures(look(network, tmp_path)) == {"versions": "E417"}
+    told.update(network="another", **versions())
+    assert failures(look(network, tmp_path)) == {"network": "E506"}
+
+
+def test_the_doctor_believes_a_client_that_runs(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
+    with locked(open_bundle(tmp_path / "n" / "bundles" / "a.tar", tmp_path / "state").folder):
+        for status, fault in (("online", {}), ("refused by the server: no such key", {"key registered": "E510"})):
+            (tmp_path / "state" / STATUS).write_text(status)
+            assert failures(look(network, tmp_path), without="") == fault
+
+
+def test_the_doctor_finds_a_server_that_is_away(network: ServerPlan, tmp_path: Path) -> None:
+    assert failures(look(network, tmp_path)) == {"port": "E510"}
+
+
+def test_the_doctor_finds_another_authority(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
+    other = make_network(tmp_path / "other", ["a"], port=network.port)
+    findings = examine_client(tmp_path / "other" / "bundles" / "a.tar", tmp_path / "a.npz", tmp_path / "elsewhere")
+    assert other.network != network.network and failures(findings) == {"TLS": "E505"}
+
+
+def test_the_doctor_finds_missing_images(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
+    assert failures(look(network, tmp_path, "none.npz")) == {"images and a training step": "E509"}
+    (tmp_path / "folder").mkdir()
+    assert failures(look(network, tmp_path, "folder")) == {"images and a training step": "E509"}
+
+
+def test_the_doctor_finds_what_is_wrong_at_a_server(tmp_path: Path) -> None:
+    config = '[dataset]\nname = "mini-mnist"\n[model]\nname = "cnn"\n'
+    plan = make_network(tmp_path / "n", ["a"], days=-1, port=free_ports(1)[0], config=config)
+    plan.key.chmod(0o644)
+    plan.public_key("a").unlink()
+    assert failures(examine_server(plan.folder)) == {"certificate": "E505", "private key": "E505", "site keys": "E505"}
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", plan.port))
+        other.listen()
+        assert failures(examine_server(plan.folder))["port"] == "E504"
+    (plan.folder / "config.toml").write_text('[dataset]\nname = "no-such"\n')
+    assert failures(examine_server(plan.folder))["data and a training step"] == "E105"
+    assert failures(examine_server(tmp_path)) == {"settings": "E511"}

@@ -1,0 +1,308 @@
+"""Certificates, bundles, folders, the front and the supervisor: what of a network needs no Flower process."""
+
+import io
+import os
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from PIL import Image
+from tests.runtime.tiny_run import TINY
+
+from fedfew.config import toml
+from fedfew.core.errors import FedfewError
+from fedfew.core.network import Network
+from fedfew.deploy import certificates, processes
+from fedfew.deploy.doctor import examine_server
+from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
+from fedfew.deploy.site.images import count_images, load_images, read_npz
+from fedfew.interface.deploy.site_status import NodeLog
+from fedfew.training import sgd
+
+
+def code_of(action: Callable[[], object]) -> str:
+    with pytest.raises(FedfewError) as fault:
+        action()
+    assert fault.value.remedy
+    return fault.value.code
+
+
+def test_a_network_has_keys_for_its_owner_alone_and_is_not_overwritten(tmp_path: Path) -> None:
+    plan = make_network(tmp_path / "clinic", ["a", "b"], host="fed.example.org")
+    secret = [plan.key, plan.folder / "ca.key", *(tmp_path / "clinic" / "bundles").iterdir()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secret} == {0o600} and len(secret) == 4
+    assert open_server(tmp_path / "clinic") == open_server(plan.folder) == plan
+    assert code_of(lambda: make_network(tmp_path / "clinic", ["a"])) == "E301"
+    before = plan.key.read_bytes()
+    again = make_network(tmp_path / "clinic", ["a", "b"], force=True)
+    assert again.network != plan.network and plan.key.read_bytes() != before
+
+
+def test_the_server_certificate_is_for_its_names_and_for_servers(tmp_path: Path) -> None:
+    plan = make_network(tmp_path / "n", ["a"], host="fed.example.org")
+    certificate = x509.load_pem_x509_certificate(plan.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fed.example.org", "localhost"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
+    usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]
+    ssl.create_default_context(cafile=plan.ca).load_cert_chain(plan.certificate, plan.key)
+    certificates.check_certificate(plan.certificate, plan.ca)
+    assert certificates.check_certificate(plan.ca) > certificate.not_valid_before_utc
+
+
+def test_expired_and_foreign_certificates_are_refused(tmp_path: Path) -> None:
+    old = make_network(tmp_path / "old", ["a"], days=-1)
+    new = make_network(tmp_path / "new", ["a"])
+    assert code_of(lambda: certificates.check_certificate(old.certificate, old.ca)) == "E505"
+    assert code_of(lambda: certificates.check_certificate(new.certificate, old.ca)) == "E505"
+    assert code_of(lambda: certificates.check_certificate(tmp_path / "none.crt")) == "E505"
+
+
+@pytest.mark.parametrize("sites", [[], ["a", "a"], ["../x"], ["a b"], [""]])
+def test_odd_names_of_sites_are_refused(tmp_path: Path, sites: list[str]) -> None:
+    assert code_of(lambda: make_network(tmp_path / "n", sites)) == "E103"
+    assert not (tmp_path / "n").exists()
+
+
+def test_no_tls_only_on_this_machine(tmp_path: Path) -> None:
+    assert code_of(lambda: make_network(tmp_path / "n", ["a"], host="10.0.0.1", insecure=True)) == "E507"
+    plan = make_network(tmp_path / "m", ["a"], insecure=True)
+    settings = plan.folder / "server.toml"
+    settings.write_text(settings.read_text().replace('listen = "127.0.0.1"', 'listen = "0.0.0.0"'))
+    assert code_of(lambda: open_server(plan.folder)) == "E507"
+
+
+def test_a_bundle_unpacks_once_and_only_for_its_network(tmp_path: Path) -> None:
+    make_network(tmp_path / "one", ["a", "b"])
+    make_network(tmp_path / "two", ["a"])
+    site = open_bundle(tmp_path / "one" / "bundles" / "b.tar", tmp_path / "here")
+    assert (site.name, site.number, site.sites) == ("b", 1, 2)
+    assert stat.S_IMODE(site.key.stat().st_mode) == 0o600
+    certificates.check_site_key(site.key, (tmp_path / "one" / "server" / "keys" / "b.pub").read_bytes())
+    assert (
+        open_bundle(tmp_path / "one" / "bundles" / "b.tar", tmp_path / "here") == site == open_bundle(tmp_path / "here")
+    )
+    assert code_of(lambda: open_bundle(tmp_path / "two" / "bundles" / "a.tar", tmp_path / "here")) == "E506"
+    assert code_of(lambda: open_bundle(tmp_path / "one" / "bundles" / "a.tar", tmp_path / "here")) == "E506"
+    site.key.chmod(0o644)
+    assert code_of(lambda: certificates.check_site_key(site.key)) == "E505"
+    foreign = (tmp_path / "two" / "server" / "keys" / "a.pub").read_bytes()
+    site.key.chmod(0o600)
+    assert code_of(lambda: certificates.check_site_key(site.key, foreign)) == "E505"
+
+
+def tar_of(path: Path, names: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
+    with tarfile.open(path, "w") as archive:
+        for name, content in names.items():
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.type, entry.linkname = len(content), kind, "/etc/passwd"
+            archive.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def test_a_bundle_with_anything_else_in_it_is_refused(tmp_path: Path) -> None:
+    whole = dict.fromkeys(("site.toml", "ca.crt", "site.key", "site.pub"), b"")
+    odd = [
+        tar_of(tmp_path / "1.tar", {"../site.toml": b""}),
+        tar_of(tmp_path / "2.tar", whole | {"/tmp/x": b""}),
+        tar_of(tmp_path / "3.tar", whole, tarfile.SYMTYPE),
+        tar_of(tmp_path / "4.tar", whole),
+        tar_of(tmp_path / "5.tar", whole | {"site.toml": b"port = 'x'"}),
+        tmp_path / "none.tar",
+    ]
+    (tmp_path / "6.tar").write_bytes(b"no archive")
+    for path in [*odd, tmp_path / "6.tar"]:
+        assert code_of(lambda path=path: open_bundle(path, tmp_path / "site")) == "E511"  # type: ignore[misc]
+    assert not (tmp_path / "site").exists()
+
+
+def test_images_of_a_site(tmp_path: Path) -> None:
+    pixels = np.arange(3 * 8 * 8, dtype=np.uint8).reshape(3, 8, 8)
+    np.savez(tmp_path / "grey.npz", images=pixels, labels=np.zeros(3))
+    assert load_images(tmp_path / "grey.npz", (1, 8, 8)).numpy().tolist() == pixels[:, None].tolist()
+    assert "3 images" in count_images(tmp_path / "grey.npz")
+    assert code_of(lambda: load_images(tmp_path / "grey.npz", (3, 8, 8))) == "E417"
+    np.savez(tmp_path / "float.npz", images=pixels.astype(np.float32))
+    np.savez(tmp_path / "other.npz", pictures=pixels)
+    np.savez(tmp_path / "empty.npz", images=pixels[:0])
+    np.savez(tmp_path / "objects.npz", images=np.array([{}], dtype=object))
+    (tmp_path / "text.npz").write_text("no")
+    for name in ("float", "other", "objects", "text"):
+        assert code_of(lambda name=name: read_npz(tmp_path / f"{name}.npz")) == "E509"  # type: ignore[misc]
+    head = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000, 28, 28), }".ljust(117) + b"\n"
+    with zipfile.ZipFile(tmp_path / "claim.npz", "w") as archive:  # 713 TiB, it says
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head + b"few bytes")
+    assert code_of(lambda: read_npz(tmp_path / "claim.npz")) == "E509"
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((80_000, 32, 32), np.uint8))
+    assert code_of(lambda: read_npz(tmp_path / "bomb.npz")) == "E205"
+    for place in (tmp_path / "empty.npz", tmp_path / "none", tmp_path / "none.npz"):
+        assert code_of(lambda place=place: count_images(place)) == "E509"  # type: ignore[misc]
+    (tmp_path / "folder").mkdir()
+    assert code_of(lambda: count_images(tmp_path / "folder")) == "E509"
+    (tmp_path / "folder" / "note.txt").write_text("the images are elsewhere")
+    assert code_of(lambda: count_images(tmp_path / "folder")) == "E509"
+    Image.fromarray(np.full((9, 9, 3), 7, np.uint8)).save(tmp_path / "folder" / "x.png")
+    assert "2 files" in count_images(tmp_path / "folder")
+    assert load_images(tmp_path / "folder", (3, 8, 8)).unique().tolist() == [7]
+
+
+def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
+    deadline = monotonic() + seconds
+    while monotonic() < deadline:
+        if true():
+            return True
+        sleep(0.05)
+    return False
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+FAMILY = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}")
+time.sleep(600)
+"""
+
+
+def pids(path: Path) -> list[int]:
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def test_a_killed_process_is_started_again_and_closing_ends_the_whole_family(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    process = supervisor.add(
+        "family", [sys.executable, "-c", FAMILY, str(tmp_path / "pids")], flower_environment(tmp_path)
+    )
+    assert eventually(lambda: len(pids(tmp_path / "pids")) == 2)
+    first = pids(tmp_path / "pids")
+    os.kill(first[0], signal.SIGKILL)
+    assert eventually(lambda: pids(tmp_path / "pids") != first and len(pids(tmp_path / "pids")) == 2)
+    assert process.starts == 2 and not any(map(alive, first))
+    second = pids(tmp_path / "pids")
+    supervisor.close()
+    assert not any(map(alive, second))
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from fedfew.deploy.processes import Supervisor, flower_environment
+place = Path(sys.argv[1])
+Supervisor(place).add("family", [sys.executable, "-c", sys.argv[2], str(place / "pids")], flower_environment(place))
+time.sleep(600)
+"""
+
+
+def test_nothing_survives_an_owner_that_is_killed(tmp_path: Path) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), FAMILY], start_new_session=True)
+    try:
+        assert eventually(lambda: len(pids(tmp_path / "pids")) == 2, 60)
+    finally:
+        owner.kill()
+        owner.wait()
+    assert eventually(lambda: not any(map(alive, pids(tmp_path / "pids"))))
+
+
+TALKER = "import time\nfor n in range(10**6):\n    print(f'line {n:09d}', flush=True)\n    time.sleep(0.001)"
+
+
+def test_a_long_log_is_put_aside_while_the_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "LOG_CAP", 3_000)
+    supervisor = Supervisor(tmp_path)
+    process = supervisor.add("talker", [sys.executable, "-c", TALKER], flower_environment(tmp_path))
+    aside = tmp_path / "talker.log.1"
+    try:
+        assert eventually(aside.exists)
+        first = aside.read_text().split()[1]
+        assert eventually(lambda: aside.exists() and aside.read_text().split()[1:2] not in ([], [first]))
+        assert eventually(lambda: process.log.stat().st_size > 0)
+        assert process.log.read_bytes()[:5] == b"line "  # emptied, not left with a hole
+        assert process.running and process.starts == 1
+    finally:
+        supervisor.close()
+    assert {path.name for path in tmp_path.glob("talker*")} == {"talker.log", "talker.log.1"}
+
+
+def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> None:
+    log = tmp_path / "node-a.log"
+    log.write_text("SuperNode ID: 1\n")  # of a start before this one
+    node = ManagedProcess("node-a", [sys.executable, "-c", "input()"], flower_environment(tmp_path), log)
+    watch = NodeLog(node, log.stat().st_size)
+
+    def said(text: str) -> str:
+        with log.open("a") as file:
+            file.write(text)
+        return watch.news()
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node.process:
+        node.starts = 1
+        assert (watch.news(), watch.news()) == ("connecting", "")
+        assert said("Failed to initialize the connection: no such key\n").startswith("refused by the server: Failed")
+        assert said("Connection attempt failed, retrying\n") == "the server cannot be reached; trying again"
+        assert said("Connection successful after 2 tries\n") == "connecting"
+        assert (said("SuperNode ID: 2"), said("34\n")) == ("", "online")
+        assert said("Connection attempt failed, retrying\n") == "the server cannot be reached; trying again"
+        assert said("Connection successful after 2 tries\n") == "online"
+        assert said("received\n" * 5_000) == ""
+        log.write_text("")  # put aside
+        assert said("received\n") == ""
+        assert node.process.stdin is not None
+        node.process.stdin.write(b"\n")
+    assert watch.news() == "offline; starting again"
+    node.starts = 2
+    assert (watch.news(), said("SuperNode ID: 3\n")) == ("connecting", "offline; starting again")
+
+
+def test_a_taken_port_is_named() -> None:
+    import socket
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        assert code_of(lambda: check_port("127.0.0.1", other.getsockname()[1])) == "E504"
+    assert len(set(free_ports(5))) == 5
+
+
+def test_flower_is_told_to_stay_at_home(tmp_path: Path) -> None:
+    environment = flower_environment(tmp_path)
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and environment["FLWR_HOME"] == str(
+        tmp_path
+    )
+
+
+def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = {"name": "mini-mnist", "validation": 50, "test": 100}
+    chosen = {"dataset": images, "method": {"name": "fedfew", "warmup": 300}, "fleet": {"kind": "flower"}}
+    plan = make_network(tmp_path / "n", ["a", "b"], config=toml.dumps(TINY | {"clients": 2} | chosen))
+    passes: list[int] = []
+    real = sgd.descend
+
+    def counted(network: Network, how: sgd.LocalSGD, *rest: Any) -> int:
+        passes.append(how.epochs)
+        return real(network, how, *rest)
+
+    monkeypatch.setattr(sgd, "descend", counted)
+    findings = {found.name: found for found in examine_server(plan.folder)}
+    step = findings["data and a training step"]
+    assert step.passed and "σ is finite" in step.detail, step
+    assert passes == [1]

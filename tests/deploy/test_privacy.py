@@ -1,0 +1,337 @@
+"""Clipping, noise and ε; and a real site that keeps to itself what is nobody's business."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from fedfew.build.parts import Parts, assemble, network_of
+from fedfew.config.method import method_of
+from fedfew.config.schema import check, load
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout
+from fedfew.core.streams import stream
+from fedfew.core.types import ClientSite, Expected, Payload, Trained
+from fedfew.deploy.messages.tensors import pack, unpack
+from fedfew.deploy.server.network import run_description
+from fedfew.deploy.site.__main__ import secret_of
+from fedfew.deploy.site.budget import PrivacyBudget
+from fedfew.deploy.site.build import real_site
+from fedfew.deploy.site.warm_site import WarmSite
+from fedfew.runs.summary import privacy_of
+from fedfew.runtime.wire import Wire
+from fedfew.transforms.epsilon import epsilon
+from fedfew.transforms.privacy import Private
+
+Tiny = Callable[..., Parts]
+
+
+def trained(parts: Parts, clip: float, noise: float) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The change without privacy, the change with it, and all that leaves."""
+    network = network_of(parts.config, parts.federation)
+    omega = network.snapshot()
+    plain = method_of(parts.config.document)
+    state = plain.start(omega)
+    payload = plain.broadcast(state, 0)
+    site = ClientSite(0, network, parts.federation.images[:30], 10, False)
+    clear = plain.train_client(payload, site, stream(0, "x")).reply["psi"] - omega
+    sent = Wire(plain, [Private(clip, noise)]).train_client(payload, site, stream(0, "x"))
+    return clear, sent.reply["psi"] - omega, sent
+
+
+def test_a_long_change_is_shortened_in_its_direction_and_a_short_one_left(tiny: Tiny) -> None:
+    parts = tiny(client__lr=0.5)
+    clear, _, _ = trained(parts, 1e9, 0.0)
+    length = float(clear.norm())
+    assert length > 0
+    _, short, _ = trained(parts, length / 3, 0.0)
+    assert torch.allclose(short, clear / 3, atol=1e-6)
+    _, same, _ = trained(parts, 2 * length, 0.0)
+    assert torch.allclose(same, clear, atol=1e-6)
+
+
+def test_noise_has_deviation_z_times_c_on_every_entry(tiny: Tiny) -> None:
+    _, blurred, sent = trained(tiny(), 0.5, 4.0)
+    _, clipped, _ = trained(tiny(), 0.5, 0.0)
+    noise = blurred - clipped
+    assert float(noise.std()) == pytest.approx(2.0, rel=0.05) and abs(float(noise.mean())) < 0.2
+    assert sent.metrics == {} and sent.votes is None and sent.examples == 1
+
+
+def delta_of(multiplier: float, eps: float) -> float:
+    """δ(ε) of a Gaussian mechanism, from its definition (Balle and Wang 2018, Theorem 8)."""
+    mu = 1 / multiplier
+    return float(norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu))
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(2.0, 1), (4.0, 9), (1.0, 3)])
+def test_epsilon_is_that_of_the_composed_gaussian_mechanism(noise: float, rounds: int) -> None:
+    value = epsilon({noise: rounds}, 1e-5)
+    assert delta_of(noise / 2 / math.sqrt(rounds), value) == pytest.approx(1e-5, rel=1e-3)
+
+
+def test_the_summary_counts_every_time_a_client_was_asked() -> None:
+    records: list[Any] = [{"cohort": [0, 1]}, {"cohort": [1, 2]}, {"cohort": [1]}]
+    settings = {"clip": 1.0, "noise": 2.0, "delta": 1e-5}
+    found = privacy_of(records, settings)
+    assert found is not None and found["rounds_of_a_client"] == 3
+    assert found["epsilon"] == pytest.approx(epsilon({2.0: 3}, 1e-5), rel=1e-5)
+    assert privacy_of(records, settings | {"clip": 0.0}) is None
+    assert (privacy_of(records, settings | {"noise": 0.0}) or {})["epsilon"] is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"privacy.noise": 1.0},
+        {"privacy.clip": 1.0, "method.name": "fedmatch"},
+        {"privacy.clip": 1.0, "method.name": "all-labels"},
+        {"privacy.clip": 1.0, "privacy.noise": 1.0, "model.norm": "batch"},
+    ],
+)
+def test_what_privacy_does_not_cover_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(FedfewError, match="E113"):
+        load("quick", changes)
+
+
+# --- a real site ---
+
+
+def message(parts: Parts, omega: torch.Tensor, round: int = 0, client: int = 1) -> tuple[dict[str, Any], Any]:
+    payload: Payload = parts.algorithm.broadcast(parts.algorithm.start(omega), client)
+    index, content = pack({"x": payload})
+    head = {"kind": "train", "round": round, "jobs": [{"client": client, "tensors": index["x"]}]}
+    return head | run_description(parts, "run"), content
+
+
+@pytest.fixture
+def images(tmp_path: Path, tiny: Tiny) -> Path:
+    np.savez(tmp_path / "own.npz", images=tiny().federation.images[:20].numpy())
+    return tmp_path / "own.npz"
+
+
+def real(
+    state: Path, images: Path, min_noise: float = 0.0, max_clip: float = 0.0, max_epsilon: float = 0.0
+) -> WarmSite:
+    state.mkdir(exist_ok=True)
+    budget = PrivacyBudget(state / "privacy.json", max_epsilon)
+    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, secret_of(state), budget=budget)
+
+
+def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny(method__threshold=0.0)
+    site = real(tmp_path / "s", images)
+    head, content = message(parts, parts.network.snapshot())
+    reply, up = site.answer(head, content)
+    (answer,) = reply["answers"]
+    assert answer["examples"] == 20 and answer["metrics"]["kept"] == 20.0
+    assert not [name for name in answer["metrics"] if name.startswith("class/") or name == "right"]
+    assert list(unpack(answer["tensors"], up)) == ["psi"]
+    assert (tmp_path / "s" / "secret").stat().st_mode & 0o077 == 0
+
+
+def test_a_real_site_computes_its_own_features(
+    tiny: Tiny, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "server"))
+    document = dict(tiny(method__threshold=0.0).config.document)
+    parts = assemble(check(document | {"model": {"name": "efficientnet-lite0", "size": 32}}))
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "site"))
+    site = real(tmp_path / "s", images)
+    head, content = message(parts, parts.network.snapshot())
+    assert len(head["about"]["shape"]) == 3 and len(head["about"]["backbone"]) == 64
+    reply, up = site.answer(head, content)
+    assert list((tmp_path / "site").rglob("*.safetensors")), "the features stay at the site"
+    (answer,) = reply["answers"]
+    assert unpack(answer["tensors"], up)["psi"].shape == (1280 * 10 + 10,)
+    other = head | {"run": "another", "about": head["about"] | {"backbone": "0" * 64}}
+    (refused,) = site.answer(other, content)[0]["answers"]
+    assert refused == {"client": 1, "code": "E417.model"}
+
+
+def test_noise_of_a_real_site_depends_on_its_secret_and_on_what_it_was_sent(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1e-6, privacy__noise=1e6)  # the change is nothing, the noise of deviation 1 is all
+    omega = network_of(parts.config, parts.federation).snapshot()
+
+    def noise(site: WarmSite, start: torch.Tensor) -> torch.Tensor:
+        reply, up = site.answer(*message(parts, start))
+        return unpack(reply["answers"][0]["tensors"], up)["psi"] - start
+
+    one, two = real(tmp_path / "one", images), real(tmp_path / "two", images)
+    first = noise(one, omega)
+    assert float(first.std()) == pytest.approx(1.0, rel=0.1)
+    again = WarmSite(1, real_site(1, images), tmp_path / "one", secret_of(tmp_path / "one"))
+    assert torch.equal(noise(again, omega), first)  # drawn anew, an average would show the change
+    assert abs(float(torch.corrcoef(torch.stack([first, noise(two, omega)]))[0, 1])) < 0.1
+    assert abs(float(torch.corrcoef(torch.stack([first, noise(one, omega + 1)]))[0, 1])) < 0.1
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, {"min_noise": 0.5}), ({"privacy__clip": 2.0}, {"max_clip": 1.0})])
+def test_a_site_can_insist_on_privacy(
+    tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, float], wanted: dict[str, float]
+) -> None:
+    parts = tiny(**given)
+    site = real(tmp_path / "s", images, **wanted)
+    reply, up = site.answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": "E417.privacy"}] and not up
+
+
+def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny()
+    np.savez(tmp_path / "color.npz", images=np.zeros((3, 3, 28, 28), np.uint8))
+    for name, data in (("s1", tmp_path / "color.npz"), ("s2", tmp_path / "gone.npz")):
+        reply, _ = real(tmp_path / name, data).answer(*message(parts, parts.network.snapshot()))
+        assert reply["answers"] == [{"client": 1, "code": "E417.data"}]
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan, 1e30])
+def test_a_payload_that_would_switch_off_clipping_is_refused(
+    tiny: Tiny, images: Path, tmp_path: Path, value: float
+) -> None:
+    """One −inf in the last bias made the norm NaN, and min(1, clip / NaN) is 1: the clear change left."""
+    parts = tiny(privacy__clip=1.0)
+    omega = parts.network.snapshot()
+    omega[-1] = value
+    reply, up = real(tmp_path / "s", images, max_clip=1.0).answer(*message(parts, omega))
+    assert reply["answers"] == [{"client": 1, "code": "E419"}] and not up
+
+
+@pytest.mark.parametrize("change", [lambda p: p.pop("omega"), lambda p: p.update(omega=p["omega"][:-1])])
+def test_a_payload_of_another_form_is_refused(tiny: Tiny, images: Path, tmp_path: Path, change: Any) -> None:
+    parts = tiny()
+    payload = dict(parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), 1))
+    change(payload)
+    index, content = pack({"x": payload})
+    head = {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": index["x"]}]}
+    reply, _ = real(tmp_path / "s", images).answer(head | run_description(parts, "run"), content)
+    assert reply["answers"] == [{"client": 1, "code": "E419"}]
+
+
+@pytest.mark.parametrize("run", ["../../up", "a/b", "", "x" * 65, 7])
+def test_a_run_cannot_name_files_outside_the_sites_memory(
+    tiny: Tiny, images: Path, tmp_path: Path, run: object
+) -> None:
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    with pytest.raises(FedfewError, match="E419"):
+        real(tmp_path / "s", images).answer(head | {"run": run}, content)
+
+
+def test_clipping_fails_closed(tiny: Tiny) -> None:
+    """A change that is not finite cannot be shortened, so it must not leave."""
+    parts = tiny()
+    payload = {"omega": torch.zeros(4)}
+    schema = {"psi": Expected((4,), near="omega")}
+    site = ClientSite(0, parts.network, parts.federation.images[:3], 10, False)
+    for spoiled in (math.nan, math.inf):
+        trained = Trained({"psi": torch.tensor([1.0, 2.0, spoiled, 3.0])})
+        with pytest.raises(ArithmeticError, match=r"^the change is not finite, so it cannot be clipped$"):
+            Private(1.0, 0.0).outgoing(trained, payload, schema, site, stream(0, "x"))
+    still = Private(1.0, 0.0).outgoing(Trained({"psi": payload["omega"]}), payload, schema, site, stream(0, "x"))
+    assert still.reply["psi"].tolist() == [0.0] * 4, "no change has length 0"
+
+
+def test_sums_are_clipped_together_with_changes_and_bounded_by_the_clip_alone() -> None:
+    site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
+    schema = {"psi": Expected((1,), near="omega"), "sums": Expected((2,), per_example=1.0)}
+    sent, trained = {"omega": torch.tensor([2.0])}, {"psi": torch.tensor([5.0]), "sums": torch.tensor([0.0, 4.0])}
+    left = Private(2.5, 0.0).outgoing(Trained(trained), sent, schema, site, stream(0, "x")).reply
+    assert left["psi"].tolist() == [3.5] and left["sums"].tolist() == [0.0, 2.0], "half of a change of length 5"
+    travels = Private(2.5, 0.0).travels(schema, Layout((), (), (0,), 0))
+    assert [expected.per_example for expected in travels.values()] == [0.0, 0.0]
+    assert travels["psi"].near == "omega"
+
+
+def test_training_that_diverges_at_the_site_sends_a_code_and_nothing_else(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1.0, privacy__noise=0.5, client__lr=1e6, client__clip=0.0, client__epochs=9)
+    site = real(tmp_path / "s", images, min_noise=0.5, max_clip=1.0)
+    reply, up = site.answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": "E408"}] and not up
+
+
+def test_the_noise_is_added_to_the_change_before_the_weights_round_it() -> None:
+    """Beside a weight of 10^6 float32 has steps of 1/16: added first, the change would show in the rounding."""
+    sent = torch.full((1000,), 1e6)
+    change = torch.linspace(-40, 40, 1000).round()
+    site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
+    schema, payload = {"psi": Expected((1000,), near="omega")}, {"omega": sent}
+    left = Private(10.0, 0.01).outgoing(Trained({"psi": sent + change}), payload, schema, site, stream(0, "x"))
+    blurred = 10 / change.double().norm() * change + 0.1 * torch.randn(1000, generator=stream(0, "x"))
+    assert torch.equal(left.reply["psi"], (sent.double() + blurred.float().double()).float())
+
+
+def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(privacy__clip=1.0, privacy__noise=4.0)
+    omega = parts.network.snapshot()
+    most = epsilon({4.0: 2}, 1e-5) * 1.01
+
+    def ask(run: str, round: int) -> Any:
+        site = real(tmp_path / "s", images, max_epsilon=most)  # a new process each time: the account is on disk
+        head, content = message(parts, omega, round)
+        return site.answer(head | {"run": run}, content)
+
+    def passed(reply: Any) -> bool:
+        return "tensors" in reply[0]["answers"][0]
+
+    assert passed(ask("first", 0)) and passed(ask("second", 0))
+    assert passed(ask("second", 0)), "the same update again shows nothing new"
+    reply, up = ask("second", 1)
+    assert reply["answers"] == [{"client": 1, "code": "E420"}] and not up
+    clear = tiny(privacy__clip=1.0)
+    head, content = message(clear, omega, 5)
+    reply, _ = real(tmp_path / "s", images, max_epsilon=1e9).answer(head, content)
+    assert reply["answers"][0]["code"] == "E420", "without noise ε has no bound"
+    (tmp_path / "s" / "privacy.json").write_text("{")
+    assert ask("third", 0)[0]["answers"][0]["code"] == "E420", "an account that cannot be read is no empty one"
+
+
+def test_updates_with_different_noise_compose() -> None:
+    both = epsilon({4.0: 1, 2.0: 1}, 1e-5)
+    assert delta_of(1 / math.sqrt(0.25 + 1.0), both) == pytest.approx(1e-5, rel=1e-3)
+    assert epsilon({}, 1e-5) == 0 and epsilon({0.0: 1, 4.0: 1}, 1e-5) == math.inf
+
+
+HOSTILE_CONFIGS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"method__name": "fedmatch"}, {"privacy": {"clip": 1.0, "noise": 0.5, "delta": 1e-5}}, "E417.config"),
+    ({"method__name": "all-labels"}, {"privacy": {"clip": 1.0, "noise": 0.5, "delta": 1e-5}}, "E417.config"),
+    ({}, {"privacy": {"clip": 1.0, "noise": math.nan, "delta": 1e-5}}, "E417.config"),
+    ({}, {"model": {"name": "cnn", "width": 10**6}}, "E417.config"),
+    ({}, {"dataset": {"name": "os:abort"}, "partition": {"kind": "os:abort"}}, ""),
+]
+
+
+@pytest.mark.parametrize(("given", "hostile", "code"), HOSTILE_CONFIGS)
+def test_a_site_checks_the_servers_config_itself(
+    tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, Any], hostile: dict[str, Any], code: str
+) -> None:
+    """Noise does not cover every method: the shape of some replies follows the data."""
+    parts = tiny(**given)
+    head, content = message(parts, parts.network.snapshot())
+    reply, up = real(tmp_path / "s", images).answer(head | {"config": head["config"] | hostile}, content)
+    (answer,) = reply["answers"]
+    assert answer.get("code", "") == code and bool(up) == (not code)
+
+
+def test_a_method_that_needs_labels_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny(method__name="all-labels")
+    reply, _ = real(tmp_path / "s", images).answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": "E417.config"}]
+
+
+def test_a_message_that_asks_a_client_twice_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    """Both answers would be drawn with one noise."""
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    with pytest.raises(FedfewError, match="E419"):
+        real(tmp_path / "s", images).answer(head | {"jobs": head["jobs"] * 2}, content)
