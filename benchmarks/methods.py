@@ -37,12 +37,12 @@ from benchmarks.method_tasks import (
     other_setting,
     warm_cell,
 )
+from paper.claims import gain_cell
+from paper.page import put
 
 from fedfew.interface.batch import run_all
 from fedfew.runs.run import TITLES, Run
 from fedfew.runs.statistics import Interval
-from fedfew.studies.claims import gain_cell
-from fedfew.studies.reproduce_markdown import put
 from fedfew.studies.sweep import Cell, index, reached
 
 SEEDS = 10

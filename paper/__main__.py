@@ -1,122 +1,104 @@
-"""fedfew reproduce: the paper's figures by command, each with a table of the paper's claims and our results."""
+"""``python -m paper``: run what a figure needs, draw it and judge the paper's claims; or write the results page."""
 
+import argparse
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fedfew.build.parts import federation_of
+from fedfew.config.files import parse_set
 from fedfew.config.scale import scaled
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data import heterogeneity
-from fedfew.interface import options
 from fedfew.interface.batch import Tally, run_all
+from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import complain, err, out, print_json
-from fedfew.interface.options import Anyway, Jobs, Json, Scale, Set, Until
-from fedfew.interface.paper_figures import bubbles, draw
-from fedfew.studies.claims import (
-    against_server_only,
-    gain_cell,
-    gain_sentence,
-    partitions,
-    verdicts,
-    without_difference,
-)
-from fedfew.studies.claims_measures import Verdict, columns
-from fedfew.studies.reproduce import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
-from fedfew.studies.reproduce_markdown import better_server, overview, put, relative, section
-from fedfew.studies.reproduce_results import (
-    RUNS,
-    Results,
-    as_csv,
-    curves_csv,
-    known_plans,
-    remember,
-    results,
-    table_csv,
-)
+from fedfew.studies.compare_tables import as_csv
 from fedfew.studies.sweep_jobs import check_jobs
+from paper.arms import FIG3, FIGURES, PAPER, TITLES, Plan, arms_of, cells, chosen, folder_of, in_order
+from paper.claims import against_server_only, gain_cell, gain_sentence, partitions, verdicts, without_difference
+from paper.drawing import draw
+from paper.measures import Verdict, columns
+from paper.page import better_server, overview, put, relative, section
+from paper.results import RUNS, Results, curves_csv, known_plans, remember, results, table_csv
 
-WHAT = "fig3|fig4|fig5|fig6a|fig6b|extra|ablation|recipe|groupnorm|all|few-labels|report"
+PAGE = Path("docs/understand/results.md")
 
 
-def reproduce(
-    figure: Annotated[str, typer.Argument(metavar=WHAT, help="A figure, all of them, or the page about them.")],
-    scale: Scale = None,
-    preset: Annotated[
-        str, typer.Option(metavar="PRESET|CONFIG.toml", help="Config that the runs start from.")
-    ] = "paper-tuned",
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds.")] = 1,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first seed; the others follow it.")] = 0,
-    set_: Set = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs, shared by all figures.")
-    ] = None,
-    jobs: Jobs = 0,
-    until: Until = 0,
-    arm: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Run only arms whose title begins with this, e.g. 'non-IID FedMix', in the order given.",
-        ),
-    ] = None,
-    figures_only: Annotated[bool, typer.Option("--figures-only", help="Run nothing, draw existing runs.")] = False,
-    page: Annotated[Path, typer.Option(metavar="FILE.md", help="report: the page to write.")] = Path(
-        "docs/understand/results.md"
-    ),
-    anyway: Anyway = False,
-    json: Json = False,
-) -> None:
-    """Run what a figure of the paper needs (finished runs are kept), draw it, and judge the paper's claims."""
-    plan = Plan(preset, scale, seeds, options.overrides(set_), first_seed)
-    folder = out or folder_of(plan)
-    if figure == "report":
-        return _report(folder, page, json)
-    figures = [FIG3, *PAPER] if figure == "all" else [figure]
+def main(words: Sequence[str] | None = None) -> None:
+    """Run one command; an error is a line with a code, and exit status 2."""
+    given = _parser().parse_args(words)
+    command = shlex.join(["python", "-m", "paper", *(word for word in words or sys.argv[1:] if word != "--json")])
+    try:
+        plan = Plan(given.preset, given.scale, given.seeds, dict(map(parse_set, given.set)), given.first_seed)
+        folder = given.out or folder_of(plan)
+        if given.figure == "report":
+            _report(folder, given.page, given.json)
+        else:
+            _figures(plan, folder, given, command)
+    except FedfewError as fault:
+        complain(fault)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m paper", description=__doc__)
+    add = parser.add_argument
+    add("figure", metavar="FIGURE", help=f"{', '.join(TITLES)}, all of the paper's (all), or the results page (report)")
+    add("--scale", metavar="full|laptop", help="the paper's size, or width 16 and 11,000 images")
+    add("--preset", default="paper-tuned", help="config that the runs start from (default: paper-tuned)")
+    add("--seeds", type=int, default=1, metavar="N", help="repeat with this many seeds")
+    add("--first-seed", type=int, default=0, metavar="N", help="the first seed; the others follow it")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="override a key of the config")
+    add("--out", type=Path, metavar="DIR", help="folder of the runs, shared by all figures")
+    add("--jobs", type=int, default=0, metavar="N", help="runs at a time; 0: one at a time on all cores")
+    add("--until", type=int, default=0, metavar="ROUND", help="pause every run after this round")
+    add("--arm", action="append", default=[], metavar="TEXT", help="only arms whose title begins with this")
+    add("--figures-only", action="store_true", help="run nothing, draw existing runs")
+    add("--page", type=Path, default=PAGE, metavar="FILE.md", help=f"report: the page to write (default: {PAGE})")
+    add("--anyway", action="store_true", help="continue even if torch or the machine has changed since the start")
+    add("--json", action="store_true", help="print the result as JSON on the last line")
+    return parser
+
+
+def _figures(plan: Plan, folder: Path, given: argparse.Namespace, command: str) -> None:
+    figures = [FIG3, *PAPER] if given.figure == "all" else [given.figure]
     for name in figures:
         _ = arms_of(name) if name != FIG3 else None  # refuse an unknown name before anything runs
-    if note := scaled(preset, scale, plan.overrides)[1]:
+    if note := scaled(plan.preset, plan.scale, plan.overrides)[1]:
         err.print(note, markup=False, soft_wrap=True)
-    command = _command()
-    tally = None if figures_only else _run(
-        plan, figures, folder, command, jobs=jobs, until=until, anyway=anyway, arms=arm or []
-    )  # fmt: skip
-    if not figures_only:
+    tally = None
+    if not given.figures_only:
+        tally = _run(plan, figures, folder, given, command)
         remember(folder, figures, plan, command)
-    shown = {name: _show(plan, name, folder, quiet=json) for name in figures}
-    if json:
+    shown = {name: _show(plan, name, folder, quiet=given.json) for name in figures}
+    if given.json:
         runs = tally.as_json() if tally else None
         result = shown[figures[0]] if len(figures) == 1 else {"figures": shown}
         print_json({"folder": str(folder), "runs": runs} | result)
-    return None
 
 
-def _command() -> str:
-    """The command as typed, so that it can be typed again."""
-    return shlex.join(["fedfew", *(word for word in sys.argv[1:] if word != "--json")])
-
-
-def _run(
-    plan: Plan, figures: list[str], folder: Path, command: str, *, jobs: int, until: int, anyway: bool, arms: list[str]
-) -> Tally:
-    if jobs:
-        check_jobs(jobs)
+def _run(plan: Plan, figures: list[str], folder: Path, given: argparse.Namespace, command: str) -> Tally:
+    if given.jobs:
+        check_jobs(given.jobs)
     made_of_runs = [name for name in FIGURES if name in figures]
     planned = cells(plan, made_of_runs)
-    wanted = in_order(chosen(planned, made_of_runs, arms) if arms else planned)
+    wanted = in_order(chosen(planned, made_of_runs, given.arm) if given.arm else planned)
     remember(folder, figures, plan, command)  # before the runs, so that the page can be made meanwhile
     if not wanted:
         return Tally()
-    return run_all(wanted, folder / RUNS, jobs=jobs, until=until, anyway=anyway, command=command)
+    return run_all(wanted, folder / RUNS, jobs=given.jobs, until=given.until, anyway=given.anyway, command=command)
 
 
 def _show(plan: Plan, name: str, folder: Path, *, quiet: bool) -> dict[str, Any]:
@@ -231,3 +213,7 @@ def _report(folder: Path, page: Path, json: bool) -> None:
         print_json({"page": str(page), "figures": list(sections)})
     else:
         out.print(f"{page}: {', '.join(sections)}", soft_wrap=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -7,9 +7,9 @@ from statistics import mean
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runtime.record import RoundRecord
-from fedfew.studies.claims_measures import Verdict, difference, positive, weigh
-from fedfew.studies.reproduce import DAMPED
-from fedfew.studies.reproduce_results import ArmResult, Results
+from paper.arms import DAMPED
+from paper.measures import Verdict, difference, positive, weigh
+from paper.results import ArmResult, Results
 
 NONE, PUBLISHED, MUCH = DAMPED
 SPREAD = 0.1

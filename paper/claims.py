@@ -10,8 +10,20 @@ from numpy.typing import NDArray
 from fedfew.data import heterogeneity
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import other_recipe
-from fedfew.studies.claims_ablation import ablation
-from fedfew.studies.claims_measures import (
+from paper.ablation import ablation
+from paper.arms import (
+    BEST,
+    EQUAL,
+    IID,
+    LEVELS,
+    MIXES,
+    NON_IID,
+    PANELS,
+    POOLED,
+    SERVER_ONLY,
+    mix_label,
+)
+from paper.measures import (
     Agrees,
     Verdict,
     between,
@@ -28,19 +40,7 @@ from fedfew.studies.claims_measures import (
     shown,
     weigh,
 )
-from fedfew.studies.reproduce import (
-    BEST,
-    EQUAL,
-    IID,
-    LEVELS,
-    MIXES,
-    NON_IID,
-    PANELS,
-    POOLED,
-    SERVER_ONLY,
-    mix_label,
-)
-from fedfew.studies.reproduce_results import ArmResult, Results
+from paper.results import ArmResult, Results
 
 FIG4 = "Experiment Results, Fig. 4"
 FIG5 = "Experiment Results, Fig. 5"

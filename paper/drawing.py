@@ -1,22 +1,20 @@
 """The paper's figures and the figure of a comparison, drawn with matplotlib from the run folders alone."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from fedfew.interface.charts.comparison import percent, sheet
 from fedfew.interface.charts.printed import COLOURS
 from fedfew.runtime.record import RoundRecord
-from fedfew.studies.bounds import BASELINE, METHOD
-from fedfew.studies.claims_ablation import PUBLISHED, coverage, damping, unequal
-from fedfew.studies.compare import Comparison
-from fedfew.studies.reproduce import ALL_LABELS, DAMPED, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
-from fedfew.studies.reproduce_results import ArmResult, Results
+from paper.ablation import PUBLISHED, coverage, damping, unequal
+from paper.arms import ALL_LABELS, DAMPED, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS
+from paper.results import ArmResult, Results
 
 Measure = Callable[[RoundRecord], float | None]
 BOUND_STYLE: dict[str, dict[str, Any]] = {
@@ -40,15 +38,9 @@ def draw(figure: str, found: Results) -> Figure:
             "groupnorm": _one_panel}[figure](found)  # fmt: skip
 
 
-def _sheet(width: float, height: float = 4.0) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
 def _panels(found: Results) -> Figure:
     """Accuracy by round, IID and non-IID side by side."""
-    figure = _sheet(10.4, 4.4)
+    figure = sheet(10.4, 4.4)
     axes = figure.subplots(1, len(PANELS), sharey=True)
     for axis, panel in zip(axes, PANELS, strict=True):
         curves(axis, [arm for key, arm in found.items() if key[0] == panel])
@@ -62,7 +54,7 @@ def _panels(found: Results) -> Figure:
 
 def _one_panel(found: Results) -> Figure:
     """Accuracy by round."""
-    figure = _sheet(6.4)
+    figure = sheet(6.4)
     axis = figure.subplots()
     curves(axis, list(found.values()))
     axis.set_ylabel("test accuracy")
@@ -73,7 +65,7 @@ def _one_panel(found: Results) -> Figure:
 
 def _levels(found: Results) -> Figure:
     """Figure 6a: curves, and accuracy against μ between the bounds."""
-    figure = _sheet(10.4)
+    figure = sheet(10.4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     curves(left, list(found.values()))
     left.set_ylabel("test accuracy")
@@ -92,7 +84,7 @@ def _levels(found: Results) -> Figure:
 
 def _labels(found: Results) -> Figure:
     """Figure 6b: FedMix's curves by number of labels, and the accuracy of all methods against it."""
-    figure = _sheet(10.4)
+    figure = sheet(10.4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     curves(left, [arm for (_, label), arm in found.items() if label.startswith("FedMix")])
     left.set_ylabel("test accuracy")
@@ -109,7 +101,7 @@ def _labels(found: Results) -> Figure:
 
 def _extra(found: Results) -> Figure:
     """Curves by aggregation rule, and how often the clients took part."""
-    figure = _sheet(10.4)
+    figure = sheet(10.4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     curves(left, list(found.values()))
     left.set_ylabel("test accuracy")
@@ -129,7 +121,7 @@ def _extra(found: Results) -> Figure:
 
 def _ablation(found: Results) -> Figure:
     """What γ costs and why, how far FedFreq's weights are from equal ones, and how many pseudo-labels exceed τ."""
-    figure = _sheet(10.4, 7.2)
+    figure = sheet(10.4, 7.2)
     (accuracy, steps), (weights, labels) = figure.subplots(2, 2)
     curves(accuracy, list(found.values()))
     accuracy.set_ylabel("test accuracy")
@@ -165,7 +157,7 @@ def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) 
 
 def _few(found: Results) -> Figure:
     """Accuracy against the number of labels, and against the skew of the clients, for every method."""
-    figure = _sheet(10.4, 4.4)
+    figure = sheet(10.4, 4.4)
     axes = figure.subplots(1, 2, sharey=True)
     panels = (
         [f"{n} labels" for n in FEW_LABELS],
@@ -185,25 +177,6 @@ def _few(found: Results) -> Figure:
     axes[1].set_xticks([x for x, _ in SKEWS.values()], [skew.removeprefix("μ = ") for skew in SKEWS])
     axes[1].set_xlabel("μ: how alike the clients are  (40 labels)")
     _legend(figure, list(axes))
-    return figure
-
-
-def bubbles(histograms: Mapping[str, NDArray[np.int64]], classes: Sequence[str], shown: int = 30) -> Figure:
-    """Figure 3 of the paper: a bubble for each client and class, its area the number of images."""
-    figure = _sheet(4.6 * len(histograms) + 0.6, 4.2)
-    axes = np.atleast_1d(figure.subplots(1, len(histograms), sharey=True))
-    largest = max(int(h.max()) for h in histograms.values()) or 1
-    for axis, (title, histogram) in zip(axes, histograms.items(), strict=True):
-        part = histogram[:shown]
-        client, kind = np.nonzero(part)
-        count = part[client, kind]
-        axis.scatter(client, kind, s=380 * count / largest, color=COLOURS[0], alpha=0.65, linewidths=0)
-        axis.set_title(title)
-        axis.set_xlabel("client" if len(histogram) <= shown else f"client (the first {shown} of {len(histogram)})")
-        axis.set_xlim(-1, len(part))
-        axis.set_yticks(range(len(classes)), classes)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(alpha=0.2)
     return figure
 
 
@@ -272,12 +245,8 @@ def _bound(axis: Axes, arm: ArmResult | None, label: str) -> None:
         axis.axhline(arm.accuracy.mean, label=label, linewidth=1.2, **BOUND_STYLE[label])
 
 
-def _percent(value: float, place: object = None) -> str:
-    return f"{100 * value:.3g} %"
-
-
 def _finish(axis: Axes, *, legend: bool = True) -> None:
-    axis.yaxis.set_major_formatter(FuncFormatter(_percent))
+    axis.yaxis.set_major_formatter(FuncFormatter(percent))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25, linewidth=0.6)
     if legend and axis.get_legend_handles_labels()[0]:
@@ -292,27 +261,3 @@ def _legend(figure: Figure, axes: Sequence[Axes]) -> None:
         shown = dict(zip(labels, handles, strict=True)) | shown
     if shown:
         figure.legend(shown.values(), shown, loc="outside lower center", ncols=3, fontsize=9, frameon=False)
-
-
-def comparison(found: Comparison) -> Figure:
-    """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
-    rows = list(reversed(found.rows))
-    figure = _sheet(7.2, 1.2 + 0.36 * len(rows))
-    axis = figure.subplots()
-    for place, row in enumerate(rows):
-        base = row.key.get(METHOD) == BASELINE
-        colour = BOUND_STYLE[SERVER_ONLY]["color"] if base else COLOURS[0]
-        value = row.accuracy
-        axis.plot(value.mean, place, "o", color=colour, markersize=6)
-        if value.low is not None and value.high is not None:
-            axis.hlines(place, value.low, value.high, color=colour, linewidth=2)
-        if base:
-            axis.axvline(value.mean, linewidth=1, **BOUND_STYLE[SERVER_ONLY])
-    axis.set_yticks(range(len(rows)), [f"{row.label} (n = {row.accuracy.n})" for row in rows])
-    axis.set_ylim(-0.6, len(rows) - 0.4)
-    axis.set_xlim(left=max(axis.get_xlim()[0], 0.0), right=min(axis.get_xlim()[1], 1.0))
-    axis.set_xlabel("test accuracy, mean and 95 % interval over seeds")
-    axis.xaxis.set_major_formatter(FuncFormatter(_percent))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="x", alpha=0.25, linewidth=0.6)
-    return figure

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import BEYOND, Interval, differences, sampling_error
-from fedfew.studies.reproduce_results import ArmResult
+from paper.results import ArmResult
 
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
 IMAGES = 2_000

@@ -11,10 +11,10 @@ from typing import Any
 from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, other_recipe, scenario
-from fedfew.studies.claims import tally
-from fedfew.studies.claims_measures import Verdict, columns, smaller
-from fedfew.studies.reproduce import FIG3, PAPER, TITLES
-from fedfew.studies.reproduce_results import ArmKey, ArmResult, Results
+from paper.arms import FIG3, PAPER, TITLES
+from paper.claims import tally
+from paper.measures import Verdict, columns, smaller
+from paper.results import ArmKey, ArmResult, Results
 
 RULE = (
     "Accuracy is that of the model after the last round, on the test images; over seeds, mean ± standard deviation. "

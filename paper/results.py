@@ -1,7 +1,5 @@
 """The results of a reproduction, collected from its run folders: finished runs first, others marked."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,8 +13,9 @@ from fedfew.runs.folder import CONFIG, PLANS
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.reproduce import FIGURES, Arm, Plan, arms_of, cells
+from fedfew.studies.compare_tables import as_csv
 from fedfew.studies.sweep import Cell, index
+from paper.arms import FIGURES, Arm, Plan, arms_of, cells
 
 RUNS = "runs"
 ArmKey = tuple[str, str]
@@ -140,9 +139,9 @@ def known_plans(folder: Path) -> dict[str, tuple[Plan, str]]:
         }
     except FileNotFoundError:
         what = "contains no reproduction"
-        raise FedfewError("E302", str(folder), what, "Run `fedfew reproduce fig4` first, or give its --out") from None
+        raise FedfewError("E302", str(folder), what, "Run `python -m paper fig4` first, or give its --out") from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FedfewError("E309", str(place), f"is damaged ({error})", "Run `fedfew reproduce` again") from None
+        raise FedfewError("E309", str(place), f"is damaged ({error})", "Run `python -m paper` again") from None
 
 
 def curves_csv(found: Results) -> bytes:
@@ -162,12 +161,3 @@ def table_csv(found: Results) -> bytes:
     """One line for each arm."""
     rows = [arm.row() | {"measure": HEADLINE} for arm in found.values()]
     return as_csv(rows, list(rows[0]) if rows else [])
-
-
-def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
-    """Rows as CSV with a header."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()

@@ -1,4 +1,4 @@
-"""A page's shell blocks, run line by line: fedfew's own verbs in this process, anything else by bash."""
+"""A page's shell blocks, run line by line: fedfew's and the paper's commands in this process, anything else by bash."""
 
 import contextlib
 import importlib.util
@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+from paper.__main__ import main as paper
 from tests.docs.blocks import Block
 
 from fedfew.interface.cli import main
@@ -68,14 +69,15 @@ def _run(line: str) -> tuple[int, str]:
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
         key, _, value = words.pop(0).partition("=")
         surroundings[key] = value
-    if not words or words[0] != "fedfew":
+    study = words[:3] == ["python", "-m", "paper"]
+    if not words or (words[0] != "fedfew" and not study):
         done = subprocess.run(["bash", "-euc", line], capture_output=True, text=True, env=_environment())
         return done.returncode, done.stdout + done.stderr
     target = None
     if ">" in words:
         target = Path(words[words.index(">") + 1])
         words = words[: words.index(">")]
-    if words[1] == "watch":
+    if words[:2] == ["fedfew", "watch"]:
         return _watch(words)
     status, out, err = in_process(words, surroundings)
     if target:
@@ -89,20 +91,21 @@ def _environment() -> dict[str, str]:
 
 
 def in_process(words: list[str], surroundings: dict[str, str]) -> tuple[int, str, str]:
-    """One fedfew command as a person meets it, without the seconds that a new process takes to load torch."""
+    """One command as a person meets it, without the seconds that a new process takes to load torch."""
     out, err, argv, path = io.StringIO(), io.StringIO(), sys.argv, list(sys.path)
     sys.argv = words
+    program = main if words[0] == "fedfew" else lambda: paper(words[3:])
     if "PYTHONPATH" in surroundings:
         sys.path.insert(0, str(Path(surroundings["PYTHONPATH"]).resolve()))
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
+            program()
     except SystemExit as end:
         return int(end.code or 0), out.getvalue(), err.getvalue()
     finally:
         sys.argv, sys.path = argv, path
         forget(Path.cwd())
-    raise AssertionError("main() always exits")
+    return 0, out.getvalue(), err.getvalue()
 
 
 def forget(folder: Path) -> None:

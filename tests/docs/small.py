@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config import schema as configs
-from fedfew.studies import reproduce
+from paper import arms as reproduce
 
 Table = dict[str, Any]
 

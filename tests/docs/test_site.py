@@ -18,7 +18,7 @@ from fedfew.core.errors import CODES
 ROOT = Path(__file__).parents[2]
 PAGES = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
 LATER = {"understand/results.md"}
-"""Written by ``fedfew reproduce report`` once there are runs."""
+"""Written by ``python -m paper report`` once there are runs."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""kill -9 during `fedfew sweep` and `fedfew reproduce`: the same command again finishes, with the same models.
+"""kill -9 during `fedfew sweep` and `python -m paper`: the same command again finishes, with the same models.
 
     python -m tests.faults.studies [KILLS]
 
@@ -17,6 +17,8 @@ from tests.runtime.processes import alive, children, eventually, gone
 from tests.runtime.tiny_run import TINY, model_hash
 
 ROUNDS = 6
+PROGRAMS = {"sweep": "fedfew.interface.cli", "paper": "paper"}
+"""What is killed, and the module that starts it."""
 
 
 def words(study: str, config: Path, out: Path) -> list[object]:
@@ -24,7 +26,7 @@ def words(study: str, config: Path, out: Path) -> list[object]:
     given = ["--set", f"rounds={ROUNDS}", "--jobs", 2, "--out", out, "--json"]
     if study == "sweep":
         return ["sweep", config, "--grid", "partition.mu=0.1,1", "--grid", "seed=0,1", *given]
-    return ["reproduce", "extra", "--preset", config, *given]
+    return ["extra", "--preset", config, *given]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -45,11 +47,11 @@ def commits(folder: Path) -> int:
 def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
     rng, config = random.Random(seed), write_config(base, TINY)
     whole, torn = base / f"{study}-whole", base / f"{study}-torn"
-    result(launch(*words(study, config, whole)))
+    result(launch(*words(study, config, whole), module=PROGRAMS[study]))
     done, orphans = 0, 0
     while done < kills:
         before = commits(torn)
-        process = launch(*words(study, config, torn))
+        process = launch(*words(study, config, torn), module=PROGRAMS[study])
         wanted = before + rng.randint(1, 5)
         eventually(lambda: commits(torn) >= wanted or process.poll() is not None, 300)  # noqa: B023
         if process.poll() is not None:
@@ -60,7 +62,7 @@ def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
         process.communicate()
         orphans += 0 if gone(left, 60) else sum(map(alive, left))
         done += 1
-    last = result(launch(*words(study, config, torn)))
+    last = result(launch(*words(study, config, torn), module=PROGRAMS[study]))
     same = hashes(torn) == hashes(whole)
     runs = {"runs": len(hashes(whole)), "same_hash": same, "orphans": orphans, "failed": len(last["runs"]["failed"])}
     return {"kills": done} | runs
@@ -69,7 +71,7 @@ def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
 def main(given: list[str]) -> int:
     kills = int(given[0]) if given else 5
     with tempfile.TemporaryDirectory() as folder:
-        tally = {study: attack(Path(folder), study, kills, 5) for study in ("sweep", "reproduce")}
+        tally = {study: attack(Path(folder), study, kills, 5) for study in PROGRAMS}
     sys.stdout.write(json.dumps(tally) + "\n")
     good = all(found["same_hash"] and not found["orphans"] and not found["failed"] for found in tally.values())
     return 0 if good and all(found["kills"] for found in tally.values()) else 1

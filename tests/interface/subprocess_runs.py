@@ -25,10 +25,10 @@ def write_config(folder: Path, document: dict[str, Any] = LASTING) -> Path:
     return path
 
 
-def launch(*words: object) -> subprocess.Popen[str]:
-    """A fedfew process of its own."""
+def launch(*words: object, module: str = "fedfew.interface.cli") -> subprocess.Popen[str]:
+    """A process of its own, fedfew's command line unless another module is given."""
     return subprocess.Popen(
-        [sys.executable, "-m", "fedfew.interface.cli", *map(str, words)],
+        [sys.executable, "-m", module, *map(str, words)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.tiny_run import TINY, tiny
-from tests.studies.runs_by_hand import by_hand, flat
-
-from fedfew.config import toml
-from fedfew.core.errors import FedfewError
-from fedfew.runs.run import Run
-from fedfew.studies.claims_measures import Verdict
-from fedfew.studies.reproduce import (
+from paper.arms import (
     IID,
     LABELS,
     LEVELS,
@@ -28,8 +21,15 @@ from fedfew.studies.reproduce import (
     folder_of,
     in_order,
 )
-from fedfew.studies.reproduce_markdown import better_server, claims_table, put, section
-from fedfew.studies.reproduce_results import ArmResult, curves_csv, known_plans, level, remember, results, table_csv
+from paper.measures import Verdict
+from paper.page import better_server, claims_table, put, section
+from paper.results import ArmResult, curves_csv, known_plans, level, remember, results, table_csv
+from tests.runtime.tiny_run import TINY, tiny
+from tests.studies.runs_by_hand import by_hand, flat
+
+from fedfew.config import toml
+from fedfew.core.errors import FedfewError
+from fedfew.runs.run import Run
 from fedfew.studies.sweep import advance
 
 TUNED = Plan("paper-tuned", "laptop", 1)
@@ -227,13 +227,13 @@ def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_pa
 
 
 def test_plans_are_remembered_figure_by_figure(tmp_path: Path) -> None:
-    remember(tmp_path, ["fig4"], TUNED, "fedfew reproduce fig4")
+    remember(tmp_path, ["fig4"], TUNED, "python -m paper fig4")
     other = Plan("paper-literal", None, 3, {"rounds": 2})
-    remember(tmp_path, ["fig5", "extra"], other, "fedfew reproduce all")
+    remember(tmp_path, ["fig5", "extra"], other, "python -m paper all")
     assert known_plans(tmp_path) == {
-        "fig4": (TUNED, "fedfew reproduce fig4"),
-        "fig5": (other, "fedfew reproduce all"),
-        "extra": (other, "fedfew reproduce all"),
+        "fig4": (TUNED, "python -m paper fig4"),
+        "fig5": (other, "python -m paper all"),
+        "extra": (other, "python -m paper all"),
     }
     with pytest.raises(FedfewError, match="E302"):
         known_plans(tmp_path / "nowhere")
@@ -277,12 +277,12 @@ def test_csvs_hold_every_round_and_every_arm() -> None:
 
 def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
     done, cut = flat(0.4, seed=0), by_hand([0.1, 0.2], seed=1, finished=False, name="cut")
-    text = section("fig6a", "fedfew reproduce fig6a", {
+    text = section("fig6a", "python -m paper fig6a", {
         ("", "μ = 1"): arm_result(done, wanted=2), ("", "μ = 10"): arm_result(cut, label="μ = 10"),
         ("", "μ = 100"): arm_result(label="μ = 100"),
     }, [Verdict("a", "b", "–", "no runs yet", "")], {("", "μ = 1"): "+1.0 (SE 0.5), better"}, "results/fig6a.svg",
         ["results/fig6a.csv"])  # fmt: skip
-    assert "`fedfew reproduce fig6a`" in text
+    assert "`python -m paper fig6a`" in text
     assert "torch 2.13.0" in text
     assert "seeds 0, 1" in text
     assert "cut at round 2 of 7" in text

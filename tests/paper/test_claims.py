@@ -6,12 +6,8 @@ from statistics import stdev
 
 import numpy as np
 import pytest
-from tests.studies.runs_by_hand import by_hand, flat
-
-from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
-from fedfew.studies import claims_measures
-from fedfew.studies.claims import (
+from paper.arms import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
+from paper.claims import (
     CLAIMS,
     against_server_only,
     gain_cell,
@@ -20,7 +16,7 @@ from fedfew.studies.claims import (
     verdicts,
     without_difference,
 )
-from fedfew.studies.claims_measures import (
+from paper.measures import (
     Verdict,
     difference,
     early,
@@ -30,8 +26,12 @@ from fedfew.studies.claims_measures import (
     positive,
     roughness,
 )
-from fedfew.studies.reproduce import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
-from fedfew.studies.reproduce_results import ArmResult, Results, last_scored
+from paper.results import ArmResult, Results, last_scored
+from tests.studies.runs_by_hand import by_hand, flat
+
+from fedfew.runs.run import Run
+from fedfew.runs.statistics import Interval
+from paper import measures as claims_measures
 
 Key = tuple[str, str]
 SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 %

@@ -1,4 +1,4 @@
-"""fedfew reproduce as a person meets it: runs once, figures and tables each time, and a page that can be made again."""
+"""python -m paper as a person meets it: runs once, figures and tables each time, and a page that can be made again."""
 
 import csv
 from pathlib import Path
@@ -6,11 +6,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.interface.fedfew_command import fedfew
+from paper.__main__ import main
+from paper.drawing import weight_by_rank
+from tests.interface.fedfew_command import Said, fedfew
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config import toml
-from fedfew.interface.paper_figures import weight_by_rank
+
+
+def paper(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
+    """Run ``python -m paper`` in this process; a traceback would end the test."""
+    capsys.readouterr()
+    try:
+        main([str(word) for word in words])
+        status = 0
+    except SystemExit as end:
+        status = int(end.code or 0)
+    captured = capsys.readouterr()
+    return Said(status, captured.out, captured.err)
 
 
 @pytest.fixture
@@ -23,11 +36,11 @@ def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_runs_are_made_once_and_figures_each_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path
 ) -> None:
-    words = ("reproduce", "extra", "--preset", preset, "--seeds", 2, "--set", "rounds=2", "--out", tmp_path / "r")
-    paused = fedfew(capsys, *words, "--until", 1, "--json")
+    words = ("extra", "--preset", preset, "--seeds", 2, "--set", "rounds=2", "--out", tmp_path / "r")
+    paused = paper(capsys, *words, "--until", 1, "--json")
     assert paused.json["runs"] == {"ran": 0, "skipped": 0, "paused": 8, "busy": [], "failed": {}}
     assert {(arm["rounds"], arm["finished"]) for arm in paused.json["arms"]} == {(1, False)}
-    first = fedfew(capsys, *words, "--json")
+    first = paper(capsys, *words, "--json")
     assert first.status == 0, first.err
     assert first.json["runs"] == {"ran": 8, "skipped": 0, "paused": 0, "busy": [], "failed": {}}
     assert {(arm["seeds"], arm["finished"]) for arm in first.json["arms"]} == {(2, True)}
@@ -37,23 +50,23 @@ def test_runs_are_made_once_and_figures_each_time(
     assert files["extra.pdf"].startswith(b"%PDF")
     rows = list(csv.DictReader(files["extra.csv"].decode().splitlines()))
     assert len(rows) == 4 * 2 * 2  # arms, seeds, rounds
-    again = fedfew(capsys, *words, "--json")
+    again = paper(capsys, *words, "--json")
     assert again.json["runs"] == {"ran": 0, "skipped": 8, "paused": 0, "busy": [], "failed": {}}
     assert again.json["claims"] == first.json["claims"]
     assert {name: (tmp_path / "r" / "figures" / name).read_bytes() for name in files} == files
-    only = fedfew(capsys, *words, "--figures-only")
+    only = paper(capsys, *words, "--figures-only")
     assert only.status == 0
     assert "the paper says" in only.out
 
     page = tmp_path / "docs" / "understand" / "results.md"
     for _ in range(2):
-        said = fedfew(capsys, "reproduce", "report", "--out", tmp_path / "r", "--page", page, "--json")
+        said = paper(capsys, "report", "--out", tmp_path / "r", "--page", page, "--json")
         assert said.json == {"page": str(page), "figures": ["extra"]}
     text = page.read_text("utf-8")
     assert text.count("<!-- begin extra -->") == text.count("<!-- begin paper -->") == 1
     assert "| Extra: aggregation when some clients take part far more often | 4 of 4 | 2 | 2 |" in text
     assert "| Figure 4: test accuracy, IID and non-IID | not run yet |  |  | – |" in text
-    assert "reproduce extra --preset" in text
+    assert "python -m paper extra --preset" in text
     assert "--json" not in text
     assert (page.parent / "results" / "extra.svg").is_file()
 
@@ -61,24 +74,24 @@ def test_runs_are_made_once_and_figures_each_time(
     said = fedfew(capsys, "archive", tmp_path / "r", "--to", kept, "--json")
     assert said.json == {"to": str(kept), "copied": 8, "not_finished": []}
     assert {path.suffix for path in kept.rglob("*") if path.is_file()} == {".toml", ".json", ".jsonl"}
-    fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    paper(capsys, "report", "--out", kept, "--page", other, "--json")
     assert other.read_text("utf-8") == text, "the records are all that the page needs"
-    skipped = fedfew(capsys, *words[:-1], kept, "--json")
+    skipped = paper(capsys, *words[:-1], kept, "--json")
     assert skipped.json["runs"] == {"ran": 0, "skipped": 8, "paused": 0, "busy": [], "failed": {}}
     preset.write_text(toml.dumps(TINY | {"labels": TINY["labels"] + 10}), "utf-8")
     fedfew(capsys, "archive", tmp_path / "r", "--to", kept)  # its plans name the runs of the old preset
-    fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    paper(capsys, "report", "--out", kept, "--page", other, "--json")
     assert other.read_text("utf-8") == text, "a preset that has changed since does not matter"
     plans = kept / "reproduce.json"
     plans.write_text(plans.read_text("utf-8").replace('"scale": null', '"scale": "full"'), "utf-8")
-    said = fedfew(capsys, "reproduce", "report", "--out", kept, "--page", other, "--json")
+    said = paper(capsys, "report", "--out", kept, "--page", other, "--json")
     assert said.json["figures"] == ["extra-full"]
     assert other.read_text("utf-8").startswith(text.rstrip()), "the section of the other scale stays"
     assert (other.parent / "results" / "extra-full.svg").is_file()
 
 
 def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Path, preset: Path) -> None:
-    said = fedfew(capsys, "reproduce", "fig3", "--preset", preset, "--out", tmp_path, "--json")
+    said = paper(capsys, "fig3", "--preset", preset, "--out", tmp_path, "--json")
     assert said.status == 0, said.err
     levels = [said.json["R"][mu] for mu in ("0.1", "1", "10")]
     assert levels == sorted(levels, reverse=True)
@@ -105,7 +118,7 @@ def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_bad_input_is_refused_before_anything_is_made(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: tuple[str, ...], code: str
 ) -> None:
-    said = fedfew(capsys, "reproduce", *words, "--out", tmp_path / "r", "--page", tmp_path / "page.md")
+    said = paper(capsys, *words, "--out", tmp_path / "r", "--page", tmp_path / "page.md")
     assert said.status == 2
     assert code in said.err
     assert not list(tmp_path.iterdir())

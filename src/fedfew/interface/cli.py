@@ -60,7 +60,6 @@ app = LazyGroup(
         "compare": "compare:compare",
         "sweep": "sweep:sweep",
         "learning-curve": "sweep:learning_curve",
-        "reproduce": "reproduce:reproduce",
         "report": "show:report",
         "watch": "show:watch",
         "track": "runs:track",

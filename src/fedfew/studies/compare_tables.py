@@ -1,12 +1,14 @@
 """A comparison as text, HTML, CSV, LaTeX with booktabs, and plain values for JSON."""
 
+import csv
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import BASELINE, METHOD
-from fedfew.studies.reproduce_results import as_csv
 
 if TYPE_CHECKING:
     from fedfew.studies.compare import Comparison, Row
@@ -55,6 +57,15 @@ def to_csv(found: "Comparison") -> bytes:
     """One line per row, accuracies as fractions."""
     rows = as_rows(found)
     return as_csv(rows, list(rows[0]))
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
+    """Rows as CSV with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def _texts(found: "Comparison") -> list[list[str]]:

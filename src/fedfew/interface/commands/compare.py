@@ -9,10 +9,10 @@ from rich.table import Table
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.interface.charts.comparison import comparison
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
 from fedfew.interface.options import Json, Runs
-from fedfew.interface.paper_figures import comparison
 from fedfew.interface.report.words import size
 from fedfew.runs.folder import named_runs
 from fedfew.runs.run import Run

@@ -14,10 +14,10 @@ from fedfew.data import PARTITIONS, heterogeneity
 from fedfew.data.datasets import inventory
 from fedfew.data.sources import fetch as bring
 from fedfew.interface import options
+from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
 from fedfew.interface.options import Json, Set
-from fedfew.interface.paper_figures import bubbles
 
 
 def fetch(
