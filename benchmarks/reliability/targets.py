@@ -42,9 +42,7 @@ TARGETS: dict[str, Target] = {
         "-k",
         "polite",
     ),
-    "R6": _script(
-        "kill -9 during sweep and the paper's runs: the same command finishes, same hashes", "studies", "2"
-    ),
+    "R6": _script("kill -9 during sweep and the paper's runs: the same command finishes, same hashes", "studies", "2"),
     "R7": _tests(
         "other threads or torch on resume: refused or marked", "tests/runs/test_session.py", "-k", "environment"
     ),
