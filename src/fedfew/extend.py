@@ -26,6 +26,7 @@ from fedfew.core.types import (
     Transform,
 )
 from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.methods.entry import Entry, Scenario
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.augment import strong, weak
@@ -47,6 +48,7 @@ __all__ = [
     "Count",
     "Dataset",
     "Doc",
+    "Entry",
     "Expected",
     "FedfewError",
     "Fraction",
@@ -58,6 +60,7 @@ __all__ = [
     "Payload",
     "Preprocess",
     "Pretrained",
+    "Scenario",
     "Schema",
     "ServerSite",
     "ServerState",

@@ -1,6 +1,6 @@
 """Parts of a user's own, as a config names them: one of each kind, and some that do not fit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
@@ -24,6 +24,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
@@ -70,8 +71,6 @@ class Halfway(Method):
     client: LocalSGD
     aggregator: Aggregator
     share: Annotated[NonNegative, Doc("weight of the clients")] = 0.5
-    unfit: ClassVar[Mapping[str, str]] = {"krum": "it is only a test"}
-    usual_aggregator: ClassVar[str] = f"{__name__}:by_root"
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=train_server(self.server, state.omega, state, site, rng))
@@ -91,6 +90,9 @@ class Halfway(Method):
         psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
         omega = self.share * psi.vector + (1 - self.share) * state.sigma
         return replace(state, omega=omega, weights=psi.weights)
+
+
+HALFWAY = Entry(Halfway, {"share": 0.4}, aggregator=f"{__name__}:by_root", unfit={"krum": "it is only a test"})
 
 
 def mostly_halfway(server: Supervised, client: LocalSGD, aggregator: Aggregator) -> Halfway:

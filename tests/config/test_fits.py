@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedfew.config.method import method_of, transforms_of
+from fedfew.config.method import transforms_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors
 from fedfew.core.types import Transform
@@ -34,7 +34,7 @@ def accepted(**changes: Any) -> Any:
 
 def transforms(**changes: Any) -> tuple[Transform, ...]:
     document = accepted(**changes).document
-    return transforms_of(document, method_of(document))
+    return transforms_of(document)
 
 
 def test_annealing_goes_with_a_model_that_knows_nothing_yet() -> None:

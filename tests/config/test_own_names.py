@@ -47,13 +47,15 @@ def test_settings_without_a_doc_are_the_parameters_with_a_default() -> None:
 
 
 def test_a_method_of_ones_own_mixes_as_it_says_and_brings_its_aggregator() -> None:
-    config = load(SMALL, {"method.name": f"{OWN}:Halfway", "method.share": 0.0, "rounds": 1})
+    config = load(SMALL, {"method.name": f"{OWN}:HALFWAY", "method.share": 0.0, "rounds": 1})
     assert config["aggregator"] == {"name": f"{OWN}:by_root", "power": 0.5}
     ((state, _),) = tiny_rounds(config)
     assert state.omega.equal(state.sigma)  # share 0: the server's model alone
+    assert load(SMALL, {"method.name": f"{OWN}:HALFWAY"})["method.share"] == 0.4, "the entry's default"
+    assert load(SMALL, {"method.name": f"{OWN}:Halfway"})["method.share"] == 0.5, "the class alone has its own"
     ((other, _),) = tiny_rounds(load(SMALL, {"method.name": f"{OWN}:mostly_halfway", "rounds": 1}))
     assert not other.omega.equal(other.sigma)
-    assert "it is only a test" in told({"method.name": f"{OWN}:Halfway", "aggregator.name": "krum"})
+    assert "it is only a test" in told({"method.name": f"{OWN}:HALFWAY", "aggregator.name": "krum"})
 
 
 def test_an_objective_of_ones_own_trains_the_clients() -> None:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import Parts, assemble, sites_of
-from fedfew.config.names import method_class
 from fedfew.config.schema import Config, load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import FedfewError
@@ -39,7 +38,7 @@ SURE = {"threshold": 0.05, "highest": 0.05, "warmup": 2, "subset": 8, "survey": 
 
 def fitting(method: str) -> list[str]:
     """The aggregators that make sense with a method."""
-    return [name for name in AGGREGATORS if name not in method_class(METHODS[method]).unfit]
+    return [name for name in AGGREGATORS if name not in METHODS[method].unfit]
 
 
 def tiny_config(method: str, overrides: dict[str, Any] | None = None) -> Config:

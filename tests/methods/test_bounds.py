@@ -38,7 +38,7 @@ def test_server_only_is_the_servers_training_and_nothing_else() -> None:
     assert torch.equal(done.omega, expected)
     stray = [ClientUpdate(0, {"psi": random_theta(9)}, 5)]
     assert torch.equal(method.after_clients(trained, stray, site, generator(1)).omega, expected)
-    assert not method.asks_clients and method.reply_schema(site.network.layout) == {}
+    assert not method.asks(trained) and method.reply_schema(site.network.layout) == {}
     with pytest.raises(FedfewError, match="E113"):
         method.train_client({}, client_site(0), generator(0))
 

@@ -90,7 +90,7 @@ class TestWhoHoldsWhich:
             seen.append(site)
             return Trained({"psi": payload["omega"]})
 
-        monkeypatch.setattr(METHODS["fedavg"], "train_client", train)
+        monkeypatch.setattr(METHODS["fedavg"].method, "train_client", train)
         for client in range(6):
             sites.train(0, client, {"omega": network.snapshot()})
         labeled = [site for site in seen if isinstance(site, LabeledClientSite)]

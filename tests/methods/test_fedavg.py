@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedfew.aggregators.weighted import fedavg as by_images
 from fedfew.core.types import ClientSite, ClientUpdate, Payload
-from fedfew.methods.fedavg import FedAvg, FedProx
+from fedfew.methods.fedavg import FEDPROX, FedAvg
 from fedfew.objectives import OBJECTIVES, PseudoLabel, Step
 from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
@@ -111,7 +111,8 @@ def test_a_client_that_is_only_held_in_place_reports_no_steps() -> None:
 
 
 def test_fedprox_is_fedavg_with_a_proximal_term() -> None:
-    assert vars(FedProx(SERVER, CLIENT, by_images, TowardsZero())) == vars(fedavg(prox=0.01))
+    fedprox = FEDPROX.build(server=SERVER, client=CLIENT, aggregator=by_images, objective=TowardsZero())
+    assert fedprox == fedavg(prox=0.01)
     assert fedavg().prox == 0.0
 
 

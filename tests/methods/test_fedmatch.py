@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedfew.core.types import ClientUpdate, Payload
 from fedfew.methods import fedmatch as module
-from fedfew.methods.fedmatch import FedMatch, FedMatchLite
+from fedfew.methods.fedmatch import FEDMATCH, FEDMATCH_LITE, FedMatch
 from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 
@@ -223,11 +223,11 @@ def test_published_settings() -> None:
     method = FedMatch(Supervised(), LocalSGD(), MEAN)
     assert (method.lambda_s, method.lambda_i, method.lambda_a) == (10, 1e-2, 1e-2)
     assert (method.lambda_l2, method.lambda_l1, method.threshold) == (10, 1e-5, 0.75)
-    assert (method.helpers, method.interval, method.usual_aggregator) == (2, 10, "uniform")
+    assert (method.helpers, method.interval, FEDMATCH.aggregator) == (2, 10, "uniform")
 
 
 def test_lite_is_fedmatch_without_helpers() -> None:
-    lite = FedMatchLite(Supervised(), LocalSGD(), MEAN, threshold=0.5)
+    lite = FEDMATCH_LITE.build(server=Supervised(), client=LocalSGD(), aggregator=MEAN, threshold=0.5)
     assert (lite.helpers, lite.lambda_i, lite.threshold, lite.lambda_a) == (0, 0.0, 0.5, 1e-2)
     site = server_site()
     state = lite.before_clients(lite.start(random_theta(1)), site, generator(0))

@@ -22,7 +22,7 @@ from fedfew.aggregators.weighted import fedfreq
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.methods.fedavg import FedAvg
-from fedfew.methods.fedmix import FedMix
+from fedfew.methods.fedmix import FEDMIX, FedMix
 from fedfew.objectives import Step
 from fedfew.runtime.rounds import count
 from fedfew.training.augment import views
@@ -311,7 +311,7 @@ def test_weights_that_do_not_sum_to_one_are_refused_at_once() -> None:
 def test_defaults_are_the_papers() -> None:
     method = fedmix()
     assert (method.alpha, method.beta, method.gamma) == (0.5, 0.3, 0.2)
-    assert (method.views, method.threshold, method.usual_aggregator) == (5, 0.8, "fedfreq")
+    assert (method.views, method.threshold, FEDMIX.aggregator) == (5, 0.8, "fedfreq")
     plain = LocalSGD()
     assert (plain.epochs, plain.batch, plain.lr, plain.momentum, plain.weight_decay, plain.rounds) == (
         1,

@@ -25,7 +25,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, Payload, Pool
 from fedfew.methods.alternate import CARRIED
-from fedfew.methods.fedopt import FedAdam, FedYogi
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedopt import FEDADAM, FEDYOGI, FedAdam
 from fedfew.methods.scaffold import Scaffold
 from fedfew.methods.semifl import SemiFL
 from fedfew.objectives.freematch import FreeMatch
@@ -62,11 +63,10 @@ def payload_of(omega: Tensor, **more: Tensor) -> Payload:
 # FedAdam and FedYogi
 
 
-@pytest.mark.parametrize(("kind", "rule"), [(FedAdam, "adam"), (FedYogi, "yogi")])
-def test_the_servers_step_is_algorithm_2(kind: type[FedAdam], rule: str) -> None:
-    method = kind(
-        SERVER, CLIENT, MEAN, TowardsImages(), server_lr=0.05, beta1=0.8, beta2=0.95, tau=0.01, order="before"
-    )
+@pytest.mark.parametrize(("entry", "rule"), [(FEDADAM, "adam"), (FEDYOGI, "yogi")])
+def test_the_servers_step_is_algorithm_2(entry: Entry[FedAdam], rule: str) -> None:
+    parts = {"server": SERVER, "client": CLIENT, "aggregator": MEAN, "objective": TowardsImages()}
+    method = entry.build(**parts, server_lr=0.05, beta1=0.8, beta2=0.95, tau=0.01, order="before")
     site, omega = server_site(), random_theta(1)
     state = replace(method.start(omega), participation={0: 1, 1: 1})
     x = omega.double().numpy()

@@ -10,8 +10,7 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite
-from fedfew.methods.fedavg import FedAvg
-from fedfew.methods.fedbn import FedBN
+from fedfew.methods.fedavg import FEDBN, FedAvg
 from fedfew.methods.grouping import Grouping
 from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.runtime.wire import Wire
@@ -62,8 +61,8 @@ def test_norm_entries_are_scale_shift_and_statistics() -> None:
 
 def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
     network = normed()
-    method = FedBN(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0), order="before")
-    wire = Wire(method, method.transforms)
+    method = FedAvg(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0), order="before")
+    wire = Wire(method, FEDBN.transforms)
     mask, sites = norm_entries(network), [client(network, 0), client(network, 1)]
     state = method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
     payload = method.broadcast(state, 0)

@@ -14,7 +14,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
 from fedfew.methods.dsfl import DSFL, sharpened
-from fedfew.methods.fedsiam import FedSiam, FedSiamPi, follow
+from fedfew.methods.fedsiam import FEDSIAM_PI, FedSiam, follow
 from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
@@ -115,7 +115,7 @@ def test_the_target_follows_with_a_ramp() -> None:
 
 def test_fedsiam_pi_sends_half_and_has_no_target() -> None:
     network = net()
-    method = FedSiamPi(SERVER, SGD, AGGREGATORS["uniform"])
+    method = FEDSIAM_PI.build(server=SERVER, client=SGD, aggregator=AGGREGATORS["uniform"])
     assert list(method.reply_schema(network.layout)) == ["psi"]
     assert list(siam().reply_schema(network.layout)) == ["psi", "target"]
     state = method.before_clients(method.start(theta(network)), server(network), seeded(0))

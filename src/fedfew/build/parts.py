@@ -13,7 +13,7 @@ from fedfew.build import worker
 from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of, own_view_of, transforms_of
-from fedfew.config.names import find, is_own
+from fedfew.config.names import entry_of, find, is_own
 from fedfew.config.schema import Config
 from fedfew.config.sections import DatasetSettings
 from fedfew.core.engine import Engine
@@ -152,9 +152,10 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     ``report`` is called with the progress of the feature extraction.
     """
     federation, method = federation_of(config, remote_sites), method_of(config.document)
+    entry = entry_of(config["method.name"])
     if federation.sites:
         config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
-    if (isinstance(method, Oracle) or method.pools) and not bool((federation.truth >= 0).all()):
+    if (isinstance(method, Oracle) or entry.pools) and not bool((federation.truth >= 0).all()):
         what = f"{config['method.name']} needs the labels of the clients' images, which are unknown"
         raise FedfewError("E113", "method.name", what)
     if config["client_labels.each"] and not bool((federation.truth >= 0).all()):
@@ -168,11 +169,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         availability=Availability(**config["availability"]),
         gate=Gate(**config["gate"]),
         sizes=None if has_remote_sites(config) else federation.partition.sizes,
-        transforms=transforms_of(config.document, method),
+        transforms=transforms_of(config.document),
         min_updates=config["min_updates"],
     )
     labeled = resident(federation.server, network)
-    pools = method.pools or any(transform.pools for transform in clients.transforms)
+    pools = entry.pools or any(transform.pools for transform in clients.transforms)
     pool = pool_of(federation, clients.cohort) if pools and not remote_sites else None
     server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open, pool)
     return Parts(config, method, federation, network, server, clients)
@@ -197,10 +198,9 @@ def _counted(federation: Federation) -> dict[str, int]:
 
 def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
     """The clients of a simulation, as one process trains them."""
-    method = method_of(config.document)
     return Sites(
-        algorithm=method,
-        transforms=transforms_of(config.document, method),
+        algorithm=method_of(config.document),
+        transforms=transforms_of(config.document),
         network=network,
         images=federation.images.to(network.device),
         truth=federation.truth,

@@ -1,15 +1,15 @@
 """Checks between settings: method, aggregator, model and scenario must fit together when a config is loaded."""
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from fedfew.aggregators.robust import krum_misfit
-from fedfew.config.names import OWN_CODE, find, imported, is_own, method_class
+from fedfew.config.names import OWN_CODE, entry_of, find, imported, is_own
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.types import Method, Oracle
 from fedfew.methods import METHODS
+from fedfew.methods.entry import Entry, Scenario
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import cohort_size
 from fedfew.transforms.compression import Compression, vectors
@@ -31,22 +31,35 @@ SITES = "sites"
 """The partition of a dataset with its own sites: nothing is drawn."""
 
 
-def misfits(document: Table, method: Method) -> Iterator[FedfewError]:
+def misfits(document: Table, entry: Entry[Any], method: Method) -> Iterator[FedfewError]:
     """Every pair of settings that exclude each other; the method reports what concerns only itself."""
-    own = list(method.misfits(document))
+    own = list(entry.refuse(method, scenario_of(document)))
     yield from own
     yield from _aggregator(document)
     if all(fault.place != "vote.prior" for fault in own):
         yield from _vote(document)
     yield from _privacy(document, method)
-    yield from _compression(document, method)
-    yield from _norm(document, method)
+    yield from _compression(document, entry, method)
+    yield from _norm(document, entry, method)
     yield from _validation(document)
     yield from _annealing(document)
     yield from _augment(document)
     yield from _optimizer(document)
-    yield from _client_labels(document, method)
+    yield from _client_labels(document, entry, method)
     yield from _own(document)
+
+
+def scenario_of(document: Table) -> Scenario:
+    """What a method may know of a resolved config."""
+    drawn, fleet = document["partition"]["kind"] != SITES, document["fleet"]
+    return Scenario(
+        clients=document["clients"] if drawn else None,
+        validation=document["dataset"]["validation"] if drawn else None,
+        open=document["dataset"]["open"] if drawn else None,
+        frozen_backbone=document["model"].get("train") == "head",
+        real_sites=fleet["kind"] == "flower" and bool(fleet["network"]),
+        class_prior=document["vote"]["prior"],
+    )
 
 
 def _own(document: Table) -> Iterator[FedfewError]:
@@ -93,7 +106,7 @@ def _augment(document: Table) -> Iterator[FedfewError]:
         return
     imported(name, "client.augment")
     objective = find("objective", document["objective"]["name"], OBJECTIVES) if _takes(method, "objective") else None
-    if not getattr(objective or method_class(find("method", method, METHODS)), "strong_views", False):
+    if not getattr(objective or entry_of(method), "strong_views", False):
         what = f"the clients of method {method} use no strong view of their images"
         yield FedfewError("E113", "client.augment", what, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
 
@@ -109,16 +122,16 @@ def _optimizer(document: Table) -> Iterator[FedfewError]:
             yield FedfewError("E113", "client.optimizer", what, f'Use "sgd", or another {section}')
 
 
-def _client_labels(document: Table, method: Method) -> Iterator[FedfewError]:
+def _client_labels(document: Table, entry: Entry[Any], method: Method) -> Iterator[FedfewError]:
     """Labels at clients are for methods with a loss for them; without any the server needs its own."""
-    bound = isinstance(method, Oracle) or method.pools
+    bound = isinstance(method, Oracle) or entry.pools
     if not document["client_labels"]["each"]:
         if not document["labels"]:
             remedy = "Set labels to 1 or more, or give clients some with client_labels.each"
             yield FedfewError("E103", "labels", "there are no labels, neither at the server nor at any client", remedy)
         return
     name = document["method"]["name"]
-    if not _takes(name, "client_labels") and method.asks_clients and not bound:
+    if not _takes(name, "client_labels") and entry.asks_clients and not bound:
         fits = ", ".join(known for known in METHODS if _takes(known, "client_labels"))
         what = f"method {name} is for labels at the server: its clients have no loss for labels of their own"
         yield FedfewError("E113", "client_labels.each", what, f"These have one: {fits}")
@@ -126,18 +139,18 @@ def _client_labels(document: Table, method: Method) -> Iterator[FedfewError]:
         what = "the sites of a network have images only; labels at clients are a scenario of the simulation"
         yield FedfewError("E113", "client_labels.each", what, "Put the labels you have into the server's folder")
     if not document["labels"]:
-        yield from _no_server_labels(document, method)
+        yield from _no_server_labels(document, entry)
 
 
 def _takes(method: str, part: str) -> bool:
     """Whether a method takes some part of the config."""
-    return part in inspect.signature(find("method", method, METHODS)).parameters
+    return entry_of(method).takes(part)
 
 
-def _no_server_labels(document: Table, method: Method) -> Iterator[FedfewError]:
+def _no_server_labels(document: Table, entry: Entry[Any]) -> Iterator[FedfewError]:
     """What a server without labels cannot do."""
     wanted = {
-        "method.name": "" if method.asks_clients or method.pools else document["method"]["name"],
+        "method.name": "" if entry.asks_clients or entry.pools else document["method"]["name"],
         "vote.prior": document["vote"]["prior"].replace("server", ""),
         "norm.policy": document["norm"]["policy"] if document["norm"]["policy"] == "server-data" else "",
         "aggregator.name": document["aggregator"]["name"] if document["aggregator"]["name"] == "fltrust" else "",
@@ -197,8 +210,8 @@ def _privacy(document: Table, method: Method) -> Iterator[FedfewError]:
         yield FedfewError("E113", "model.norm", what, 'Set model.norm = "group", or norm.policy = "server-data"')
 
 
-def _compression(document: Table, method: Method) -> Iterator[FedfewError]:
-    if Compression(**document["compression"]).codec() is None or not method.asks_clients:
+def _compression(document: Table, entry: Entry[Any], method: Method) -> Iterator[FedfewError]:
+    if Compression(**document["compression"]).codec() is None or not entry.asks_clients:
         return
     name = document["method"]["name"]
     if isinstance(method, Oracle):
@@ -209,10 +222,10 @@ def _compression(document: Table, method: Method) -> Iterator[FedfewError]:
         yield FedfewError("E113", "compression.kind", what, "Remove the section [compression], or use another method")
 
 
-def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
+def _norm(document: Table, entry: Entry[Any], method: Method) -> Iterator[FedfewError]:
     model, policy, name = document["model"], document["norm"]["policy"], document["method"]["name"]
     norm = model.get("norm", "unknown" if is_own(model["name"]) else "none")
-    stays = any(isinstance(transform, LocalNorm) for transform in method.transforms)
+    stays = any(isinstance(transform, LocalNorm) for transform in entry.transforms)
     if norm == "none" and (stays or policy == "local"):
         what = f"model {model['name']} has no normalisation layers, so clients have nothing to keep"
         yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))
@@ -225,7 +238,7 @@ def _norm(document: Table, method: Method) -> Iterator[FedfewError]:
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
     sends_models = not isinstance(method, Oracle) and vectors(method.reply_schema(TOY))[:1] == ["psi"]
     true_labels = isinstance(method, Oracle) and policy in MEASURED  # measured on ω; nothing is kept by clients
-    if policy != "average" and method.asks_clients and not sends_models and not true_labels:
+    if policy != "average" and entry.asks_clients and not sends_models and not true_labels:
         what = f"norm.policy = {policy!r} needs clients that send models, which method {name}'s do not"
         yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "average" or another method')
     aggregator = document["aggregator"]["name"]

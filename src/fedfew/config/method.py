@@ -1,16 +1,14 @@
 """From a checked config to its method, with the settings, aggregator and client objective it names."""
 
-import inspect
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.names import find, imported, is_own
+from fedfew.config.names import entry_of, find, imported, is_own
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Augment, Method, Transform
 from fedfew.data.client_labels import ClientLabels
-from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
@@ -20,14 +18,15 @@ from fedfew.transforms.norm_policy import NormPolicy
 from fedfew.transforms.privacy import Privacy
 
 
-def transforms_of(document: Mapping[str, Any], method: Method) -> tuple[Transform, ...]:
+def transforms_of(document: Mapping[str, Any]) -> tuple[Transform, ...]:
     """The transforms of a resolved config, innermost first: the method's own, norms, privacy, codec."""
     asked = (
         NormPolicy(**document["norm"]).transform(),
         Privacy(**document["privacy"]).transform(),
         Compression(**document["compression"]).transform(),
     )
-    return (*method.transforms, *(transform for transform in asked if transform is not None))
+    own = entry_of(document["method"]["name"]).transforms
+    return (*own, *(transform for transform in asked if transform is not None))
 
 
 def own_view_of(document: Mapping[str, Any]) -> Augment | None:
@@ -39,7 +38,7 @@ def own_view_of(document: Mapping[str, Any]) -> Augment | None:
 def method_of(document: Mapping[str, Any]) -> Method:
     """The method of a resolved config; raises where its settings contradict each other."""
     method, aggregator, server = dict(document["method"]), dict(document["aggregator"]), dict(document["server"])
-    factory = find("method", method.pop("name"), METHODS)
+    entry = entry_of(method.pop("name"))
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
     if is_own(supervised["augment"]):
         supervised["own"] = imported(supervised["augment"], "server.augment")
@@ -51,13 +50,12 @@ def method_of(document: Mapping[str, Any]) -> Method:
         ),
         "aggregator": partial(find("aggregator", aggregator.pop("name"), AGGREGATORS), **aggregator),
     }
-    wanted = inspect.signature(factory).parameters
-    if "vote" in wanted:
+    if entry.takes("vote"):
         parts["vote"] = Voting(**document["vote"], rounds=rounds)
-    if "client_labels" in wanted:
+    if entry.takes("client_labels"):
         parts["client_labels"] = ClientLabels(**document["client_labels"])
-    if "objective" in wanted:
+    if entry.takes("objective"):
         objective = dict(document["objective"])
         parts["objective"] = find("objective", objective.pop("name"), OBJECTIVES)(**objective)
-    made: Method = factory(**parts, **method)
+    made: Method = entry.build(**parts, **method)
     return made

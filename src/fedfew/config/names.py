@@ -13,6 +13,8 @@ from torch import nn
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
 from fedfew.core.types import Method
+from fedfew.methods import METHODS
+from fedfew.methods.entry import Entry
 from fedfew.models.build import SHAPE, required
 
 PARTS = ("server", "client", "aggregator")
@@ -59,6 +61,17 @@ def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., 
     return target
 
 
+def entry_of(name: str) -> Entry[Any]:
+    """The method of this name: a registry's entry, or the user's own class, function or Entry."""
+    if not is_own(name):
+        return METHODS[name]
+    target: Any = imported(name, "method.name")
+    entry: Entry[Any] = target if isinstance(target, Entry) else Entry(target)
+    if fault := _misfit("method", entry.method):
+        raise FedfewError("E115", "method.name", f"{name!r} {fault}")
+    return entry
+
+
 def imported(name: str, place: str) -> Callable[..., Any]:
     """The function or class that ``package.module:Name`` points to."""
     module, _, attribute = name.partition(":")
@@ -68,7 +81,7 @@ def imported(name: str, place: str) -> Callable[..., Any]:
             target = getattr(target, part)
     except Exception as error:  # a user's module may fail in any way on import
         raise FedfewError("E111", place, f"{name!r} cannot be imported: {_import_fault(error)}") from error
-    if not callable(target):
+    if not callable(target) and not isinstance(target, Entry):
         raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
     return typing.cast(Callable[..., Any], target)
 
@@ -86,8 +99,8 @@ def own_settings(section: str, target: Callable[..., Any]) -> dict[str, Setting]
     }
 
 
-def method_class(factory: Callable[..., Any]) -> Any:
-    """The class of a method's entry: itself, or what the function returns."""
+def _made_by(factory: Callable[..., Any]) -> Any:
+    """The class that a class or function makes: itself, or what the function returns."""
     return factory if inspect.isclass(factory) else typing.get_type_hints(factory)["return"]
 
 
@@ -104,7 +117,7 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
     try:
         parameters = list(inspect.signature(target).parameters.values())
         settings_of(target)
-        kind = method_class(target) if section in MEMBERS else target
+        kind = _made_by(target) if section in MEMBERS else target
     except KeyError:
         return "is a function that does not say what it returns; write -> and the class"
     except Exception as error:  # annotations are the user's code too

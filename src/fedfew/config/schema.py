@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.checks import SITES, misfits, unused_objective
+from fedfew.config.checks import SITES, misfits, scenario_of, unused_objective
 from fedfew.config.files import parse, presets
 from fedfew.config.method import method_of
-from fedfew.config.names import find, is_own, method_class
+from fedfew.config.names import entry_of, is_own
 from fedfew.config.sections import NAMED, PLAIN, SECTIONS, settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
@@ -167,7 +167,7 @@ def _on_features(table: Table) -> Table:
         case {"method": {"name": str(method), **given}, "model": {"name": str(model), **options}} if not given:
             known = settings_for("model", model) if _is_known("model", model) else {}
             frozen = "train" in known and options.get("train", known["train"].default) == "head"
-            if frozen and method in METHODS and (better := method_class(METHODS[method]).on_features):
+            if frozen and method in METHODS and (better := METHODS[method].on_features):
                 return table | {"method": {"name": better}}
     return table
 
@@ -270,23 +270,23 @@ def _section(
 
 def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
     """Faults that no single key shows."""
-    method = method_class(find("method", document["method"]["name"], METHODS))
+    entry = entry_of(document["method"]["name"])
     if document["aggregator"]["name"] == "auto":
-        usual = method.usual_aggregator
+        usual = entry.aggregator
         document["aggregator"] = {"name": usual} | {
             key: setting.default for key, setting in settings_for("aggregator", usual).items()
         }
     chosen = document["aggregator"]["name"]
-    if chosen in method.unfit:
-        fits = ", ".join(name for name in AGGREGATORS if name not in method.unfit)
-        what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {method.unfit[chosen]}"
+    if chosen in entry.unfit:
+        fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
+        what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {entry.unfit[chosen]}"
         return [FedfewError("E107", place, what, f"These fit: {fits}")]
     try:
         made = method_of(document)
-        for path, value in made.settle(document).items():
+        for path, value in entry.settle(made, scenario_of(document)).items():
             section, _, key = path.partition(".")
             document[section][key] = value
-        faults = list(misfits(document, made))
+        faults = list(misfits(document, entry, made))
     except FedfewError as fault:
         faults = [fault]
     return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Gt, Le
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.names import find, is_own, own_settings
+from fedfew.config.names import entry_of, find, is_own, own_settings
 from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
@@ -122,5 +122,8 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
 
 
 def _settings(section: str, name: str) -> dict[str, Setting]:
+    if section == "method":
+        entry = entry_of(name)
+        return entry.settings or (own_settings(section, entry.method) if is_own(name) else {})
     target = find(section, name, NAMED[section][1])
     return own_settings(section, target) if is_own(name) else settings_of(target)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
@@ -245,21 +244,6 @@ class Method:
     A method defines four steps; the rest has defaults that suit methods whose clients reply with a model.
     """
 
-    strong_views: ClassVar[bool] = False
-    """Whether its clients use strong views of their images, so that ``client.augment`` has an effect."""
-    unfit: ClassVar[Mapping[str, str]] = {}
-    """Aggregators that make no sense with this method, each with the reason."""
-    asks_clients: ClassVar[bool] = True
-    """False for a method that never uses clients."""
-    pools: ClassVar[bool] = False
-    """True for a bound that trains on all clients' images and true labels at the server: in simulation only."""
-    usual_aggregator: ClassVar[str] = "fedavg"
-    """The aggregator it was published with, used where the config names none."""
-    on_features: ClassVar[str] = ""
-    """The method used instead on a frozen backbone, if the config has no settings of this one."""
-    transforms: ClassVar[tuple["Transform", ...]] = ()
-    """The method's own transforms, such as FedBN's, which keeps normalisation layers at the client."""
-
     def start(self, omega: Vector) -> ServerState:
         """The state before the first round: σ_0 = ω_0."""
         return ServerState(0, omega, omega)
@@ -280,7 +264,7 @@ class Method:
 
     def asks(self, state: ServerState) -> bool:
         """Whether clients are selected in this round; False once the method needs nothing more from them."""
-        return self.asks_clients
+        return True
 
     def reply_schema(self, layout: Layout) -> Schema:
         """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
@@ -298,14 +282,6 @@ class Method:
     def own_step(self, state: ServerState) -> float:
         """How far the server's own training moves the model in a round; 0 if unknown."""
         return float(torch.linalg.vector_norm(state.sigma - state.omega))
-
-    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Values for dotted config keys that were left open and follow from this method's settings."""
-        return {}
-
-    def misfits(self, document: Mapping[str, Any]) -> Iterable[FedfewError]:
-        """Settings of a resolved config that this method cannot work with, each with the key and the reason."""
-        return ()
 
 
 class Transform:

@@ -92,7 +92,7 @@ def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Modu
     noise = config["privacy.noise"]
     return Sites(
         algorithm=method,
-        transforms=transforms_of(config.document, method),
+        transforms=transforms_of(config.document),
         network=network,
         images=images.to(network.device),
         truth=torch.full((len(images),), -1),

@@ -19,6 +19,7 @@ from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from torch import Tensor, nn
 
 from fedfew.config.method import method_of, transforms_of
+from fedfew.config.names import entry_of
 from fedfew.config.schema import Config, load
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
@@ -83,10 +84,10 @@ class FewLabels(FedAvg):
     def _build(self, config: Config) -> None:
         """Build the method of a config, with nothing learned yet."""
         self.config, self._method = config, method_of(config.document)
-        if isinstance(self._method, Oracle) or self._method.pools:
+        if isinstance(self._method, Oracle) or entry_of(self.config["method.name"]).pools:
             what = f"{config['method.name']} needs the labels of the clients' images, which only a simulation has"
             raise FedfewError("E113", "method.name", what)
-        self._wire = Wire(self._method, transforms_of(config.document, self._method))
+        self._wire = Wire(self._method, transforms_of(config.document))
         self._wire.check(self._site)
         self._state: ServerState | None = None
         self._asked: tuple[Clients, ServerState, list[int]] | None = None

@@ -10,13 +10,14 @@ import typer
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config import toml
 from fedfew.config.files import presets
-from fedfew.config.names import imported, is_own, method_class
+from fedfew.config.names import imported, is_own
 from fedfew.config.schema import load, read
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface.console import out, print_json
 from fedfew.methods import METHODS
+from fedfew.methods.entry import Entry
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
 from fedfew.studies.bounds import has_objective
@@ -53,9 +54,9 @@ def describe(name: str, json: bool) -> None:
         _preset(name, json)
         return
     target = registries[kind][name]
-    settings = settings_of(target)
+    settings = target.settings if isinstance(target, Entry) else settings_of(target)
     about = _about(kind, target)
-    unfit = method_class(target).unfit if kind == "method" else {}
+    unfit = target.unfit if isinstance(target, Entry) else {}
     preset = name if name in presets() else _preset_with(kind, name)
     if json:
         values = {k: {"default": s.default, "doc": s.doc} for k, s in settings.items()}
@@ -108,6 +109,7 @@ def _preset_with(kind: str, name: str) -> str | None:
 
 def _about(kind: str, target: Any) -> str:
     """Its docstring, preceded by the module's with citation and equation if the module is about one family."""
+    target = target.method if isinstance(target, Entry) else target
     own = inspect.getdoc(target) or ""
     module = sys.modules[target.__module__]
     if kind == "method":

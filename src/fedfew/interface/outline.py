@@ -8,9 +8,10 @@ ROOT = resources.files("fedfew")
 
 
 def summary(target: str) -> str:
-    """The first line of the docstring of ``package.module:name``; empty if it has none."""
+    """The first line of the docstring of ``package.module:name``, or of its module's."""
     module, _, name = target.partition(":")
-    return next(((ast.get_docstring(node) or "").partition("\n")[0] for node in _definitions(module, name)), "")
+    nodes: list[ast.FunctionDef | ast.ClassDef | ast.Module] = [*_definitions(module, name), _tree(module)]
+    return next(((ast.get_docstring(node) or "").partition("\n")[0] for node in nodes), "")
 
 
 def registry(target: str) -> dict[str, str]:

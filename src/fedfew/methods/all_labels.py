@@ -5,9 +5,9 @@
 Not an upper bound, because averaging costs accuracy: that is ``pooled``. Gradients are clipped like the server's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -24,7 +24,8 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, contributions, scalar
 
@@ -40,7 +41,6 @@ class AllLabels(Method):
     augment: Annotated[Literal["none", "weak", "strong"], Doc("augmentation of the clients' images")] = "weak"
     order: Order = "after"
     warmup: Warmup = 0
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma = state.omega
@@ -72,3 +72,6 @@ class AllLabels(Method):
         if self.order == "after":
             omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
         return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)
+
+
+ALL_LABELS = Entry(AllLabels, unfit=STARTS_FROM_SERVER)

@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
 from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
@@ -40,8 +39,6 @@ class Alternate(Method):
     shift: Annotated[Natural, Doc("largest shift of a client's view in pixels")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
-    strong_views: ClassVar[bool] = True
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first pseudo-labels are useful."""

@@ -44,6 +44,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry
 from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
@@ -169,3 +170,6 @@ def believed(update: ClientUpdate) -> Tensor:
     """A client's pseudo-labels by class, scaled down where they are more than the images that are believed."""
     counts = update.reply["counts"].double().clamp_min(0)
     return counts * min(1.0, update.examples / max(float(counts.sum()), 1.0))
+
+
+CBAFED = Entry(CBAFed)

@@ -13,9 +13,9 @@ unlabeled data at the server; the round's images are sent with the payload. The 
 |open images| · classes numbers, whatever the size of the model.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -37,6 +37,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry, Scenario
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.augment import weak
@@ -68,24 +69,6 @@ class DSFL(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
-    unfit: ClassVar[Mapping[str, str]] = {"fednova": NO_MODELS, "fltrust": NO_MODELS}
-    usual_aggregator: ClassVar[str] = "uniform"
-
-    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """If it is not set, dataset.open holds the images of a few rounds."""
-        missing = not document["dataset"]["open"] and document["partition"]["kind"] != "sites"
-        return {"dataset.open": OPEN_ROUNDS * self.subset} if missing else {}
-
-    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """Open images are required: a dataset with its own sites has none."""
-        if document["partition"]["kind"] == "sites":
-            what = "ds-fl needs public images, and a dataset with its own sites has none"
-            yield FedfewError("E113", "method.name", what, "Use a method that sends models")
-        elif document["dataset"]["open"] < self.subset:
-            what = (
-                f"method.subset = {self.subset} open images a round, but dataset.open = {document['dataset']['open']}"
-            )
-            yield FedfewError("E113", "method.subset", what, "Raise dataset.open or lower method.subset")
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Draws the round's open images; before the first round the server trains alone."""
@@ -155,3 +138,23 @@ def _distribution(reply: Tensor) -> Tensor:
     rows = reply.clamp(0, 1)
     total = rows.sum(1, keepdim=True)
     return torch.where(total > 0, rows / total.clamp_min(1e-12), 1 / rows.shape[1])
+
+
+def settle(method: DSFL, scenario: Scenario) -> dict[str, int]:
+    """If it is not set, dataset.open holds the samples of a few rounds."""
+    return {"dataset.open": OPEN_ROUNDS * method.subset} if scenario.open == 0 else {}
+
+
+def refuse(method: DSFL, scenario: Scenario) -> Iterator[FedfewError]:
+    """Open images are required: a dataset with its own sites has none."""
+    if scenario.open is None:
+        what = "ds-fl needs public images, and a dataset with its own sites has none"
+        yield FedfewError("E113", "method.name", what, "Use a method that sends models")
+    elif scenario.open < method.subset:
+        what = f"method.subset = {method.subset} open images a round, but dataset.open = {scenario.open}"
+        yield FedfewError("E113", "method.subset", what, "Raise dataset.open or lower method.subset")
+
+
+DS_FL = Entry(
+    DSFL, aggregator="uniform", unfit={"fednova": NO_MODELS, "fltrust": NO_MODELS}, settle=settle, refuse=refuse
+)

@@ -1,8 +1,9 @@
-"""FedAvg and FedProx with an objective for unlabeled clients: federated plus semi-supervised learning, plainly.
+"""FedAvg, FedProx and FedBN with an objective for unlabeled clients: federated plus semi-supervised learning, plainly.
 
-McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data; Li et al. 2020,
-Federated Optimization in Heterogeneous Networks (FedProx); Hsu et al. 2019, Measuring the Effects of Non-Identical Data
-Distribution (server momentum).
+McMahan et al. 2017, Communication-Efficient Learning of Deep Networks from Decentralized Data; T. Li et al. 2020,
+Federated Optimization in Heterogeneous Networks (FedProx); X. Li et al. 2021, FedBN: Federated Learning on Non-IID
+Features via Local Batch Normalization; Hsu et al. 2019, Measuring the Effects of Non-Identical Data Distribution
+(server momentum).
 
     ψ^k     = ω_t − η ∇ [ objective(u) + (μ/2) ‖ψ − ω_t‖² ]              on client k's images, μ = 0 for FedAvg
     ψ       = Σ w_k ψ^k                                                 the clients' mean
@@ -11,14 +12,18 @@ Distribution (server momentum).
 
 A client with labels of its own adds λ_s CE(y, f(x)) on them to every batch.
 
+FedBN is FedAvg whose clients keep their normalisation layers (γ_k, β_k, running statistics) and send the rest; the
+server's own come from training on D_s and are used in evaluation. For any other method that sends models, set
+``norm.policy = "local"``. A model without normalisation layers is refused.
+
 The server trains ω_0 too, for ``warmup`` epochs. With order = "before" its turn is at the start of a round instead of
 its end: ω is then the clients' mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -36,16 +41,20 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.own_labels import LabelLoss, label_loss
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 from fedfew.training.updates import Order, Warmup, contributions, scalar, with_momentum
+from fedfew.transforms.norm_policy import LocalNorm
 
-NO_WAY_TO_TRUST = (
-    "the clients start from the server's model, so σ − ω is zero and the server has no direction to compare theirs with"
-)
+STARTS_FROM_SERVER = {
+    "fltrust": "the clients start from the server's model, so σ − ω is zero and the server has no direction to compare "
+    "theirs with"
+}
+"""The aggregators that do not fit a method whose clients start from the server's trained model."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,7 @@ class FedAvg(Method):
     client: LocalSGD
     aggregator: Aggregator
     objective: Objective
-    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²")] = 0.0
+    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; FedProx tried .001 .01 .1 1")] = 0.0
     lambda_s: Annotated[NonNegative, Doc("weight of the labels' cross-entropy, at server and clients")] = 1.0
     order: Order = "after"
     server_momentum: Annotated[
@@ -65,7 +74,6 @@ class FedAvg(Method):
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma, extra = state.omega, state.extra | self.vote.learn(site)
@@ -112,8 +120,6 @@ class FedAvg(Method):
         return made, {"velocity": velocity}
 
 
-@dataclass(frozen=True)
-class FedProx(FedAvg):
-    """FedProx (Li et al. 2020): FedAvg with a proximal term that keeps clients near their start."""
-
-    prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; tried in the paper: .001 .01 .1 1")] = 0.01
+FEDAVG = Entry(FedAvg, unfit=STARTS_FROM_SERVER)
+FEDPROX = Entry(FedAvg, {"prox": 0.01}, unfit=STARTS_FROM_SERVER)
+FEDBN = Entry(FedAvg, unfit=STARTS_FROM_SERVER, transforms=(LocalNorm(),))

@@ -19,10 +19,10 @@ knows; that two noisy views agree (S. Laine and T. Aila 2017, Π-model) also use
 frozen backbone a config that names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -40,7 +40,8 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.entry import Entry, Scenario
+from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.training.augment import noisy, strong_view, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
@@ -81,20 +82,6 @@ class FedFew(Method):
     ] = "current"
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    strong_views: ClassVar[bool] = True
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
-    usual_aggregator: ClassVar[str] = "fedfreq"
-    on_features: ClassVar[str] = "fedmoments"
-
-    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """A temperature of 0 needs validation images; the client's class mix has its own settings here."""
-        drawn = document["partition"]["kind"] != "sites"
-        if drawn and not self.temperature and not document["dataset"]["validation"]:
-            what = "a temperature of 0 is calibrated on validation images, but dataset.validation is 0"
-            yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
-        if document["vote"]["prior"] != "server":
-            what = "method fedfew already has this estimate, as method.steps"
-            yield FedfewError("E113", "vote.prior", what, "Set method.steps instead")
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first round the server trains alone, so that the first pseudo-labels are useful."""
@@ -174,3 +161,23 @@ class FedFew(Method):
         before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
         omega = self.average * before + (1 - self.average) * sigma
         return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights, clients=psi)
+
+
+def refuse(method: FedFew, scenario: Scenario) -> Iterator[FedfewError]:
+    """A temperature of 0 needs validation images; the client's class mix has its own settings here."""
+    if not method.temperature and scenario.validation == 0:
+        what = "a temperature of 0 is calibrated on validation images, but dataset.validation is 0"
+        yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
+    if scenario.class_prior != "server":
+        what = "method fedfew already has this estimate, as method.steps"
+        yield FedfewError("E113", "vote.prior", what, "Set method.steps instead")
+
+
+FEDFEW = Entry(
+    FedFew,
+    aggregator="fedfreq",
+    unfit=STARTS_FROM_SERVER,
+    on_features="fedmoments",
+    strong_views=True,
+    refuse=refuse,
+)

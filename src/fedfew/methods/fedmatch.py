@@ -22,7 +22,7 @@ fedfew.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ from fedfew.core.types import (
     nbytes,
 )
 from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.methods.entry import Entry
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
@@ -89,16 +90,6 @@ class FedMatch(Method):
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
-    strong_views: ClassVar[bool] = True
-    unfit: ClassVar[Mapping[str, str]] = {
-        "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing "
-        "about each other",
-        "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client moved",
-        "median": "only entries changed by more than `delta` are sent, so most entries of a coordinate-wise median "
-        "would be the old value and the clients' work would be lost",
-        "trimmed-mean": "as for the median: unchanged entries would outvote the clients' work",
-    }
-    usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
         """σ_0 = ω_0, ψ_0 = 0.2·σ_0."""
@@ -287,9 +278,13 @@ class Patched:
         return psi[start:stop]
 
 
-@dataclass(frozen=True)
-class FedMatchLite(FedMatch):
-    """FedMatch without helpers, the paper's "naive ω = ψ + σ"."""
-
-    lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the consistency with helpers, if there are any")] = 0.0
-    helpers: Annotated[Natural, Doc("H: models of similar clients sent along; none here")] = 0
+UNFIT = {
+    "fltrust": "the clients send ψ and the server trains σ: two parts of a sum, whose directions say nothing "
+    "about each other",
+    "fednova": "λ_l2 pulls ψ to σ at every step, so the number of steps says little about how far a client moved",
+    "median": "only entries changed by more than `delta` are sent, so most entries of a coordinate-wise median "
+    "would be the old value and the clients' work would be lost",
+    "trimmed-mean": "as for the median: unchanged entries would outvote the clients' work",
+}
+FEDMATCH = Entry(FedMatch, aggregator="uniform", unfit=UNFIT, strong_views=True)
+FEDMATCH_LITE = Entry(FedMatch, {"helpers": 0, "lambda_i": 0.0}, aggregator="uniform", unfit=UNFIT, strong_views=True)

@@ -13,7 +13,7 @@ A client with labels of its own, which the paper does not have, adds λ_s CE(y, 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
@@ -34,6 +34,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.methods.entry import Entry
 from fedfew.training.augment import views
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.own_labels import label_loss, summed
@@ -70,7 +71,6 @@ class FedMix(Method):
     ] = "confident"
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
-    usual_aggregator: ClassVar[str] = "fedfreq"
 
     def __post_init__(self) -> None:
         check_mix(self.alpha, self.beta, self.gamma)
@@ -169,3 +169,6 @@ def mix(psi: Tensor, sigma: Tensor, omega: Tensor, alpha: float, beta: float, ga
     """ω_{t+1} = α ψ_{t+1} + β σ_{t+1} + γ ω_t (Eq. 9)."""
     check_mix(alpha, beta, gamma)
     return alpha * psi + beta * sigma + gamma * omega
+
+
+FEDMIX = Entry(FedMix, aggregator="fedfreq")

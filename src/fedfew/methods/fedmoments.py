@@ -17,7 +17,7 @@ Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -38,6 +38,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry, Scenario
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.moments import (
     TEMPERATURES,
@@ -81,18 +82,6 @@ class FedMoments(Method):
     settled: Annotated[Fraction, Doc("EM stops when the share of images changing class is below this, or rises")] = 0.02
     survey: Annotated[Count, Doc("images to survey before EM starts, if there are as many")] = 8000
     hear: Annotated[Fraction, Doc("images that answers cover before an EM step, as a share of those surveyed")] = 1.0
-    unfit: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("fednova", "fltrust", "status"), SUMS),
-        **dict.fromkeys(("median", "trimmed-mean", "krum"), SKEWED),
-    }
-
-    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """The backbone must be frozen."""
-        if document["model"].get("train") != "head":
-            what = "fedmoments works on the features of a frozen backbone"
-            yield FedfewError(
-                "E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"'
-            )
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Before the first answer: the best model from the labels alone."""
@@ -348,3 +337,20 @@ def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
     """A linear head D×C as the network's vector."""
     names = site.network.layout.names
     return site.network.layout.pack({names[0]: weight.T.float(), names[1]: bias.float()})
+
+
+def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
+    """The backbone must be frozen."""
+    if not scenario.frozen_backbone:
+        what = "fedmoments works on the features of a frozen backbone"
+        yield FedfewError("E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"')
+
+
+FEDMOMENTS = Entry(
+    FedMoments,
+    unfit={
+        **dict.fromkeys(("fednova", "fltrust", "status"), SUMS),
+        **dict.fromkeys(("median", "trimmed-mean", "krum"), SKEWED),
+    },
+    refuse=refuse,
+)

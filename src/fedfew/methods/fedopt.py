@@ -21,14 +21,15 @@ from torch import Tensor
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, Positive
 from fedfew.core.types import ServerSite, ServerState
-from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
 
 Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)
 class FedAdam(FedAvg):
-    """FedAdam (Reddi et al. 2021): FedAvg with Adam at the server."""
+    """FedAvg with Adam at the server; with Yogi, the mean square forgets a large change more slowly."""
 
     server_lr: Annotated[Positive, Doc("η_s: the server's step size along the clients' mean change")] = 0.01
     beta1: Annotated[Decay, Doc("β_1: decay of the mean change from round to round")] = 0.9
@@ -52,8 +53,5 @@ class FedAdam(FedAvg):
         return torch.cat([moved, psi[n:]]), {"adaptive_first": first, "adaptive_second": second}
 
 
-@dataclass(frozen=True)
-class FedYogi(FedAdam):
-    """FedYogi (Reddi et al. 2021): like FedAdam, but the mean square forgets a large change more slowly."""
-
-    rule: Literal["adam", "yogi"] = "yogi"
+FEDADAM = Entry(FedAdam, unfit=STARTS_FROM_SERVER)
+FEDYOGI = Entry(FedAdam, {"rule": "yogi"}, unfit=STARTS_FROM_SERVER)

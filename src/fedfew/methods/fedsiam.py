@@ -12,9 +12,9 @@ D_s, from which the next round starts, is the only supervision. a grows from 0 t
 published choice of layers to upload by their divergence is left out; ``compression`` works with every method.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Lt
@@ -35,7 +35,8 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.fedavg import NO_WAY_TO_TRUST
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
 from fedfew.training.augment import noisy, weak
@@ -57,7 +58,6 @@ class FedSiam(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     uploads: Literal["both", "online"] = "both"
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": NO_WAY_TO_TRUST}
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega, extra={"target": omega} if self.uploads == "both" else {})
@@ -143,8 +143,5 @@ def follow(target: Vector, network: Network, decay: float) -> None:
     target.mul_(decay).add_(network.vector.detach(), alpha=1 - decay)
 
 
-@dataclass(frozen=True)
-class FedSiamPi(FedSiam):
-    """FedSiam-Π: one network that agrees with itself under noise; half the traffic of FedSiam-MT."""
-
-    uploads: Literal["both", "online"] = "online"
+FEDSIAM_MT = Entry(FedSiam, unfit=STARTS_FROM_SERVER)
+FEDSIAM_PI = Entry(FedSiam, {"uploads": "online"}, unfit=STARTS_FROM_SERVER)

@@ -9,7 +9,7 @@ S. Lee, T.-L. V. Le, J. Shin, S.-J. Lee: (FL)²: Overcoming Few Labels in Federa
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from fedfew.core.network import Network
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.sharpness import ascent_step
 
 
@@ -36,7 +38,6 @@ class FL2(Alternate):
     certain: Annotated[Fraction, Doc("smallest probability of an image in the sharpness term")] = 0.95
     rho: Annotated[NonNegative, Doc("ρ: size of the perturbation; 0 leaves the term out")] = 0.1
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
-    usual_aggregator: ClassVar[str] = "status"
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
@@ -76,3 +77,6 @@ class FL2(Alternate):
         (self.lambda_sharp * divergence).backward()
         with torch.no_grad():
             network.vector[:n].copy_(here)
+
+
+FL2_ENTRY = Entry(FL2, aggregator="status", unfit=STARTS_FROM_SERVER, strong_views=True)

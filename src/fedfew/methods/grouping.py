@@ -11,9 +11,9 @@ Reducing the Gradient Diversity of Models. 2020.
 The published nets use GroupNorm. Which group's model a client gets is drawn again each round.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry
 from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
@@ -63,9 +64,6 @@ class Grouping(Method):
     weight: Annotated[NonNegative, Doc("weight of FixMatch's loss")] = 1.0
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     vote: Voting = PLAIN_VOTE
-    strong_views: ClassVar[bool] = True
-    unfit: ClassVar[Mapping[str, str]] = {"fltrust": OTHER_STARTS, "fednova": OTHER_STARTS}
-    usual_aggregator: ClassVar[str] = "uniform"
 
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega, extra={"groups": omega[None].clone(), "lot": torch.tensor(0)})
@@ -126,3 +124,11 @@ class Grouping(Method):
 def deal(count: int, groups: int, rng: torch.Generator) -> list[Tensor]:
     """0..count−1 in random order, in groups whose sizes differ by at most one; none is empty."""
     return list(torch.randperm(count, generator=rng).tensor_split(min(groups, count)))
+
+
+GROUPING = Entry(
+    Grouping,
+    aggregator="uniform",
+    unfit={"fltrust": OTHER_STARTS, "fednova": OTHER_STARTS},
+    strong_views=True,
+)

@@ -5,9 +5,9 @@
 The images come from repeated shuffles of the whole pool, so that every image is seen equally often.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.streams import stream
 from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.server_only import ServerOnly
 from fedfew.training.sgd import train_server
 
@@ -25,7 +26,6 @@ class Pooled(ServerOnly):
     """What the same model reaches with every label and no federation. Possible only in simulation."""
 
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy")] = 1.0
-    pools: ClassVar[bool] = True
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Train on a round's images from the pool; before the first round a warm-up on the server's labels."""
@@ -42,13 +42,6 @@ class Pooled(ServerOnly):
         sigma = train_server(self.server, sigma, state, drawn, rng, self.lambda_s, 1)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 
-    def misfits(self, document: Mapping[str, Any]) -> list[FedfewError]:
-        """Real sites have no pool."""
-        if document["fleet"]["kind"] == "flower" and document["fleet"]["network"]:
-            what = "pooled needs all images and their labels in one place, which only a simulation has"
-            return [FedfewError("E113", "method.name", what, "Use it without fleet.network")]
-        return []
-
 
 def sequence(count: int, start: int, length: int, lot: int) -> Tensor:
     """Entries start … start + length of the endless sequence of shuffles of 0..count−1 seeded by ``lot``."""
@@ -57,3 +50,13 @@ def sequence(count: int, start: int, length: int, lot: int) -> Tensor:
         order = torch.randperm(count, generator=stream(lot, "pooled", epoch))
         parts.append(order[max(start - epoch * count, 0) : start + length - epoch * count])
     return torch.cat(parts)
+
+
+def refuse(method: Pooled, scenario: Scenario) -> Iterator[FedfewError]:
+    """Real sites have no pool."""
+    if scenario.real_sites:
+        what = "pooled needs all images and their labels in one place, which only a simulation has"
+        yield FedfewError("E113", "method.name", what, "Use it without fleet.network")
+
+
+POOLED = Entry(Pooled, aggregator="uniform", asks_clients=False, pools=True, refuse=refuse)

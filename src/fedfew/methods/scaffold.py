@@ -10,9 +10,9 @@ c_k⁺ is the mean gradient of the client's steps; a_k is its work in plain step
 stays at the client. Published clients have labels; here their objective makes its own, and the server trains too.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -20,7 +20,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, Natural
 from fedfew.core.types import ClientSite, ClientUpdate, Expected, Payload, Schema, ServerSite, ServerState, Trained
-from fedfew.methods.fedavg import FedAvg
+from fedfew.methods.entry import Entry, Scenario
+from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
 from fedfew.objectives.unlabeled import train_unlabeled
 
 
@@ -29,17 +30,6 @@ class Scaffold(FedAvg):
     """FedAvg with control variates against client drift; twice the traffic."""
 
     population: Annotated[Natural, Doc("K in c's update, the total number of clients; 0: as many as in the config")] = 0
-
-    def settle(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """The number of clients, where it is known."""
-        known = not self.population and document["partition"]["kind"] != "sites"
-        return {"method.population": document["clients"]} if known else {}
-
-    def misfits(self, document: Mapping[str, Any]) -> Iterator[FedfewError]:
-        """With a dataset of sites, their number is known too late."""
-        if not self.population and document["partition"]["kind"] == "sites":
-            what = "is 0, and the number of sites is not known yet"
-            yield FedfewError("E113", "method.population", what, "Set it to the number of sites")
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return super().broadcast(state, client) | {"control": state.extra["control"]}
@@ -74,3 +64,18 @@ class Scaffold(FedAvg):
 
     def reply_schema(self, layout: Layout) -> Schema:
         return super().reply_schema(layout) | {"control": Expected((layout.trainable,), delta=True)}
+
+
+def settle(method: Scaffold, scenario: Scenario) -> dict[str, int]:
+    """The number of clients, where it is known."""
+    return {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
+
+
+def refuse(method: Scaffold, scenario: Scenario) -> Iterator[FedfewError]:
+    """With a dataset of sites, their number is known too late."""
+    if not method.population and scenario.clients is None:
+        what = "is 0, and the number of sites is not known yet"
+        yield FedfewError("E113", "method.population", what, "Set it to the number of sites")
+
+
+SCAFFOLD = Entry(Scaffold, unfit=STARTS_FROM_SERVER, settle=settle, refuse=refuse)

@@ -13,7 +13,7 @@ simulation only. Otherwise use GroupNorm, or statistics of the server's images (
 """
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
+from fedfew.methods.entry import Entry
+from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.augment import weak
 from fedfew.training.mixup import beta_draw, blend
 
@@ -33,7 +35,6 @@ class SemiFL(Alternate):
     threshold: Annotated[Fraction, Doc("τ: smallest probability of a label that counts")] = 0.95
     beta: Annotated[Positive, Doc("a of Beta(a, a), from which λ is drawn")] = 0.75
     lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: the fixed term alone")] = 1.0
-    usual_aggregator: ClassVar[str] = "uniform"
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         network = site.network
@@ -62,3 +63,6 @@ class SemiFL(Alternate):
         logits, lam = network(mixed), float(share)
         other = cross_entropy(logits, labels[mix].to(network.device))
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)
+
+
+SEMIFL = Entry(SemiFL, aggregator="uniform", unfit=STARTS_FROM_SERVER, strong_views=True)

@@ -5,7 +5,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import torch
 
@@ -23,6 +23,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
+from fedfew.methods.entry import Entry
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
 
@@ -35,8 +36,6 @@ class ServerOnly(Method):
     aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Annotated[Natural, Doc("server epochs before the first round; 0: none")] = 0
-    asks_clients: ClassVar[bool] = False
-    usual_aggregator: ClassVar[str] = "uniform"
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma = state.omega
@@ -44,6 +43,9 @@ class ServerOnly(Method):
             sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
         sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma)
+
+    def asks(self, state: ServerState) -> bool:
+        return False
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return {}
@@ -58,3 +60,6 @@ class ServerOnly(Method):
 
     def reply_schema(self, layout: Layout) -> Schema:
         return {}
+
+
+SERVER_ONLY = Entry(ServerOnly, aggregator="uniform", asks_clients=False)

@@ -1,6 +1,5 @@
 """Pairs a run with its bounds: the one rule by which comparisons, pages and reports judge a method."""
 
-import inspect
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ def has_objective(method: str) -> bool:
 
 @cache
 def _takes(method: str, part: str) -> bool:
-    return part in inspect.signature(METHODS[method]).parameters
+    return METHODS[method].takes(part)
 
 
 def varying(flats: Sequence[Flat]) -> list[str]:

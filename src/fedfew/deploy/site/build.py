@@ -12,7 +12,7 @@ from torch import Tensor
 from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of
-from fedfew.config.names import OWN_CODE, is_own
+from fedfew.config.names import OWN_CODE, entry_of, is_own
 from fedfew.config.schema import Config, check
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet, Oracle
@@ -72,7 +72,7 @@ def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
     refuse_foreign_code(Config(dict(given)), allowed)
     config = check({**given, "dataset": {}, "partition": {"kind": SITES}})
     method = method_of(config.document)
-    if isinstance(method, Oracle) or method.pools:
+    if isinstance(method, Oracle) or entry_of(config["method.name"]).pools:
         what = f"{config['method.name']} needs the labels of this site's images, which nobody has"
         raise RefusedError("config", "method.name", what, "The server must choose a method that trains without them")
     return config

@@ -1,0 +1,72 @@
+"""A method's registry entry: what builds it, and the facts about it that a config is checked against."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Setting, settings_of
+from fedfew.core.types import Method, Transform
+
+M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What a method may know of the rest of a config; None where only the loaded data will tell (its own sites)."""
+
+    clients: int | None
+    validation: int | None
+    """Labeled images held out for validation."""
+    open: int | None
+    """Public unlabeled images at the server."""
+    frozen_backbone: bool
+    real_sites: bool
+    """Whether the clients are other machines, not a simulation."""
+    class_prior: str
+    """``vote.prior``: whose class shares pseudo-labels assume."""
+
+
+@dataclass(frozen=True)
+class Entry(Generic[M]):
+    """A method as a config names it. Two entries may share a class and differ in their defaults."""
+
+    method: Callable[..., M]
+    """Its class, or a function that makes it."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields whose default differs from the class's."""
+    aggregator: str = "fedavg"
+    """The aggregator it was published with, used where the config names none."""
+    unfit: Mapping[str, str] = field(default_factory=dict)
+    """Aggregators that make no sense with it, each with the reason."""
+    on_features: str = ""
+    """The method used instead on a frozen backbone, if the config has no settings of this one."""
+    asks_clients: bool = True
+    """False for a method that never uses clients."""
+    pools: bool = False
+    """True for a bound that trains on all clients' samples and true labels at the server: in simulation only."""
+    strong_views: bool = False
+    """Whether its clients use strong views, so that ``client.augment`` has an effect."""
+    transforms: tuple[Transform, ...] = ()
+    """Its own transforms, next to the method."""
+    settle: Callable[[M, Scenario], Mapping[str, Any]] = lambda method, scenario: {}
+    """Values for dotted config keys that were left open and follow from its settings."""
+    refuse: Callable[[M, Scenario], Iterable[FedfewError]] = lambda method, scenario: ()
+    """Why it cannot work in a scenario, each fault with the key."""
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Its settings with this entry's defaults."""
+        return {
+            name: replace(setting, default=self.defaults.get(name, setting.default))
+            for name, setting in settings_of(self.method).items()
+        }
+
+    def takes(self, part: str) -> bool:
+        """Whether it takes a part of the config, such as ``objective``, ``vote`` or ``client_labels``."""
+        return part in inspect.signature(self.method).parameters
+
+    def build(self, **parts: Any) -> M:
+        """The method with these parts and settings."""
+        return self.method(**{**self.defaults, **parts})
