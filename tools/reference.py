@@ -6,7 +6,7 @@
 import inspect
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,6 +16,7 @@ from tools.reference_api import api_page
 from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
+from fedfew.methods.entry import Entry
 
 FAMILIES = {
     "1": ("Config", "The requested run is not possible. Nothing has been started yet."),
@@ -118,12 +119,13 @@ def _named(section: str) -> Iterator[str]:
     yield f"`{key}` is one of these. Default: `{default}`."
     for name, target in registry.items():
         yield from ("", f"### {section}.{key} = {name!r}".replace("'", '"'), "", _about(target), "")
-        settings = settings_of(target)
+        settings = settings_for(section, name) if section == "method" else settings_of(target)
         yield from _table(settings) if settings else ["No settings."]
 
 
-def _about(target: Callable[..., Any]) -> str:
+def _about(target: Any) -> str:
     """The first paragraph of its docstring."""
+    target = target.method if isinstance(target, Entry) else target
     return plain(" ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split()).replace("``", "`"))
 
 
