@@ -12,14 +12,14 @@ from torch import Tensor
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.network import Network, Pixels
 from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
-from fedfew.methods.fedmoments import FedMoments
-from fedfew.methods.fedmoments import features as features_of
+from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.methods.fedmoments.method import features as features_of
+from fedfew.methods.fedmoments.survey import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
+from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count
 from fedfew.runtime.wire import Wire
-from fedfew.training.moments import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
-from fedfew.training.robust_sums import class_weights, survey_weights
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
 

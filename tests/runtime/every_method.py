@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fedfew.methods import METHODS
+from fedfew.methods.fedmoments import survey as moments
 from fedfew.objectives import OBJECTIVES
-from fedfew.training import moments
 
 SMALL: dict[str, Any] = {
     "rounds": 2,

@@ -10,7 +10,7 @@ from fedfew.methods.fedavg import FEDAVG, FEDBN, FEDPROX
 from fedfew.methods.fedfew import FEDFEW
 from fedfew.methods.fedmatch import FEDMATCH, FEDMATCH_LITE
 from fedfew.methods.fedmix import FEDMIX
-from fedfew.methods.fedmoments import FEDMOMENTS
+from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.methods.fedopt import FEDADAM, FEDYOGI
 from fedfew.methods.fedsiam import FEDSIAM_MT, FEDSIAM_PI
 from fedfew.methods.fl2 import FL2_ENTRY

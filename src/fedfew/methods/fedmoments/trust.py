@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedfew.training.moments import Space
+from fedfew.methods.fedmoments.survey import Space
 
 SURVEY, CLASSES = 1.1, 1.25
 """How far off a client may be and still count fully: honest ones were nearer wherever it was measured."""

@@ -10,7 +10,7 @@
 A generative step works where a prior-corrected loss on a client's own predictions has no gradient: it moves class means
 by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
 clients do not drift; clients send only sums; and α, the temperature, when to stop and how much to trust the clients
-follow from the sums and the server's labels. ``training/moments.py`` derives how skewed sites become an advantage.
+follow from the sums and the server's labels. ``survey.py`` derives how skewed sites become an advantage.
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
@@ -39,8 +39,8 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.entry import Entry, Scenario
-from fedfew.models.backbones.pretrained import LENGTH
-from fedfew.training.moments import (
+from fedfew.methods.fedmoments.plausibility import odd_classes, odd_survey
+from fedfew.methods.fedmoments.survey import (
     TEMPERATURES,
     Prior,
     Space,
@@ -54,8 +54,8 @@ from fedfew.training.moments import (
     sureness,
     temperature_for,
 )
-from fedfew.training.plausible_sums import odd_classes, odd_survey
-from fedfew.training.robust_sums import class_weights, survey_weights
+from fedfew.methods.fedmoments.trust import class_weights, survey_weights
+from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
 
@@ -280,7 +280,7 @@ class FedMoments(Method):
         return as_model(site, full, head_b - space.centre @ full), strength
 
     def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Sums that break a rule which holds for any images (``training/plausible_sums.py``)."""
+        """Sums that break a rule which holds for any images (``plausibility.py``)."""
         sums = reply["sums"].double()
         if not examples or not len(sums):
             return ""
