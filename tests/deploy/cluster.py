@@ -20,7 +20,7 @@ from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan, make_network
 from fedfew.deploy.processes import free_ports
 
-FEDFEW = [sys.executable, "-m", "fedfew.interface.cli"]
+FEDFEW = [sys.executable, "-m", "fedfew"]
 
 
 def eventually(true: Callable[[], Any], seconds: float = 120.0, pause: float = 0.1) -> Any:

@@ -117,7 +117,7 @@ def forget(folder: Path) -> None:
 
 def _watch(words: list[str]) -> tuple[int, str]:
     """The page is served, answers, and is ended."""
-    command = [sys.executable, "-m", "fedfew.interface.cli", *words[1:], "--port", "0", "--json"]
+    command = [sys.executable, "-m", "fedfew", *words[1:], "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stderr is not None

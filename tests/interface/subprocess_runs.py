@@ -25,7 +25,7 @@ def write_config(folder: Path, document: dict[str, Any] = LASTING) -> Path:
     return path
 
 
-def launch(*words: object, module: str = "fedfew.interface.cli") -> subprocess.Popen[str]:
+def launch(*words: object, module: str = "fedfew") -> subprocess.Popen[str]:
     """A process of its own, fedfew's command line unless another module is given."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, words)],

@@ -1,36 +1,46 @@
-"""The command line itself: the source says what the modules have, nothing waits for torch, hints help."""
+"""The command line itself: declared as it is called, no help text waits for torch, hints, completion by shells."""
 
 import inspect
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
+import click
 import pytest
 import torch
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import __version__
-from fedfew.interface.cli import app
+from fedfew.interface.cli import app, deploy
+from fedfew.interface.cli import commands as declared
 from fedfew.interface.commands import doctor
-from fedfew.interface.commands.catalog import REGISTRIES
-from fedfew.interface.lazy import COMMANDS, LazyGroup
-from fedfew.interface.outline import registry, summary
 
 Capture = pytest.CaptureFixture[str]
 
 
-def targets(group: LazyGroup = app, *above: str) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every command as it is typed, and the ``module:function`` it stands for."""
-    for name, target in group.targets.items():
-        if isinstance(target, str):
-            yield (*above, name), f"{COMMANDS}.{target}"
-        else:
-            yield from targets(target, *above, name)
+def commands(group: click.Group = app, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command, with the words that call it."""
+    for name, command in group.commands.items():
+        yield from commands(command, *above, name) if isinstance(command, click.Group) else [((*above, name), command)]
 
 
-EVERY = dict(targets())
+EVERY = dict(commands())
+HEAVY = {
+    "torch",
+    "numpy",
+    "scipy",
+    "matplotlib",
+    "PIL",
+    "pydantic",
+    "safetensors",
+    "plotly",
+    "flwr",
+    "jinja2",
+    "starlette",
+}
 LOADED = """
 import sys
 from fedfew.interface.cli import main
@@ -40,36 +50,84 @@ for words in {commands!r}:
         main()
     except SystemExit as end:
         assert not end.code, words
-heavy = {{"torch", "numpy", "scipy", "matplotlib", "PIL", "safetensors", "plotly", "flwr"}}
-print("loaded:", sorted(heavy & set(sys.modules)))
+print("loaded:", sorted({heavy!r} & set(sys.modules)))
 """
 
 
-@pytest.mark.parametrize("target", EVERY.values())
-def test_the_source_says_what_the_module_has(target: str) -> None:
-    module, _, name = target.partition(":")
-    real = getattr(import_module(module), name)
-    assert summary(target) == (inspect.getdoc(real) or "").partition("\n")[0] != ""
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_a_command_is_declared_as_its_function_is_called(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = []
+    for module in (declared, deploy):
+        monkeypatch.setattr(module, "execute", lambda target, given: called.append((target, given)))
+    command = EVERY[words]
+    assert command.callback is not None
+    command.callback(**{parameter.name: None for parameter in command.params if parameter.name})
+    [(target, given)] = called
+    module, _, function = target.partition(":")
+    real = getattr(import_module(f"fedfew.interface.commands.{module}"), function)
+    assert set(inspect.signature(real).parameters) == set(given)
 
 
-@pytest.mark.parametrize("target", REGISTRIES.values())
-def test_registries_are_read_as_they_are(target: str) -> None:
-    module, _, variable = target.partition(":")
-    real, read = getattr(import_module(module), variable), registry(target)
-    assert list(read) == list(real)
-    for name, place in read.items():
-        home, _, attribute = place.partition(":")
-        # tests/conftest.py wraps the digits, so that they are read once
-        assert getattr(import_module(home), attribute) is getattr(real[name], "__wrapped__", real[name])
-        assert summary(place), f"{name} says nothing about itself"
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_help_says_everything_and_fits(words: tuple[str, ...]) -> None:
+    command = EVERY[words]
+    assert command.get_short_help_str(60).endswith(".") and "..." not in command.get_short_help_str(60)
+    for parameter in command.params:
+        assert getattr(parameter, "help", None) or isinstance(parameter.type, click.Choice), parameter.name
 
 
-def test_nothing_that_only_shows_text_waits_for_torch() -> None:
-    commands = [["--help"], ["--version"], ["methods"], ["presets"], ["ls"], ["explain", "E104"], ["data", "--help"]]
-    script = LOADED.format(commands=commands)
+HELP = [[*words, "--help"] for words in [(), ("data",), ("deploy",), ("deploy", "doctor"), *EVERY]]
+TEXTS = [["--version"], ["presets"], ["ls"], ["explain", "E104"]]
+
+
+@pytest.mark.parametrize(("shown", "heavy"), [(HELP, HEAVY), (TEXTS, HEAVY - {"pydantic"})], ids=["help", "texts"])
+def test_nothing_that_only_shows_text_waits_for_torch(shown: list[list[str]], heavy: set[str]) -> None:
+    script = LOADED.format(commands=shown, heavy=heavy)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
-    assert done.stdout.count("Usage: fedfew") == 2
+    assert done.stdout.count("Usage: fedfew") == sum("--help" in words for words in shown)
+
+
+def completed(shell: str, line: str) -> list[str]:
+    """What a shell offers after a line, by the script that ``_FEDFEW_COMPLETE=bash_source fedfew`` prints."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    words = line.split(" ")
+    script = {
+        "bash": f"""
+            eval "$(_FEDFEW_COMPLETE=bash_source fedfew)"
+            COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+            complete -p fedfew | grep -q _fedfew_completion && _fedfew_completion fedfew
+            printf '%s\n' "${{COMPREPLY[@]}}"
+        """,
+        "zsh": f"""
+            autoload -Uz compinit; compinit -D
+            eval "$(_FEDFEW_COMPLETE=zsh_source fedfew)"
+            [[ ${{_comps[fedfew]}} == _fedfew_completion ]] || exit 1
+            _describe() {{ print -l -- "${{(@P)3}}" }}
+            compadd() {{ shift; while [[ $1 == -* ]]; do shift; done; print -l -- "${{(@P)1}}" }}
+            words=({line}) CURRENT={len(words)}
+            _fedfew_completion
+        """,
+    }[shell]
+    place = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": "/nowhere"}
+    done = subprocess.run(
+        [shell, *(["-f"] if shell == "zsh" else ["--norc"]), "-c", script], capture_output=True, text=True, env=place
+    )
+    assert done.returncode == 0, done.stderr
+    return [found.partition(":")[0] for found in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize(
+    ("line", "offers"),
+    [("fedfew la", "label-next"), ("fedfew run --with", "--with-baseline"), ("fedfew run qui", "quick"),
+     ("fedfew deploy doctor cl", "client"), ("fedfew explain E10", "E104")],
+)  # fmt: skip
+def test_shells_complete(shell: str, line: str, offers: str) -> None:
+    assert offers in completed(shell, line)
 
 
 def test_version(capsys: Capture) -> None:
@@ -91,14 +149,14 @@ def test_version(capsys: Capture) -> None:
         (["run", "quick", "--zzzzzz", "1"], "are given with --set KEY=VALUE.", "mean"),
         (["run", "quick", "--outt", "x"], "Did you mean --out?", "--set"),
         (["explain", "--rounds", "3"], "No such option: --rounds.", "mean"),
-        (["rnu", "quick"], "No such command: rnu. Did you mean run?", "run'"),
-        (["deploy", "docter"], "Did you mean doctor?", "doctor'"),
-        (["zzz"], "No such command: zzz.", "mean"),
+        (["rnu", "quick"], "No such command 'rnu'. Did you mean 'run'?", "--"),
+        (["deploy", "docter"], "Did you mean 'doctor'?", "--set"),
+        (["zzz"], "No such command 'zzz'.", "mean"),
     ],
 )
 def test_a_word_that_is_not_known(words: list[str], says: str, never: str, capsys: Capture) -> None:
     said = fedfew(capsys, *words)
-    text = " ".join(said.err.replace("│", " ").split())
+    text = " ".join(said.err.split()).partition("Error: ")[2]
     assert said.status == 2
     assert says in text
     assert never not in text
@@ -106,7 +164,7 @@ def test_a_word_that_is_not_known(words: list[str], says: str, never: str, capsy
 
 
 def test_arguments_have_their_help(capsys: Capture) -> None:
-    assert "A preset's name or a TOML file." in fedfew(capsys, "run", "--help").out
+    assert "A preset or a TOML file." in fedfew(capsys, "run", "--help").out
 
 
 def test_doctor(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

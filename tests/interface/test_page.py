@@ -422,7 +422,7 @@ def test_a_run_that_is_taken_away_ends_its_news(served: str, root: Path) -> None
 
 
 def test_watch_tells_its_address_serves_and_ends_on_request(root: Path) -> None:
-    command = [sys.executable, "-m", "fedfew.interface.cli", "watch", str(root), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "fedfew", "watch", str(root), "--port", "0", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         place = json.loads(process.stdout.readline())["url"]

@@ -5,8 +5,6 @@ import inspect
 import sys
 from typing import Any
 
-import typer
-
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config import toml
 from fedfew.config.files import presets
@@ -43,7 +41,7 @@ def whole(name: str, json: bool) -> None:
     if json:
         print_json(document)
     else:
-        typer.echo(toml.dumps(document), nl=False)
+        sys.stdout.write(toml.dumps(document))
 
 
 def describe(name: str, json: bool) -> None:

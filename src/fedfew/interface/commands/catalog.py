@@ -1,14 +1,10 @@
 """fedfew methods, presets and explain: what can be named in a config, and what an error code means. No torch needed."""
 
 import difflib
-from typing import Annotated
-
-import typer
 
 from fedfew.config.files import presets as known_presets
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.interface.console import out, print_json
-from fedfew.interface.options import Json
 from fedfew.interface.outline import registry, summary
 
 REGISTRIES = {
@@ -27,10 +23,8 @@ FLEETS = {
 
 
 def methods(
-    name: Annotated[
-        str, typer.Argument(help="A method, aggregator, objective, model or preset, or package.module:Name.")
-    ] = "",
-    json: Json = False,
+    name: str,
+    json: bool,
 ) -> None:
     """List methods, aggregators, objectives, models, datasets, partitions, fleets and presets; or explain one."""
     if name:
@@ -55,8 +49,8 @@ def methods(
 
 
 def presets(
-    name: Annotated[str, typer.Argument(metavar="[PRESET|CONFIG.toml]", help="Show this one in full, as TOML.")] = "",
-    json: Json = False,
+    name: str,
+    json: bool,
 ) -> None:
     """List the presets; or show one in full, with its base and all defaults filled in."""
     if name:
@@ -73,8 +67,8 @@ def presets(
 
 
 def explain(
-    code: Annotated[str, typer.Argument(help="A code such as E104; without it, all are listed.")] = "",
-    json: Json = False,
+    code: str,
+    json: bool,
 ) -> None:
     """Explain an error code."""
     found = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}

@@ -4,9 +4,8 @@ import csv as tables
 import io
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -18,9 +17,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.data.images.folder_check import Finding, find_copies, findings
 from fedfew.data.images.folders import Contents, look_through, read_folder
 from fedfew.data.images.unreadable import shown
-from fedfew.interface import options
 from fedfew.interface.console import complain, err, out, print_json, warn
-from fedfew.interface.options import Json, Set
 from fedfew.interface.reading import counting
 from fedfew.runs.model_file import first_weights
 
@@ -30,11 +27,11 @@ TABLES = ("parquet", "huggingface")
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Folder with server/<class>/, clients/<site>/ and test/<class>/.")],
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help=f"Default: FOLDER/{NAME}.")] = None,
-    network: Annotated[bool, typer.Option("--network", help="The sites' images are on other machines.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
-    json: Json = False,
+    folder: Path,
+    out: Path | None,
+    network: bool,
+    force: bool,
+    json: bool,
 ) -> None:
     """Inspect a folder of images and write a commented config for it."""
     target = out or folder / NAME
@@ -55,23 +52,21 @@ def init(
 
 
 def check(
-    what: Annotated[str, typer.Argument(metavar="FOLDER|CONFIG", help="A folder of images, a TOML file or a preset.")],
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help=f"List of files (default: {LIST} in the folder).")
-    ] = None,
-    set_: Set = None,
-    json: Json = False,
+    source: str,
+    csv: Path | None,
+    overrides: dict[str, Any],
+    json: bool,
 ) -> None:
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
-    if not Path(what).is_dir():
-        config = load(what, options.overrides(set_))
+    if not Path(source).is_dir():
+        config = load(source, overrides)
         if config["dataset.name"] != "folder":
-            _check_config(config, what, json)
+            _check_config(config, source, json)
             return
-    elif (Path(what) / NAME).is_file():
-        config = load(Path(what) / NAME, options.overrides(set_))
+    elif (Path(source) / NAME).is_file():
+        config = load(Path(source) / NAME, overrides)
     else:
-        config = _suggested(Path(what), options.overrides(set_))
+        config = _suggested(Path(source), overrides)
     _check_folder(config, csv, json)
 
 
@@ -187,5 +182,5 @@ def print_findings(found: list[Finding]) -> None:
     for finding in found:
         (complain if finding.serious else warn)(finding.fault)
     if any(finding.serious for finding in found):
-        raise typer.Exit(2)
+        raise SystemExit(2)
     err.print("ready to train" if not found else "ready to train; see the remarks above")

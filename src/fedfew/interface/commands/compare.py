@@ -1,9 +1,7 @@
 """fedfew compare: compare runs with intervals over seeds, as a table, CSV, LaTeX and figure."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -12,11 +10,10 @@ from fedfew.core.storage import write_atomically
 from fedfew.interface.charts.comparison import comparison
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
-from fedfew.interface.options import Json, Runs
 from fedfew.interface.report.words import size
 from fedfew.runs.folder import named_runs
 from fedfew.runs.run import Run
-from fedfew.runs.summary import BY_EVALUATION, HEADLINE, MEASURES, SPELLED
+from fedfew.runs.summary import BY_EVALUATION, MEASURES, SPELLED
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import Comparison, Row
 from fedfew.studies.compare import compare as put_together
@@ -24,24 +21,14 @@ from fedfew.studies.compare_tables import accuracy_text, as_json, difference_tex
 
 
 def compare(
-    runs: Runs,
-    by: Annotated[
-        str, typer.Option(metavar="KEY,KEY", help="Keys to group by, e.g. method,partition.mu (default: what differs).")
-    ] = "",
-    partial: Annotated[bool, typer.Option("--partial", help="Include unfinished runs as they are.")] = False,
-    measure: Annotated[
-        str,
-        typer.Option(
-            "--metric",
-            "--measure",
-            metavar="NAME",
-            help="last, mean_last_10, best_by_validation, balanced_accuracy, auroc or ece.",
-        ),
-    ] = HEADLINE,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the table as CSV.")] = None,
-    latex: Annotated[Path | None, typer.Option("--latex", metavar="FILE", help="Write it as LaTeX (booktabs).")] = None,
-    figure: Annotated[Path | None, typer.Option("--figure", metavar="FILE", help="Draw it: PNG, SVG or PDF.")] = None,
-    json: Json = False,
+    runs: tuple[Path, ...],
+    by: str,
+    partial: bool,
+    measure: str,
+    csv: Path | None,
+    latex: Path | None,
+    figure: Path | None,
+    json: bool,
 ) -> None:
     """Mean ± 95 % interval over seeds, and the paired difference to server-only training."""
     if measure not in (*MEASURES, *BY_EVALUATION):

@@ -1,9 +1,8 @@
 """fedfew data and partition: fetch datasets, partition them among clients, and measure how non-IID that is."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fedfew.build.parts import federation_of
@@ -13,20 +12,15 @@ from fedfew.core.settings import settings_of
 from fedfew.data import PARTITIONS, heterogeneity
 from fedfew.data.datasets import inventory
 from fedfew.data.sources import fetch as bring
-from fedfew.interface import options
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
-from fedfew.interface.options import Json, Set
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="cifar10, mnist or fashion-mnist.")],
-    source: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="PATH", help="A local archive or folder, e.g. cifar-10-binary.tar.gz."),
-    ] = None,
-    json: Json = False,
+    name: str,
+    source: Path | None,
+    json: bool,
 ) -> None:
     """Fetch a dataset from a local copy or from the first of its sources that answers."""
     path = bring(name, source, lambda line: err.print(line, markup=False, soft_wrap=True))
@@ -36,7 +30,9 @@ def fetch(
         out.print(f"{name} is ready in {path}", soft_wrap=True)
 
 
-def ls(json: Json = False) -> None:
+def ls(
+    json: bool,
+) -> None:
     """List the datasets, fetched or not."""
     entries = inventory()
     if json:
@@ -65,14 +61,14 @@ def ls(json: Json = False) -> None:
 
 
 def partition(
-    dataset: Annotated[str, typer.Option(help="Dataset to partition among the clients.")] = "cifar10",
-    mu: Annotated[str, typer.Option(help="μ of the Dirichlet kinds; several values separated by commas.")] = "0.1,1,10",
-    kind: Annotated[str, typer.Option(help="iid, dirichlet, dirichlet-by-class or shards.")] = "dirichlet",
-    clients: Annotated[int, typer.Option(help="K, the number of clients.")] = 100,
-    skew: Annotated[float, typer.Option(help="σ of log-normal client sizes; 0: equal sizes.")] = 0.0,
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the figure.")] = Path("figures"),
-    set_: Set = None,
-    json: Json = False,
+    dataset: str,
+    mu: str,
+    kind: str,
+    clients: int,
+    skew: float,
+    out: Path,
+    overrides: dict[str, Any],
+    json: bool,
 ) -> None:
     """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
     known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}
@@ -92,7 +88,7 @@ def partition(
     histograms, classes = {}, list[str]()
     for level in levels:
         chosen = {} if level is None else {"partition.mu": level}
-        federation = federation_of(load(table, chosen | options.overrides(set_)))
+        federation = federation_of(load(table, chosen | overrides))
         histogram = federation.partition.histogram(federation.truth.numpy(), len(federation.classes))
         name = kind if level is None else f"{level:g}"
         found[name] = {

@@ -2,18 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from statistics import mean, stdev
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fedfew.core.extras import how_to_install, installed
 from fedfew.interface.console import err, out, percent, print_json
-from fedfew.interface.options import Json
 from fedfew.interface.progress import follow
 from fedfew.interface.report import write_report
 from fedfew.runs.experiment import Experiment
@@ -25,13 +22,6 @@ from fedfew.studies.compare import compare
 from fedfew.studies.compare_tables import difference_text
 
 
-class Data(StrEnum):
-    """The images of the demo."""
-
-    photos = "photos"
-    digits = "digits"
-
-
 @dataclass(frozen=True)
 class Comparison:
     """A preset and the methods compared on it; the server trains the same way in all, so each has its pair."""
@@ -41,8 +31,8 @@ class Comparison:
 
 
 COMPARISONS = {
-    Data.photos: Comparison("demo-photos", {"server-only": {}, "semifl": {}, "fedmoments": {}, "pooled": {}}),
-    Data.digits: Comparison("demo", {
+    "photos": Comparison("demo-photos", {"server-only": {}, "semifl": {}, "fedmoments": {}, "pooled": {}}),
+    "digits": Comparison("demo", {
         "server-only": {"method.warmup": 300},
         "semifl": {"method.warmup": 300},
         "fedfew": {"method.warmup": 300},
@@ -54,17 +44,14 @@ LABELS = {"pooled": "pooled, the bound"}
 
 
 def demo(
-    data: Annotated[
-        Data | None,
-        typer.Option(help="photos (with the extra pretrained) or digits. Default: photos if that extra is installed."),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeat with this many seeds and show the spread.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for runs and report.")] = None,
-    json: Json = False,
+    data: str | None,
+    seeds: int,
+    out: Path | None,
+    json: bool,
 ) -> None:
     """Compare a few methods with training on the labels alone, on photographs or digits included in fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
-    data = data or (Data.photos if installed("pretrained") else Data.digits)
+    data = data or ("photos" if installed("pretrained") else "digits")
     shown = COMPARISONS[data]
     runs: dict[str, list[Run]] = {name: [] for name in shown.methods}
     for seed in range(seeds):
@@ -98,9 +85,9 @@ def _result(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def _show(data: Data, results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
+def _show(data: str, results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
     config = runs["server-only"][0].config
-    images = "photographs" if data == Data.photos else "digits"
+    images = "photographs" if data == "photos" else "digits"
     where = f"{config['labels']} labels at the server, {config['clients']} clients with unlabeled {images}"
     table = Table(title=f"{where}, {config['rounds']} rounds" + (f", {seeds} seeds" if seeds > 1 else ""))
     for column in ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct"):
@@ -119,5 +106,5 @@ def _show(data: Data, results: dict[str, dict[str, Any]], runs: dict[str, list[R
     for name, result in results.items():
         if name != "server-only" and result["accuracy"] <= base:
             out.print(f"[yellow]{name} does not beat server-only training here.[/]")
-    if data == Data.digits and not installed("pretrained"):
+    if data == "digits" and not installed("pretrained"):
         out.print(f"Photographs need the weights of a backbone. {how_to_install('pretrained')}.", markup=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import typer
 
 from fedfew import __version__
 from fedfew.core.engine import devices
@@ -18,14 +17,15 @@ from fedfew.core.environment import processor
 from fedfew.data.cache import cache_folder
 from fedfew.data.datasets import inventory
 from fedfew.interface.console import out, print_json, size
-from fedfew.interface.options import Json
 
 ROOM = 1 << 30
 """Free bytes below which disk space is a problem."""
 NOT_FOR_USERS = ("dev",)
 
 
-def doctor(json: Json = False) -> None:
+def doctor(
+    json: bool,
+) -> None:
     """Show versions, torch build, threads, extras, cache folder and disk; exit status 2 if something is wrong."""
     problems: list[str] = []
     facts: dict[str, Any] = {
@@ -35,7 +35,7 @@ def doctor(json: Json = False) -> None:
         "processor": processor(),
         "torch": _torch(),
         "threads": _threads(),
-        "packages": {name: metadata.version(name) for name in ("numpy", "pydantic", "typer", "rich", "click")},
+        "packages": {name: metadata.version(name) for name in ("numpy", "pydantic", "scipy", "click", "rich")},
         "extras": extras(),
         "cache": _cache(problems),
         "disk": _disk(problems),
@@ -48,7 +48,7 @@ def doctor(json: Json = False) -> None:
         for problem in problems:
             out.print(f"[bold red]problem:[/]    {problem}", soft_wrap=True)
     if problems:
-        raise typer.Exit(2)
+        raise SystemExit(2)
 
 
 def extras() -> dict[str, str]:

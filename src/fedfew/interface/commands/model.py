@@ -3,9 +3,8 @@
 import csv as tables
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -15,7 +14,6 @@ from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
 from fedfew.interface.console import err, percent, print_json, size, warn
 from fedfew.interface.console import out as console
-from fedfew.interface.options import Finished, Json, Model
 from fedfew.interface.reading import counting
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
@@ -26,20 +24,14 @@ SHOWN = 40
 
 
 def predict(
-    run: Finished,
-    images: Annotated[list[str], typer.Argument(metavar="IMAGES…", help="Image files, or folders of them.")],
-    confident: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Mark images below this probability for a person to check.")
-    ] = 0.0,
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Correct over-confidence with the temperature found on held-out labels.")
-    ] = False,
-    adapt_prior: Annotated[
-        bool, typer.Option("--adapt-prior", help="Estimate the class mix of these images and predict with it.")
-    ] = False,
-    model: Model = "last",
-    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
-    json: Json = False,
+    run: Path,
+    images: tuple[str, ...],
+    confident: float,
+    calibrate: bool,
+    adapt_prior: bool,
+    model: str,
+    csv: bool,
+    json: bool,
 ) -> None:
     """Predict classes of images with the model of a run."""
     trained = Run.open(run).using(model)
@@ -95,11 +87,11 @@ def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> N
 
 
 def label_next(
-    run: Finished,
-    images: Annotated[list[str], typer.Argument(metavar="CLIENTFOLDER…", help="Folders or files to choose from.")],
-    count: Annotated[int, typer.Option("-n", min=1, help="How many to choose.")] = 50,
-    csv: Annotated[bool, typer.Option("--csv", help="Print a CSV table.")] = False,
-    json: Json = False,
+    run: Path,
+    images: tuple[str, ...],
+    count: int,
+    csv: bool,
+    json: bool,
 ) -> None:
     """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run)
@@ -125,16 +117,11 @@ def label_next(
 
 
 def export(
-    run: Finished,
-    format: Annotated[
-        str, typer.Option("--format", help="safetensors, onnx, torch-export or huggingface (a folder).")
-    ] = "safetensors",
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="PATH", help="Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."),
-    ] = None,
-    model: Model = "last",
-    json: Json = False,
+    run: Path,
+    format: str,
+    out: Path | None,
+    model: str,
+    json: bool,
 ) -> None:
     """Export a model with its preprocessing, class names and a model card; checked against torch."""
     trained = Run.open(run).using(model)

@@ -1,15 +1,12 @@
 """fedfew run and resume: from a preset or a TOML file to a run folder, at once or after an interruption."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Table
 
 from fedfew.config.scale import scaled
-from fedfew.interface import options
 from fedfew.interface.console import err, out, percent, print_json, size, warn
-from fedfew.interface.options import Anyway, Config, Json, Out, Scale, Set
 from fedfew.interface.progress import follow
 from fedfew.interface.reading import counting
 from fedfew.runs.experiment import Experiment
@@ -21,17 +18,15 @@ from fedfew.studies.verdict import baseline_of, verdict_beside
 
 
 def run(
-    config: Config,
-    scale: Scale = None,
-    set_: Set = None,
-    out: Out = None,
-    with_baseline: Annotated[
-        bool, typer.Option("--with-baseline", help="Then train server-only too, and report what the clients add.")
-    ] = False,
-    json: Json = False,
+    config: str,
+    scale: str | None,
+    overrides: dict[str, Any],
+    out: Path | None,
+    with_baseline: bool,
+    json: bool,
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
-    experiment = Experiment.load(config, scaled_overrides(config, scale, set_))
+    experiment = Experiment.load(config, scaled_overrides(config, scale, overrides))
     baseline = with_baseline and experiment.config["method.name"] != BASELINE
     if baseline:  # refuse invalid settings now rather than after the run
         baseline_of(experiment.config)
@@ -47,20 +42,20 @@ def _beside(folder: Path) -> Path:
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.")],
-    set_: Set = None,
-    anyway: Anyway = False,
-    json: Json = False,
+    run: Path,
+    overrides: dict[str, Any],
+    anyway: bool,
+    json: bool,
 ) -> None:
     """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
     with counting("features of images") as report:
-        session = reopen(run, warn, options.overrides(set_), anyway=anyway, report=report)
+        session = reopen(run, warn, overrides, anyway=anyway, report=report)
     finish(session, json)
 
 
-def scaled_overrides(config: str, scale: str | None, given: list[str] | None) -> dict[str, Any]:
+def scaled_overrides(config: str, scale: str | None, given: dict[str, Any]) -> dict[str, Any]:
     """The scale's overrides, then the --set options; notes if the scale changes nothing."""
-    changes, note = scaled(config, scale, options.overrides(given))
+    changes, note = scaled(config, scale, given)
     if note:
         err.print(note, markup=False, soft_wrap=True)
     return changes

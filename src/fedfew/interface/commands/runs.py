@@ -1,22 +1,21 @@
 """fedfew ls, track and archive: list runs, send their rounds to TensorBoard or MLflow, copy their records. No torch."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import out as console
 from fedfew.interface.console import percent, print_json
-from fedfew.interface.options import Json, Runs
 from fedfew.interface.sinks import to_mlflow, to_tensorboard
 from fedfew.runs.folder import PLANS, copy_plans, copy_records, find_runs, named_runs
 from fedfew.runs.run import Run, name_below
 
 
 def ls(
-    folder: Annotated[Path, typer.Argument(help="Where to look for runs.")] = Path("runs"), json: Json = False
+    folder: Path,
+    json: bool,
 ) -> None:
     """List runs with their state and accuracy."""
     rows: list[dict[str, Any]] = []
@@ -50,12 +49,10 @@ def ls(
 
 
 def track(
-    runs: Runs,
-    to: Annotated[str, typer.Option(metavar="tensorboard|mlflow", help="Where to send the rounds.")],
-    out: Annotated[
-        str, typer.Option("--out", metavar="DIR", help="Folder for the event files; mlflow: or a server's address.")
-    ] = "tracking",
-    json: Json = False,
+    runs: tuple[Path, ...],
+    to: str,
+    out: str,
+    json: bool,
 ) -> None:
     """Send a run's new rounds to TensorBoard or MLflow; safe to repeat during the run."""
     if to not in ("tensorboard", "mlflow"):
@@ -74,9 +71,9 @@ def track(
 
 
 def archive(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A run, or a folder of runs.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Where the copies go; those of other runs stay.")],
-    json: Json = False,
+    folder: Path,
+    to: Path,
+    json: bool,
 ) -> None:
     """Copy the records of finished runs, without models and checkpoints: enough for compare and reproduce.
 

@@ -2,11 +2,10 @@
 
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
@@ -22,7 +21,6 @@ from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import chosen, folds_of
 from fedfew.interface.console import err, out, percent, print_json, warn
-from fedfew.interface.options import Anyway, Config, Jobs, Json, Scale, Set, Until, overrides
 from fedfew.interface.reading import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
@@ -34,24 +32,20 @@ from fedfew.studies.sweep_search import best_validation, search, space_of
 
 
 def sweep(
-    config: Config,
-    grid: Annotated[
-        list[str] | None, typer.Option("--grid", metavar="KEY=A,B,…", help="Values of a key; repeat for a grid.")
-    ] = None,
-    optuna: Annotated[int, typer.Option(min=0, metavar="N", help="Search with N trials instead of all values.")] = 0,
-    range_: Annotated[
-        list[str] | None, typer.Option("--range", metavar="KEY=LOW:HIGH[:log]", help="optuna: an interval to search.")
-    ] = None,
-    scale: Scale = None,
-    set_: Set = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs.")] = None,
-    jobs: Jobs = 0,
-    until: Until = 0,
-    anyway: Anyway = False,
-    json: Json = False,
+    config: str,
+    grid: tuple[str, ...],
+    optuna: int,
+    ranges: tuple[str, ...],
+    scale: str | None,
+    overrides: dict[str, Any],
+    out: Path | None,
+    jobs: int,
+    until: int,
+    anyway: bool,
+    json: bool,
 ) -> None:
     """Run every combination of the grid's values; finished runs are kept, interrupted ones continued."""
-    base = scaled_overrides(config, scale, set_)
+    base = scaled_overrides(config, scale, overrides)
     folder = out or Path("runs") / f"sweep-{Path(config).stem}"
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
     if jobs:
@@ -61,9 +55,9 @@ def sweep(
             raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
             raise FedfewError("E113", "--jobs", "trials run one after another, each chosen from the results before", "")
-        tally, cells = _search(config, base, (grid or [], range_ or []), optuna, folder, anyway, command)
+        tally, cells = _search(config, base, (grid, ranges), optuna, folder, anyway, command)
     else:
-        if range_:
+        if ranges:
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
         if not grid:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
@@ -75,7 +69,7 @@ def sweep(
 def _search(
     config: str,
     base: dict[str, Any],
-    varied: tuple[list[str], list[str]],
+    varied: tuple[Sequence[str], Sequence[str]],
     trials: int,
     folder: Path,
     anyway: bool,
@@ -119,27 +113,23 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
 
 
 def learning_curve(
-    source: Annotated[
-        str, typer.Argument(metavar="FOLDER|PRESET|CONFIG.toml", help="Images as for `fedfew try`, or a config.")
-    ],
-    labels: Annotated[
-        str, typer.Option("--labels", metavar="N,N,…", help="Numbers of labels (default: all, half, a quarter, …).")
-    ] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="Draw the labels and train this many times.")] = 1,
-    set_: Set = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder of the runs.")] = None,
-    jobs: Jobs = 0,
-    json: Json = False,
+    source: str,
+    labels: str,
+    seeds: int,
+    overrides: dict[str, Any],
+    out: Path | None,
+    jobs: int,
+    json: bool,
 ) -> None:
     """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
     folder, folds, most, fewest = Path(source), 0, 0, 2
     if folder.is_dir():
-        config, _ = chosen(folder, set_)
+        config, _ = chosen(folder, overrides)
         survey = look_through(folder)
         folds, fewest = folds_of(config, folder), len(survey.groups["server"])
         most = sum(place.part == "server" for place in survey.places)
     else:
-        config = load(source, overrides(set_))
+        config = load(source, overrides)
     counts = _counts(labels) or halves(most or config["labels"], fewest)
     place = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
     made = pairs(config, counts, seeds, folds)

@@ -2,9 +2,8 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.markup import escape
 from rich.table import Column, Table
 
@@ -19,7 +18,6 @@ from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import NAME, print_findings
 from fedfew.interface.console import err, percent, print_json, warn
 from fedfew.interface.console import out as console
-from fedfew.interface.options import Finished, Json, Model, Set, overrides
 from fedfew.interface.progress import follow
 from fedfew.interface.reading import counting
 from fedfew.runs.folder import new_folder
@@ -34,15 +32,13 @@ SHOWN, LEAST = 5, 0.01
 
 
 def try_folder(
-    folder: Annotated[Path, typer.Argument(help="Folder with server/<class>/, clients/<site>/ and test/<class>/.")],
-    set_: Set = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the runs (default: runs/…).")
-    ] = None,
-    json: Json = False,
+    folder: Path,
+    overrides: dict[str, Any],
+    out: Path | None,
+    json: bool,
 ) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
-    config, reasons = chosen(folder, set_)
+    config, reasons = chosen(folder, overrides)
     if config["dataset.name"] != "folder":
         what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
         raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
@@ -72,12 +68,12 @@ def try_folder(
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def chosen(folder: Path, given: list[str] | None) -> tuple[Config, list[str]]:
+def chosen(folder: Path, given: dict[str, Any]) -> tuple[Config, list[str]]:
     """The folder's own config if it has one, or else the one `fedfew init` would write; with the reasons."""
     if (folder / NAME).is_file():
-        return load(folder / NAME, overrides(given)), [f"settings: {folder / NAME}(already in the folder)"]
+        return load(folder / NAME, given), [f"settings: {folder / NAME}(already in the folder)"]
     choice = choose(look_through(folder))
-    return load(_suggested(folder), overrides(given)), _reasons(choice)
+    return load(_suggested(folder), given), _reasons(choice)
 
 
 def _suggested(folder: Path) -> dict[str, Any]:
@@ -144,15 +140,11 @@ def _run(config: Config, place: Path, note: str = "") -> Run:
 
 
 def evaluate(
-    run: Finished,
-    folder: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="Labeled images: <class>/ folders, or a labels.csv.")
-    ] = None,
-    sites: Annotated[
-        bool, typer.Option("--sites", help="In a simulation: every client's class mix and accuracy too.")
-    ] = False,
-    model: Model = "last",
-    json: Json = False,
+    run: Path,
+    folder: Path | None,
+    sites: bool,
+    model: str,
+    json: bool,
 ) -> None:
     """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
     trained = Run.open(run).using(model)

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-import typer
-
 from fedfew.interface.console import out, print_json
 
 if TYPE_CHECKING:
@@ -27,4 +25,4 @@ def show(findings: "Iterable[Finding]", json: bool) -> None:
     if json:
         print_json({"ok": good, "checks": [asdict(finding) for finding in seen]})
     if not good:
-        raise typer.Exit(2)
+        raise SystemExit(2)

@@ -1,0 +1,73 @@
+"""Options and arguments that several commands share, and the values a shell can complete."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from fedfew.config.files import parse_set, presets
+from fedfew.core.errors import CODES
+
+PATH = click.Path(path_type=Path)
+
+
+class ConfigName(click.ParamType[str]):
+    """A preset or a TOML file; the shell completes presets, or else files."""
+
+    name = "config"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        known = [CompletionItem(name, help=about) for name, about in presets().items() if name.startswith(incomplete)]
+        return known or [CompletionItem(incomplete, type="file")]
+
+
+class ErrorCode(click.ParamType[str]):
+    """The code of an error."""
+
+    name = "code"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        known = {code: entry.title for code, entry in CODES.items() if code.startswith(incomplete.upper())}
+        return [CompletionItem(code, help=title) for code, title in known.items()]
+
+
+def _overrides(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    return dict(parse_set(text) for text in texts)
+
+
+overrides = click.option(
+    "--set", "overrides", metavar="KEY=VALUE", multiple=True, callback=_overrides,
+    help="Override a key of the config, e.g. --set partition.mu=0.1",
+)  # fmt: skip
+as_json = click.option("--json", is_flag=True, help="Print the result as JSON on the last line.")
+scale = click.option(
+    "--scale", metavar="full|laptop", help="CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000."
+)
+new_run = click.option("--out", metavar="DIR", type=PATH, help="Run folder to create (default: runs/…).")
+runs_folder = click.option("--out", metavar="DIR", type=PATH, help="Folder of the runs.")
+anyway = click.option(
+    "--anyway", is_flag=True, help="Continue even if torch or the machine has changed since the start."
+)
+jobs = click.option(
+    "--jobs", default=0, type=click.IntRange(min=0),
+    help="Runs at a time, one process each; 0: one run at a time on all cores.",
+)  # fmt: skip
+until = click.option(
+    "--until", metavar="ROUND", default=0, type=click.IntRange(min=0),
+    help="Pause every run after this round; call again to continue.",
+)  # fmt: skip
+seeds = click.option("--seeds", default=1, type=click.IntRange(min=1), help="Repeat with this many seeds.")
+model = click.option(
+    "--model", metavar="last|best", default="last", help="Model after the last round, or with the best validation."
+)
+as_csv = click.option("--csv", is_flag=True, help="Print a CSV table.")
+
+config = click.argument("config", metavar="PRESET|CONFIG.toml", type=ConfigName(), help="A preset or a TOML file.")
+runs = click.argument(
+    "runs", metavar="RUN…", nargs=-1, required=True, type=PATH, help="Run folders, or folders that contain runs."
+)
+finished = click.argument("run", metavar="RUN", type=PATH, help="Folder of a finished run.")
+images = click.argument(
+    "folder", metavar="FOLDER", type=PATH, help="Folder with server/<class>/, clients/<site>/ and test/<class>/."
+)
