@@ -22,10 +22,7 @@ FLEETS = {
 }
 
 
-def methods(
-    name: str,
-    json: bool,
-) -> None:
+def methods(name: str, json: bool) -> None:
     """List methods, aggregators, objectives, models, datasets, partitions, fleets and presets; or explain one."""
     if name:
         from fedfew.interface.describe import describe  # noqa: PLC0415 - a method's settings need torch, names do not
@@ -48,10 +45,7 @@ def methods(
             out.print(f"  {entry:20} {about}", markup=False, soft_wrap=True)
 
 
-def presets(
-    name: str,
-    json: bool,
-) -> None:
+def presets(name: str, json: bool) -> None:
     """List the presets; or show one in full, with its base and all defaults filled in."""
     if name:
         from fedfew.interface.describe import whole  # noqa: PLC0415 - defaults are the methods' own, which need torch
@@ -66,10 +60,7 @@ def presets(
         out.print(f"[bold]{preset:22}[/] {about}", soft_wrap=True)
 
 
-def explain(
-    code: str,
-    json: bool,
-) -> None:
+def explain(code: str, json: bool) -> None:
     """Explain an error code."""
     found = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}
     if not found:

@@ -26,13 +26,7 @@ TABLES = ("parquet", "huggingface")
 """Datasets in which single rows may be unreadable."""
 
 
-def init(
-    folder: Path,
-    out: Path | None,
-    network: bool,
-    force: bool,
-    json: bool,
-) -> None:
+def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool) -> None:
     """Inspect a folder of images and write a commented config for it."""
     target = out or folder / NAME
     text = first_config(folder, target, network)
@@ -51,12 +45,7 @@ def init(
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def check(
-    source: str,
-    csv: Path | None,
-    overrides: dict[str, Any],
-    json: bool,
-) -> None:
+def check(source: str, csv: Path | None, overrides: dict[str, Any], json: bool) -> None:
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
     if not Path(source).is_dir():
         config = load(source, overrides)

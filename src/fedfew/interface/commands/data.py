@@ -17,11 +17,7 @@ from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
 
 
-def fetch(
-    name: str,
-    source: Path | None,
-    json: bool,
-) -> None:
+def fetch(name: str, source: Path | None, json: bool) -> None:
     """Fetch a dataset from a local copy or from the first of its sources that answers."""
     path = bring(name, source, lambda line: err.print(line, markup=False, soft_wrap=True))
     if json:
@@ -30,9 +26,7 @@ def fetch(
         out.print(f"{name} is ready in {path}", soft_wrap=True)
 
 
-def ls(
-    json: bool,
-) -> None:
+def ls(json: bool) -> None:
     """List the datasets, fetched or not."""
     entries = inventory()
     if json:
@@ -61,14 +55,7 @@ def ls(
 
 
 def partition(
-    dataset: str,
-    mu: str,
-    kind: str,
-    clients: int,
-    skew: float,
-    out: Path,
-    overrides: dict[str, Any],
-    json: bool,
+    dataset: str, mu: str, kind: str, clients: int, skew: float, out: Path, overrides: dict[str, Any], json: bool
 ) -> None:
     """Print R (mean total variation between clients) and sizes, and draw Figure 3 as bubbles (PNG, SVG)."""
     known = settings_of(PARTITIONS[kind]) if kind in PARTITIONS else {}

@@ -93,31 +93,17 @@ def client(
     keep_online(plan, data.absolute(), terms)
 
 
-def local(
-    config: str,
-    sites: int,
-    overrides: dict[str, Any],
-    out: Path | None,
-    json: bool,
-) -> None:
+def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
     """Try all of it on this machine, with TLS and keys: the same result as `fedfew run`, through Flower."""
     chosen = overrides | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
     finish(Experiment.load(config, chosen).start(out), json)
 
 
-def doctor_server(
-    network: Path,
-    json: bool,
-) -> None:
+def doctor_server(network: Path, json: bool) -> None:
     """Check certificates, port, data, disk and versions, and take a training step at the server."""
     show(examine_server(network), json)
 
 
-def doctor_client(
-    bundle: Path,
-    data: Path | None,
-    state: Path | None,
-    json: bool,
-) -> None:
+def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: bool) -> None:
     """Check connection, TLS, clock, versions, key, disk and images, and take a training step at a site."""
     show(examine_client(bundle, data, state), json)

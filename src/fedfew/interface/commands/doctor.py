@@ -23,9 +23,7 @@ ROOM = 1 << 30
 NOT_FOR_USERS = ("dev",)
 
 
-def doctor(
-    json: bool,
-) -> None:
+def doctor(json: bool) -> None:
     """Show versions, torch build, threads, extras, cache folder and disk; exit status 2 if something is wrong."""
     problems: list[str] = []
     facts: dict[str, Any] = {

@@ -86,13 +86,7 @@ def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> N
         console.print(f"estimated mix of classes: {mix}", markup=False, soft_wrap=True)
 
 
-def label_next(
-    run: Path,
-    images: tuple[str, ...],
-    count: int,
-    csv: bool,
-    json: bool,
-) -> None:
+def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, json: bool) -> None:
     """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run)
     with counting("reading images") as report:
@@ -116,13 +110,7 @@ def label_next(
     console.print(table)
 
 
-def export(
-    run: Path,
-    format: str,
-    out: Path | None,
-    model: str,
-    json: bool,
-) -> None:
+def export(run: Path, format: str, out: Path | None, model: str, json: bool) -> None:
     """Export a model with its preprocessing, class names and a model card; checked against torch."""
     trained = Run.open(run).using(model)
     done = export_model(trained, format, out, _server_only(trained))

@@ -18,12 +18,7 @@ from fedfew.studies.verdict import baseline_of, verdict_beside
 
 
 def run(
-    config: str,
-    scale: str | None,
-    overrides: dict[str, Any],
-    out: Path | None,
-    with_baseline: bool,
-    json: bool,
+    config: str, scale: str | None, overrides: dict[str, Any], out: Path | None, with_baseline: bool, json: bool
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, overrides))
@@ -41,12 +36,7 @@ def _beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-{BASELINE}")
 
 
-def resume(
-    run: Path,
-    overrides: dict[str, Any],
-    anyway: bool,
-    json: bool,
-) -> None:
+def resume(run: Path, overrides: dict[str, Any], anyway: bool, json: bool) -> None:
     """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
     with counting("features of images") as report:
         session = reopen(run, warn, overrides, anyway=anyway, report=report)

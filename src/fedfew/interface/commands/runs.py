@@ -13,10 +13,7 @@ from fedfew.runs.folder import PLANS, copy_plans, copy_records, find_runs, named
 from fedfew.runs.run import Run, name_below
 
 
-def ls(
-    folder: Path,
-    json: bool,
-) -> None:
+def ls(folder: Path, json: bool) -> None:
     """List runs with their state and accuracy."""
     rows: list[dict[str, Any]] = []
     for path in find_runs(folder):
@@ -48,12 +45,7 @@ def ls(
     console.print(table if rows else f"no runs below {folder}")
 
 
-def track(
-    runs: tuple[Path, ...],
-    to: str,
-    out: str,
-    json: bool,
-) -> None:
+def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
     """Send a run's new rounds to TensorBoard or MLflow; safe to repeat during the run."""
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
@@ -70,11 +62,7 @@ def track(
     console.print(f"open them with: {show}", soft_wrap=True)
 
 
-def archive(
-    folder: Path,
-    to: Path,
-    json: bool,
-) -> None:
+def archive(folder: Path, to: Path, json: bool) -> None:
     """Copy the records of finished runs, without models and checkpoints: enough for compare and reproduce.
 
     The copies are text and small enough for a repository, so that others can make every table and figure again.

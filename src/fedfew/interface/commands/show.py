@@ -10,11 +10,7 @@ from fedfew.interface.page.serve import serve
 from fedfew.interface.report import write_report
 
 
-def report(
-    path: Path,
-    out: Path | None,
-    json: bool,
-) -> None:
+def report(path: Path, out: Path | None, json: bool) -> None:
     """Write a report: accuracies, bounds, charts, command, config, versions and hashes."""
     written = write_report(path, out)
     if json:
@@ -23,13 +19,7 @@ def report(
         console.print(f"report: {written}", soft_wrap=True)
 
 
-def watch(
-    runs: Path,
-    host: str,
-    port: int | None,
-    open_: bool,
-    json: bool,
-) -> None:
+def watch(runs: Path, host: str, port: int | None, open_: bool, json: bool) -> None:
     """Show runs in the browser as they advance; ends with Ctrl-C."""
     if not runs.is_dir():
         raise FedfewError("E302", str(runs), "is not a folder" if runs.exists() else "does not exist")

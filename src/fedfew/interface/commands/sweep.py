@@ -113,13 +113,7 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
 
 
 def learning_curve(
-    source: str,
-    labels: str,
-    seeds: int,
-    overrides: dict[str, Any],
-    out: Path | None,
-    jobs: int,
-    json: bool,
+    source: str, labels: str, seeds: int, overrides: dict[str, Any], out: Path | None, jobs: int, json: bool
 ) -> None:
     """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
     folder, folds, most, fewest = Path(source), 0, 0, 2

@@ -31,12 +31,7 @@ SHOWN, LEAST = 5, 0.01
 """Classes shown of a site's mix: at most this many, each with at least this share."""
 
 
-def try_folder(
-    folder: Path,
-    overrides: dict[str, Any],
-    out: Path | None,
-    json: bool,
-) -> None:
+def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
     config, reasons = chosen(folder, overrides)
     if config["dataset.name"] != "folder":
@@ -139,13 +134,7 @@ def _run(config: Config, place: Path, note: str = "") -> Run:
     return Run(session.folder)
 
 
-def evaluate(
-    run: Path,
-    folder: Path | None,
-    sites: bool,
-    model: str,
-    json: bool,
-) -> None:
+def evaluate(run: Path, folder: Path | None, sites: bool, model: str, json: bool) -> None:
     """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
     trained = Run.open(run).using(model)
     problems: list[Problem] = []
