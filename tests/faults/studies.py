@@ -17,7 +17,7 @@ from tests.runtime.processes import alive, children, eventually, gone
 from tests.runtime.tiny_run import TINY, model_hash
 
 ROUNDS = 6
-PROGRAMS = {"sweep": "fedfew.interface.cli", "paper": "paper"}
+PROGRAMS = {"sweep": "fedfew", "paper": "paper"}
 """What is killed, and the module that starts it."""
 
 
