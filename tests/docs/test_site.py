@@ -2,13 +2,12 @@
 
 import importlib.util
 import re
-import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from tests.docs.site import build_site
+from tools.equations import fence
 from tools.reference import config_page, errors_page, plain, value_of
 from tools.reference_api import api_page
 
@@ -90,32 +89,24 @@ class Requests(HTMLParser):
         self.found += [address for address in wanted if address]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None, reason="the extra docs is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("zensical") is None, reason="the group docs is not installed")
 def test_the_site_is_built_and_asks_no_other_machine_for_anything(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "docs", tmp_path / "docs")
-    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    site = build_site(tmp_path)
     for page in PAGES:
-        text = (tmp_path / "site" / page).with_suffix(".html").read_text("utf-8")
+        text = (site / page).with_suffix(".html").read_text("utf-8")
         requests = Requests()
         requests.feed(text)
         assert requests.found
         outside = [address for address in requests.found if re.match(r"(https?:)?//", address)]
         assert not outside, f"{page} asks for {outside}"
-    sheets = "".join(path.read_text("utf-8") for path in (tmp_path / "site").rglob("*.css"))
+    sheets = "".join(path.read_text("utf-8") for path in site.rglob("*.css"))
     assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//[^)\"']+", sheets)
 
 
 def test_equations_are_set() -> None:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "hooks.py")
-    assert spec is not None and spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
-    made = hooks.on_page_markdown("before\n\n```eq\nw_k = n_k/Σn < a^t\nmean w_kψ_k\n```\n\nafter\n")
-    assert made.startswith("before") and made.endswith("after\n") and made.count("<div>") == 2
+    html = fence("w_k = n_k/Σn < a^t\nmean w_kψ_k\n")
+    assert html.count("<div>") == 2
     assert (
-        "<i>w</i><sub><i>k</i></sub> = <i>n</i><sub><i>k</i></sub>/Σ<i>n</i> &lt; <i>a</i><sup><i>t</i></sup>" in made
+        "<i>w</i><sub><i>k</i></sub> = <i>n</i><sub><i>k</i></sub>/Σ<i>n</i> &lt; <i>a</i><sup><i>t</i></sup>" in html
     )
-    assert "mean <i>w</i><sub><i>k</i></sub><i>ψ</i><sub><i>k</i></sub>" in made
+    assert "mean <i>w</i><sub><i>k</i></sub><i>ψ</i><sub><i>k</i></sub>" in html

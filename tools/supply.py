@@ -1,10 +1,10 @@
 """What fedfew consists of: a bill of materials (SBOM), the licences, and reproducible distributions.
 
-    python -m benchmarks.reliability.supply sbom dist/fedfew.cdx.json
-    python -m benchmarks.reliability.supply licences docs/reference/licences.md
-    python -m benchmarks.reliability.supply dist dist
+    python -m tools.supply sbom dist/fedfew.cdx.json
+    python -m tools.supply licences dist/LICENCES.md
+    python -m tools.supply dist dist
 
-Packages are read from this installation: all that fedfew and its user extras need, directly or indirectly.
+Packages are read from this installation: all that fedfew and its extras need, directly or indirectly.
 """
 
 import hashlib
@@ -23,9 +23,7 @@ from uuid import NAMESPACE_URL, uuid5
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parents[2]
-FOR_MAKERS = {"dev", "docs", "bench"}
-"""Extras that users do not need."""
+ROOT = Path(__file__).parents[1]
 NAMES = {
     r"apache.*2|^apache": "Apache-2.0", r"^mit\b": "MIT", r"bsd.*3|3.clause": "BSD-3-Clause",
     r"bsd.*2|2.clause": "BSD-2-Clause", r"^\(?(new |modified )?bsd": "BSD", r"mpl|mozilla": "MPL-2.0",
@@ -37,8 +35,7 @@ NAMES = {
 def materials() -> dict[str, tuple[Distribution, list[str]]]:
     """Every package in use with the names of its dependencies, fedfew first."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *(need for name in extras if name not in FOR_MAKERS for need in extras[name])]
+    lines = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
     waiting = [(canonicalize_name(need.name), frozenset(need.extras)) for need in map(Requirement, lines)]
     seen = set(waiting)
     own = distribution("fedfew")
@@ -99,13 +96,13 @@ def bill() -> dict[str, object]:
 
 
 def licences_page() -> str:
-    """docs/reference/licences.md."""
+    """Every package with the licence it states, as Markdown."""
     rows = sorted((name, package.version, licence(package)) for name, (package, _) in materials().items())
     table = "\n".join(f"| {name} | {version} | {words.replace('|', '/')[:80]} |" for name, version, words in rows)
     return (
-        "# Licences\n\n<!-- written by make licences; change nothing here -->\n\n"
-        "fedfew is Apache-2.0. These packages are installed with it and its extras for users, with the licence that\n"
-        "each states about itself in its metadata; `make sbom` writes the same list as CycloneDX.\n\n"
+        "# Licences\n\n"
+        "fedfew is Apache-2.0. These packages are installed with it and its extras, each with the licence that it\n"
+        "states about itself in its metadata; `make sbom` writes the same list as CycloneDX.\n\n"
         f"| package | version | licence |\n|---|---|---|\n{table}\n"
     )
 

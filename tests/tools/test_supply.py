@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 pytest.importorskip("flwr")
-from benchmarks.reliability.supply import FOR_MAKERS, bill, licence, licences_page, materials
+from tools.supply import bill, licence, licences_page, materials
 
 ROOT = Path(__file__).parents[2]
 LOCK = (ROOT / "requirements.lock").read_text("utf-8")
@@ -23,10 +23,9 @@ def test_the_lock_has_hashes_for_everything_that_users_ask_for_but_torch() -> No
     entries = re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n    .*)*)", LOCK, re.MULTILINE)
     locked = {name: version for name, version, _ in entries}
     assert all("--hash=sha256:" in rest for _, _, rest in entries)
-    assert all(PINNED.get(name, version) == version for name, version in locked.items())
+    assert {name: PINNED[name] for name in locked} == locked
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    asked = [*project["dependencies"], *(need for name in extras.keys() - FOR_MAKERS for need in extras[name])]
+    asked = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
     names = {canonicalize_name(Requirement(need).name) for need in asked}
     assert names - locked.keys() == {"torch"}
 
