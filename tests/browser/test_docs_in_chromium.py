@@ -27,9 +27,10 @@ def tab() -> Iterator[Tab]:
 
 def test_the_search_works_without_a_server(tab: Tab, site: Path) -> None:
     tab.open(f"file://{site}/index.html", 1400)
-    tab.run("document.querySelector('[data-md-component=search-query]').focus()")
+    tab.run("document.querySelector('.md-search__button').click()")
+    tab.wait("document.activeElement.shadowRoot?.querySelector('input')")
     tab.send("Input.insertText", text="label shift")
-    tab.wait("document.querySelectorAll('.md-search-result__item').length > 2")
+    tab.wait("document.activeElement.shadowRoot.querySelectorAll('[role=option]').length > 2")
     assert tab.complaints() == []
     assert [url for url in tab.requests() if not url.startswith(("file://", "data:", "blob:", "about:"))] == []
 
