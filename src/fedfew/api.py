@@ -2,11 +2,12 @@
 
 import contextlib
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from fedfew.config.checks import SITES
+from fedfew.config.names import own_code
 from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
@@ -52,16 +53,20 @@ def run(
     folder = Path(str(out))
     if if_exists == "renew":
         return _to_the_end(_renewed(experiment, folder), progress)
-    found = Run.open(folder)
+    allow_code = tuple(own_code(experiment.config.document).values())
+    found = Run.open(folder, allow_code=allow_code)
     if identity(found.config) != identity(_settled(experiment.config)):
         what = "holds a run with other settings"
         raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
-    return found if found.finished else resume(folder, progress=progress)
+    return found if found.finished else resume(folder, progress=progress, allow_code=allow_code)
 
 
-def resume(path: str | Path, *, anyway: bool = False, progress: bool = True) -> Run:
-    """Finish an interrupted run, with the same bits as without the interruption; ``anyway``: on another machine too."""
-    return _to_the_end(reopen(path, _warn(progress), anyway=anyway), progress)
+def resume(path: str | Path, *, anyway: bool = False, progress: bool = True, allow_code: Collection[str] = ()) -> Run:
+    """Finish an interrupted run, with the same bits as without the interruption; ``anyway``: on another machine too.
+
+    If the run uses your own code, name it in ``allow_code``: a folder alone never decides what code runs.
+    """
+    return _to_the_end(reopen(path, _warn(progress), anyway=anyway, allow_code=allow_code), progress)
 
 
 def sweep(
@@ -117,7 +122,7 @@ def _to_the_end(session: Session, progress: bool) -> Run:
         config = session.parts.config
         show = notebook.follow if notebook.is_notebook() else follow
         show(session, f"{config['method.name']} on {config['dataset.name']}")
-    return Run(session.folder)
+    return Run(session.folder, tuple(own_code(session.parts.config.document).values()))
 
 
 def _warn(progress: bool) -> Warn:
@@ -141,4 +146,5 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
 
 
 def _in_order(cells: Sequence[Cell], folder: Path) -> list[Run]:
-    return [Run.open(path) for path in located(cells, folder) if path is not None]
+    places = zip(cells, located(cells, folder), strict=True)
+    return [Run.open(path, allow_code=own_code(cell.config.document).values()) for cell, path in places if path]

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import traceback
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -39,11 +39,50 @@ OWN_CODE = (
     ("client", "augment"),
 )  # fmt: skip
 """Where a config can name the user's own code, which every training process imports."""
+NAMING = (("dataset", "name"), ("partition", "kind"), *OWN_CODE)
+"""Where a config can name code at all."""
 
 
 def is_own(name: str) -> bool:
     """Whether a name points to code outside fedfew."""
     return ":" in name
+
+
+def own_code(document: Mapping[str, Any]) -> dict[str, str]:
+    """The names of code outside fedfew in a config or a part of one, by the key that names them."""
+    sections = {section: document.get(section) for section, _ in NAMING}
+    names = {f"{section}.{key}": (sections[section] or {}).get(key) for section, key in NAMING
+             if isinstance(sections[section], Mapping)}  # fmt: skip
+    return {key: name for key, name in names.items() if isinstance(name, str) and is_own(name)}
+
+
+def refused_code(document: Mapping[str, Any], allow_code: Collection[str]) -> tuple[str, str] | None:
+    """The first key and name of code that a document asks for without permission; None if all of it is allowed.
+
+    A document that somebody else may have written (a model file, a run folder, a message) runs only code that the
+    person in front of this machine has named: ``package.module:Name``, or a module for what is defined in it.
+    """
+    return next((pair for pair in own_code(document).items() if not _is_allowed(pair[1], allow_code)), None)
+
+
+def refuse_code(document: Mapping[str, Any], allow_code: Collection[str], place: str) -> None:
+    """E125 if a document from a file asks for code without permission."""
+    if refused := refused_code(document, allow_code):
+        key, name = refused
+        remedy = f"If you trust it, add --allow-code {name} (in Python: allow_code=[{name!r}])"
+        raise FedfewError("E125", f"{place}: {key}", f"asks to run {name!r}", remedy)
+
+
+def _is_allowed(name: str, allow_code: Collection[str]) -> bool:
+    module, _, attribute = name.partition(":")
+    if name in allow_code:
+        return True
+    # what an allowed module imports itself, such as os or subprocess, is not allowed with it
+    return (
+        module in allow_code
+        and attribute.isidentifier()
+        and getattr(imported(name, module), "__module__", None) == module
+    )
 
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:

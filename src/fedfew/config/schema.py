@@ -2,7 +2,7 @@
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.checks import SITES, misfits, scenario_of, unused_objective
 from fedfew.config.files import parse, presets
 from fedfew.config.method import method_of
-from fedfew.config.names import entry_of, is_own
+from fedfew.config.names import entry_of, is_own, own_code, refuse_code
 from fedfew.config.sections import NAMED, PLAIN, SECTIONS, settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
@@ -57,11 +57,15 @@ class Config:
 
 def read(source: str | Path | Table) -> tuple[Table, str]:
     """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors."""
-    return _merged(source, ())
+    return _merged(source, (), None)
 
 
-def _merged(source: str | Path | Table, above: tuple[str, ...]) -> tuple[Table, str]:
+def _merged(
+    source: str | Path | Table, above: tuple[str, ...], allow_code: Collection[str] | None
+) -> tuple[Table, str]:
     table, place, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
+    if allow_code is not None:
+        refuse_code(table, allow_code, place)
     base = table.pop("base", None)
     if base is None:
         return _absolute_paths(table, folder), place
@@ -72,13 +76,23 @@ def _merged(source: str | Path | Table, above: tuple[str, ...]) -> tuple[Table, 
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
         raise FedfewError("E118", place, f"base = {base!r} leads back to itself")
-    return _absolute_paths(apply_overrides(_merged(below, chain)[0], flat(table)), folder), place
+    return _absolute_paths(apply_overrides(_merged(below, chain, allow_code)[0], flat(table)), folder), place
 
 
-def load(source: str | Path | Table, overrides: Mapping[str, Any] | None = None) -> Config:
-    """A checked config from a preset's name, a file or a table, with dotted overrides applied."""
-    table, place = read(source)
-    config = check(_absolute_paths(apply_overrides(table, overrides or {}), Path()), place)
+def load(
+    source: str | Path | Table,
+    overrides: Mapping[str, Any] | None = None,
+    allow_code: Collection[str] | None = None,
+) -> Config:
+    """A checked config from a preset's name, a file or a table, with dotted overrides applied.
+
+    ``allow_code`` is for a file that was found rather than named by the person who runs the command: of the user's own
+    code, only these names may occur in it. The overrides may name any.
+    """
+    if allow_code is not None:
+        allow_code = (*allow_code, *own_code(apply_overrides({}, overrides or {})).values())
+    table, place = _merged(source, (), allow_code)
+    config = check(_absolute_paths(apply_overrides(table, overrides or {}), Path()), place, allow_code)
     if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config.document)):
         raise ConfigErrors([fault])
     return config
@@ -137,8 +151,13 @@ def _is_known(section: str, name: Any) -> bool:
     return isinstance(name, str) and (name == "auto" or name in NAMED[section][1] or is_own(name))
 
 
-def check(table: Table, place: str = "config") -> Config:
-    """Fill in the defaults and check every key; raises ConfigErrors with all errors."""
+def check(table: Table, place: str = "config", allow_code: Collection[str] | None = ()) -> Config:
+    """Fill in the defaults and check every key; raises ConfigErrors with all errors.
+
+    The user's own code must be in ``allow_code``, or that is None because the table is the user's own.
+    """
+    if allow_code is not None:
+        refuse_code(table, allow_code, place)
     faults: list[FedfewError] = []
     known_top = [*settings_for("", ""), *SECTIONS]
     general = {key: value for key, value in table.items() if key not in SECTIONS}
@@ -159,6 +178,16 @@ def check(table: Table, place: str = "config") -> Config:
     if faults:
         raise ConfigErrors(faults)
     return Config(document)
+
+
+def check_part(section: str, given: Table, place: str, allow_code: Collection[str]) -> Table:
+    """One section from a file, e.g. a model file's [model], checked like that of a config."""
+    refuse_code({section: given}, allow_code, place)
+    faults: list[FedfewError] = []
+    checked = _named_section(section, dict(given), place, faults)
+    if faults:
+        raise ConfigErrors(faults)
+    return checked
 
 
 def _on_features(table: Table) -> Table:

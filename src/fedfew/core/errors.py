@@ -137,6 +137,13 @@ CODES: dict[str, Explanation] = {
         "The weights are on a hub that this machine cannot reach, and were not downloaded before.",
         "Download the model on another machine, copy the folder here and give its path as model.source.",
     ),
+    "E125": Explanation(
+        "code from a file",
+        "A model file, a run folder, a network's folder or a config that was found in a folder names code outside "
+        "fedfew. Whoever wrote the file would decide what runs on this machine.",
+        "If you trust that code, name it yourself: `--allow-code package.module:Name`, or `--allow-code "
+        "package.module` for all that is defined in the module; in Python `allow_code=[...]`.",
+    ),
     "E201": Explanation(
         "dataset not fetched",
         "The dataset has not been fetched to this machine.",

@@ -5,7 +5,7 @@ import shutil
 import socket
 import ssl
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -42,7 +42,7 @@ class Finding:
     remedy: str = ""
 
 
-def examine_server(folder: Path) -> Iterator[Finding]:
+def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[Finding]:
     """Check the server's side."""
     try:
         plan = open_server(folder)
@@ -57,7 +57,7 @@ def examine_server(folder: Path) -> Iterator[Finding]:
     yield _check("versions", lambda: _written(versions()))
     yield _check("port", lambda: _port_of(plan))
     yield _check("disk", lambda: _room(plan.folder))
-    yield _check("data and a training step", lambda: _server_step(plan))
+    yield _check("data and a training step", lambda: _server_step(plan, allow_code))
 
 
 def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -> Iterator[Finding]:
@@ -132,14 +132,14 @@ def _room(folder: Path) -> str:
     return f"{free / 1e9:.1f} GB free"
 
 
-def _server_step(plan: ServerPlan) -> str:
+def _server_step(plan: ServerPlan, allow_code: Collection[str]) -> str:
     """Load what the config names and train on the labels for one pass, as the run would for many."""
     path = plan.folder / "run" / "run.toml"
     source = path if path.is_file() else plan.folder / CONFIG
     network = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
-    config = load(str(source), network | {"server.epochs": 1})
+    config = load(str(source), network | {"server.epochs": 1}, allow_code)
     if config["method"].get("warmup"):
-        config = load(config.document, {"method.warmup": 1})
+        config = load(config.document, {"method.warmup": 1}, allow_code)
     parts = assemble(config, plan.sites)
     state = parts.algorithm.start(parts.network.snapshot())
     state = parts.algorithm.before_clients(state, parts.server, stream(config["seed"], "doctor"))

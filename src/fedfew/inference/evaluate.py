@@ -3,13 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.folders import LABELS, Place, existing, look_into
 from fedfew.data.images.unreadable import Problem, shown
 from fedfew.inference.predict import square
 from fedfew.runs.files import site_results
-from fedfew.runs.folder import MODEL
+from fedfew.runs.folder import CONFIG, MODEL
 from fedfew.runs.measures import Judged
 from fedfew.runs.measures import evaluate as measured
 from fedfew.runs.model_file import read_weights
@@ -24,7 +25,7 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
     """
     if run.evaluation and run.weights == MODEL and not sites:
         return run.evaluation
-    parts = assemble(run.config)
+    parts = assemble(check(run.config.document, str(run.folder / CONFIG), run.allow_code))
     if not len(parts.federation.test):
         what = "was trained without test images"
         raise FedfewError("E310", str(run.path), what, "Give a folder of labeled images: fedfew evaluate RUN FOLDER")

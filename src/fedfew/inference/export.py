@@ -6,8 +6,9 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,13 +77,14 @@ def export_model(run: Run, format: str, target: Path | None = None, beside: floa
     network, about = run.network(), described(run.about_model())
     if format == HUGGINGFACE:
         return _huggingface(run, network, about, target or run.path / "export" / HUGGINGFACE, beside)
-    done = export_network(network, about, format, target or run.path / "export" / f"model.{SUFFIX[format]}")
+    path = target or run.path / "export" / f"model.{SUFFIX[format]}"
+    done = export_network(network, about, format, path, run.allow_code)
     return replace(done, card=write_card(run, about, done.path, beside))
 
 
 def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path, beside: float | None) -> Exported:
     """model.safetensors, config.json, preprocessor_config.json, and the card as README.md."""
-    done = export_network(network, about, "safetensors", folder / "model.safetensors")
+    done = export_network(network, about, "safetensors", folder / "model.safetensors", run.allow_code)
     card = folder / "README.md"
     texts = {
         "config.json": json.dumps(huggingface.config(about), indent=2, ensure_ascii=False) + "\n",
@@ -94,9 +96,16 @@ def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path
     return Exported(folder, HUGGINGFACE, done.agreement, card)
 
 
-def export_network(network: Network, about: dict[str, Any], format: str, path: Path) -> Exported:
+def export_network(
+    network: Network, about: dict[str, Any], format: str, path: Path, allow_code: Collection[str] = ()
+) -> Exported:
     """The same for a network in memory; ``about`` goes into the file with it."""
-    write = {"safetensors": _safetensors, "onnx": _onnx, "torch-export": _torch_export}[format]
+    writers: dict[str, Callable[[Network, dict[str, Any], Path], Predict]] = {
+        "safetensors": partial(_safetensors, allow_code=allow_code),
+        "onnx": _onnx,
+        "torch-export": _torch_export,
+    }
+    write = writers[format]
     with _staged(path) as temporary:
         read_back = write(network, about, temporary)
         found = agreement(_predict(FromPixels(network).eval()), read_back, about["shape"])
@@ -145,13 +154,13 @@ def _predict(module: nn.Module) -> Predict:
     return predict
 
 
-def _safetensors(network: Network, about: dict[str, Any], path: Path) -> Predict:
+def _safetensors(network: Network, about: dict[str, Any], path: Path, *, allow_code: Collection[str]) -> Predict:
     from safetensors.torch import save
 
     tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
     tensors |= {name: tensor.contiguous() for name, tensor in network.frozen.items()}
     path.write_bytes(save(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)}))
-    return _predict(FromPixels(read_model(path)[0]).eval())
+    return _predict(FromPixels(read_model(path, allow_code)[0]).eval())
 
 
 def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predict:

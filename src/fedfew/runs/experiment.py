@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedfew.build.features import Report
 from fedfew.config import schema
+from fedfew.config.names import own_code
 from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
@@ -44,7 +45,7 @@ class Experiment:
         session = self.start(out)
         for _ in session.advance():
             pass
-        return Run(session.folder)
+        return Run(session.folder, tuple(own_code(self.config.document).values()))
 
 
 def predict(run: Run | str | Path, images: Tensor) -> Tensor:

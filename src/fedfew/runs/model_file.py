@@ -1,7 +1,7 @@
 """A trained model's safetensors file: weights, class names, image shape, normalisation, calibration."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from fedfew.config.names import find, is_own
+from fedfew.config.schema import check_part
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network, Pixels
@@ -56,13 +57,17 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     return content
 
 
-def load_model(path: str | Path) -> tuple[Network, dict[str, Any]]:
-    """A network and its metadata, from a run folder, a model file or an export for Hugging Face."""
+def load_model(path: str | Path, allow_code: Collection[str] = ()) -> tuple[Network, dict[str, Any]]:
+    """A network and its metadata, from a run folder, a model file or an export for Hugging Face.
+
+    A model of your own is imported only if ``allow_code`` contains its name (``package.module:Name``) or its module:
+    a file alone never decides what code runs.
+    """
     place = Path(path)
     file = place / MODEL if place.is_dir() else place
     if not file.is_file():
         raise FedfewError("E302", str(path), "contains no model" if place.is_dir() else "does not exist")
-    return read_model(file)
+    return read_model(file, allow_code)
 
 
 def sealed(content: bytes) -> bytes:
@@ -88,11 +93,12 @@ def _metadata(content: bytes) -> dict[str, str]:
     return found
 
 
-def read_model(path: Path) -> tuple[Network, dict[str, Any]]:
+def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, dict[str, Any]]:
     """The network, ready to predict, and its metadata."""
     tensors, about = read_weights(path)
+    options = check_part("model", about["model"], str(path), allow_code)
+    name = options.pop("name")
     try:
-        name, options = about["model"]["name"], {k: v for k, v in about["model"].items() if k != "name"}
         channels, size = about["shape"][0], about["shape"][1]
         make = find("model", name, MODELS) if is_own(name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))

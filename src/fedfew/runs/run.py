@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -54,15 +55,17 @@ class Run:
     """
 
     folder: RunFolder
+    allow_code: tuple[str, ...] = ()
+    """Code outside fedfew that the folder may name: ``package.module:Name``, or a module for what is defined in it."""
 
     @staticmethod
-    def open(path: str | Path, **parts: Any) -> "Run":
+    def open(path: str | Path, *, allow_code: Collection[str] = (), **parts: Any) -> "Run":
         """The run in a folder, finished or not; ``parts`` are given and not read."""
-        return Run(RunFolder.open(path)).with_(**parts)
+        return Run(RunFolder.open(path), tuple(allow_code)).with_(**parts)
 
     def with_(self, **parts: Any) -> "Run":
         """The same run with some parts given; the others are read on first use."""
-        made = Run(self.folder)
+        made = Run(self.folder, self.allow_code)
         vars(made).update(parts)
         return made
 
@@ -297,7 +300,7 @@ class Run:
         """The model with its normalisation, for uint8 images."""
         from fedfew.runs.model_file import read_model
 
-        return read_model(self.model_path())[0]
+        return read_model(self.model_path(), self.allow_code)[0]
 
     @cached_property
     def weights(self) -> str:

@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -198,10 +198,12 @@ def reopen(
     *,
     anyway: bool = False,
     report: Report | None = None,
+    allow_code: Collection[str] = (),
 ) -> Session:
     """Resume a run from its newest intact checkpoint; damage in the folder is reported and repaired.
 
-    Only the fleet may be changed by ``overrides``: it has no influence on the result.
+    Only the fleet may be changed by ``overrides``: it has no influence on the result. The folder may name code outside
+    fedfew only if ``allow_code`` does.
     """
     folder = RunFolder.open(path)
     wrong = [key for key in overrides or {} if not key.startswith("fleet.")]
@@ -217,7 +219,7 @@ def reopen(
         document = {**found.facts["document"], "fleet": dict(found.facts["document"]["fleet"])}
         for key, value in (overrides or {}).items():
             document["fleet"][key.partition(".")[2]] = value
-        parts = assemble(check(document, str(folder / CONFIG)), report)
+        parts = assemble(check(document, str(folder / CONFIG), allow_code), report)
         refuse_misfit(folder, parts, found)
         store.repair(found, warn)
         repair(folder, parts, found, warn)
@@ -228,8 +230,9 @@ def reopen(
 
 
 def start_or_resume(
-    plan: "ServerPlan", warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False
-) -> Session:
+    plan: "ServerPlan", warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False,
+    allow_code: Collection[str] = (),
+) -> Session:  # fmt: skip
     """The run of a real network, in the network's own folder; an unfinished one is resumed."""
     from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
 
@@ -240,5 +243,7 @@ def start_or_resume(
             raise FedfewError(
                 "E301", str(folder), "contains a finished run", "Give the next run another folder with --out"
             )
-        return reopen(folder, warn, overrides | fleet, anyway=anyway)
-    return start(load(config or str(plan.folder / NETWORK_CONFIG), overrides | fleet), folder)
+        return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
+    if config:
+        return start(load(config, overrides | fleet), folder)
+    return start(load(plan.folder / NETWORK_CONFIG, overrides | fleet, allow_code), folder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedfew.config.files import parse_set
+from fedfew.config.names import own_code
 from fedfew.config.schema import Config, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
@@ -227,6 +228,7 @@ def open_cell(
     """Start or resume the cell's run; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
     changes = dict(fleet or {})
     if (path / CONFIG).is_file():
-        return reopen(path, warn, changes, anyway=anyway)
+        allow_code = own_code(cell.config.document).values()
+        return reopen(path, warn, changes, anyway=anyway, allow_code=allow_code)
     path.parent.mkdir(parents=True, exist_ok=True)
     return start(cell.config.with_(changes), path, command)

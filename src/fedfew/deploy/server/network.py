@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.build.parts import Parts, has_remote_sites
+from fedfew.config.names import own_code
 from fedfew.core.layout import Vector
 from fedfew.core.storage import locked
 from fedfew.core.types import Scores
@@ -17,7 +18,7 @@ from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.memory import hand_over, memory_folder, run_id
-from fedfew.deploy.site.processes import SiteProcesses
+from fedfew.deploy.site.processes import SiteProcesses, SiteTerms
 from fedfew.runtime.gate import reply_limit
 
 
@@ -68,10 +69,13 @@ def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[
     link = _start_server(parts, plan, stack, folder / "logs")
     supervisor = Supervisor(folder / "logs")
     stack.callback(supervisor.close)
+    named = (*own_code(parts.config.document).values(), parts.config["model"].get("source", ""))
+    terms = SiteTerms(allow_code=tuple(name for name in named if name))
     for name in names:
         site = SiteProcesses(
             open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name),
             supervisor,
+            terms=terms,
             memory=memory_folder(run),
         )
         stack.callback(site.close)

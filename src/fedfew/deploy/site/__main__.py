@@ -50,7 +50,8 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     given.state.mkdir(parents=True, exist_ok=True)
     if given.data is None:
-        site = WarmSite(given.number, trial_site(given.number, given.sites), given.state, memory=given.memory)
+        build = trial_site(given.number, given.sites, given.allow_code)
+        site = WarmSite(given.number, build, given.state, memory=given.memory)
     else:
         build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
         budget = PrivacyBudget(given.state / "privacy.json", given.max_epsilon, given.delta)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of
-from fedfew.config.names import OWN_CODE, entry_of, is_own
+from fedfew.config.names import entry_of, refused_code
 from fedfew.config.schema import Config, check
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet, Oracle
@@ -28,12 +28,16 @@ def check_versions(claimed: Mapping[str, str]) -> None:
             raise RefusedError("versions", name, f"the server has {claimed.get(name)}, this site {ours}")
 
 
-def trial_site(number: int, sites: int) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition."""
+def trial_site(number: int, sites: int, allowed: Sequence[str] = ()) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition.
+
+    ``allowed`` is the code, and the source of a backbone, that the config of the trial names.
+    """
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
         config = Config(dict(head["config"]))
+        refuse_foreign_code(config, allowed)
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise RefusedError("data", "dataset", "the data here give another partition than the server's")
@@ -69,8 +73,8 @@ def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
 
     Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
     """
-    refuse_foreign_code(Config(dict(given)), allowed)
-    config = check({**given, "dataset": {}, "partition": {"kind": SITES}})
+    refuse_foreign_code(Config({**given, "dataset": {}, "partition": {}}), allowed)
+    config = check({**given, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
     method = method_of(config.document)
     if isinstance(method, Oracle) or entry_of(config["method.name"]).pools:
         what = f"{config['method.name']} needs the labels of this site's images, which nobody has"
@@ -83,11 +87,10 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
 
     ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
     """
-    for section, key in OWN_CODE:
-        name = str(config.document.get(section, {}).get(key, ""))
-        if is_own(name) and name not in allowed:
-            remedy = f"If you trust it, start the site with --allow-code {name}"
-            raise RefusedError("code", f"{section}.{key}", f"the server asks this site to run {name}", remedy)
+    if refused := refused_code(config.document, allowed):
+        key, name = refused
+        remedy = f"If you trust it, start the site with --allow-code {name}"
+        raise RefusedError("code", key, f"the server asks this site to run {name}", remedy)
     source = str(config.document.get("model", {}).get("source", ""))
     if source and source not in allowed:  # a folder of this machine, or a download
         remedy = f"If you trust it, start the site with --allow-code {source}"

@@ -73,7 +73,8 @@ class SiteProcesses:
         command = [sys.executable, "-m", "fedfew.deploy.site", "--socket", str(self.socket)]
         command += ["--state", str(plan.folder), "--number", str(plan.number), "--sites", str(plan.sites)]
         if self.data is not None:
-            command += ["--data", str(self.data), *self.terms.options()]
+            command += ["--data", str(self.data)]
+        command += self.terms.options()
         if self.memory is not None:
             command += ["--memory", str(self.memory)]
         threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}

@@ -38,6 +38,7 @@ def demo(**given: Any) -> None:
 @options.images
 @options.overrides
 @click.option("--out", metavar="DIR", type=PATH, help="Folder for the runs (default: runs/…).")
+@options.allow_code
 @options.as_json
 def try_folder(**given: Any) -> None:
     """Find out what the sites' unlabeled images add.
@@ -64,6 +65,7 @@ def init(**given: Any) -> None:
 )
 @click.option("--csv", metavar="FILE", type=PATH, help="List of files (default: check.csv in the folder).")
 @options.overrides
+@options.allow_code
 @options.as_json
 def check(**given: Any) -> None:
     """Check a folder of images or a config.
@@ -92,6 +94,7 @@ def run(**given: Any) -> None:
 @click.argument("run", metavar="RUN", type=PATH, help="The run folder.")
 @options.overrides
 @options.anyway
+@options.allow_code
 @options.as_json
 def resume(**given: Any) -> None:
     """Continue an interrupted run.
@@ -108,6 +111,7 @@ def resume(**given: Any) -> None:
 )
 @click.option("--sites", is_flag=True, help="In a simulation: every client's class mix and accuracy too.")
 @options.model
+@options.allow_code
 @options.as_json
 def evaluate(**given: Any) -> None:
     """Measure how good a model is.
@@ -130,6 +134,7 @@ def evaluate(**given: Any) -> None:
 @click.option("--adapt-prior", is_flag=True, help="Estimate the class mix of these images and predict with it.")
 @options.model
 @options.as_csv
+@options.allow_code
 @options.as_json
 def predict(**given: Any) -> None:
     """Predict the classes of images with a run's model."""
@@ -148,6 +153,7 @@ def predict(**given: Any) -> None:
 )
 @click.option("-n", "count", default=50, type=AT_LEAST_1, help="How many to choose.")
 @options.as_csv
+@options.allow_code
 @options.as_json
 def label_next(**given: Any) -> None:
     """Choose the images to label next.
@@ -164,6 +170,7 @@ def label_next(**given: Any) -> None:
     "--out", metavar="PATH", type=PATH, help="Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."
 )
 @options.model
+@options.allow_code
 @options.as_json
 def export(**given: Any) -> None:
     """Export a model for use elsewhere.

@@ -61,6 +61,7 @@ def init(**given: Any) -> None:
 @click.option("--nginx", is_flag=True, help="Print a configuration for nginx and exit.")
 @systemd
 @options.anyway
+@options.allow_code
 @options.as_json
 def server(**given: Any) -> None:
     """Start the network's run, or continue it.
@@ -80,7 +81,7 @@ def server(**given: Any) -> None:
     "--max-epsilon", default=0.0, type=AT_LEAST_0, help="Refuse updates beyond this ε over all runs; 0: no limit."
 )
 @click.option("--delta", default=1e-5, type=click.FloatRange(0, 1), help="δ at which --max-epsilon holds.")
-@click.option("--allow-code", metavar="MODULE:NAME", multiple=True, help="Code outside fedfew that a run may use.")
+@options.allow_code
 @systemd
 def client(**given: Any) -> None:
     """Keep a site online.
@@ -111,6 +112,7 @@ def doctor() -> None:
 
 @doctor.command("server")
 @network
+@options.allow_code
 @options.as_json
 def doctor_server(**given: Any) -> None:
     """Check the server of a network.

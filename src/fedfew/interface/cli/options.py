@@ -61,6 +61,10 @@ seeds = click.option("--seeds", default=1, type=click.IntRange(min=1), help="Rep
 model = click.option(
     "--model", metavar="last|best", default="last", help="Model after the last round, or with the best validation."
 )
+allow_code = click.option(
+    "--allow-code", metavar="MODULE[:NAME]", multiple=True,
+    help="Your own code that the files may name; without this it is refused.",
+)  # fmt: skip
 as_csv = click.option("--csv", is_flag=True, help="Print a CSV table.")
 
 config = click.argument("config", metavar="PRESET|CONFIG.toml", type=ConfigName(), help="A preset or a TOML file.")

@@ -3,6 +3,7 @@
 import csv as tables
 import io
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool)
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def check(source: str, csv: Path | None, overrides: dict[str, Any], json: bool) -> None:
+def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
     if not Path(source).is_dir():
         config = load(source, overrides)
@@ -53,7 +54,7 @@ def check(source: str, csv: Path | None, overrides: dict[str, Any], json: bool) 
             _check_config(config, source, json)
             return
     elif (Path(source) / NAME).is_file():
-        config = load(Path(source) / NAME, overrides)
+        config = load(Path(source) / NAME, overrides, allow_code)
     else:
         config = _suggested(Path(source), overrides)
     _check_folder(config, csv, json)

@@ -1,6 +1,7 @@
 """fedfew deploy: the same run on real machines; init, server, client, doctor, and local for a trial on one machine."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def server(
     nginx: bool,
     systemd: bool,
     anyway: bool,
+    allow_code: Collection[str],
     json: bool,
 ) -> None:
     """Start the network's run, or continue it: SuperLink on loopback, TLS front, rounds."""
@@ -64,7 +66,7 @@ def server(
         text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan)
         sys.stdout.write(text)
         return
-    session = start_or_resume(plan, warn, config, overrides, out, anyway=anyway)
+    session = start_or_resume(plan, warn, config, overrides, out, anyway=anyway, allow_code=allow_code)
     err.print(f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.sites)}", markup=False)
     finish(session, json)
 
@@ -99,9 +101,9 @@ def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, 
     finish(Experiment.load(config, chosen).start(out), json)
 
 
-def doctor_server(network: Path, json: bool) -> None:
+def doctor_server(network: Path, allow_code: Collection[str], json: bool) -> None:
     """Check certificates, port, data, disk and versions, and take a training step at the server."""
-    show(examine_server(network), json)
+    show(examine_server(network, allow_code), json)
 
 
 def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: bool) -> None:

@@ -2,6 +2,7 @@
 
 import csv as tables
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ def predict(
     adapt_prior: bool,
     model: str,
     csv: bool,
+    allow_code: Collection[str],
     json: bool,
 ) -> None:
     """Predict classes of images with the model of a run."""
-    trained = Run.open(run).using(model)
+    trained = Run.open(run, allow_code=allow_code).using(model)
     with counting("reading images") as report:
         found = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
     for problem in found.problems:
@@ -86,9 +88,11 @@ def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> N
         console.print(f"estimated mix of classes: {mix}", markup=False, soft_wrap=True)
 
 
-def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, json: bool) -> None:
+def label_next(
+    run: Path, images: tuple[str, ...], count: int, csv: bool, allow_code: Collection[str], json: bool
+) -> None:
     """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
-    trained = Run.open(run)
+    trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
         found = choose(trained, images, count, report)
     for problem in found.problems:
@@ -110,9 +114,9 @@ def label_next(run: Path, images: tuple[str, ...], count: int, csv: bool, json: 
     console.print(table)
 
 
-def export(run: Path, format: str, out: Path | None, model: str, json: bool) -> None:
+def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:
     """Export a model with its preprocessing, class names and a model card; checked against torch."""
-    trained = Run.open(run).using(model)
+    trained = Run.open(run, allow_code=allow_code).using(model)
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
     if json:

@@ -1,5 +1,6 @@
 """fedfew run and resume: from a preset or a TOML file to a run folder, at once or after an interruption."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,10 @@ def _beside(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-{BASELINE}")
 
 
-def resume(run: Path, overrides: dict[str, Any], anyway: bool, json: bool) -> None:
+def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
     """Continue an interrupted run; the result is the same, bit for bit, as without the interruption."""
     with counting("features of images") as report:
-        session = reopen(run, warn, overrides, anyway=anyway, report=report)
+        session = reopen(run, warn, overrides, anyway=anyway, report=report, allow_code=allow_code)
     finish(session, json)
 
 

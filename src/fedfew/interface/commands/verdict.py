@@ -1,6 +1,7 @@
 """fedfew try and evaluate: what a folder's sites are worth, in a sentence; and how good a model is, in detail."""
 
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ SHOWN, LEAST = 5, 0.01
 """Classes shown of a site's mix: at most this many, each with at least this share."""
 
 
-def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
+def try_folder(
+    folder: Path, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str], json: bool
+) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
-    config, reasons = chosen(folder, overrides)
+    config, reasons = chosen(folder, overrides, allow_code)
     if config["dataset.name"] != "folder":
         what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
         raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
@@ -63,10 +66,11 @@ def try_folder(folder: Path, overrides: dict[str, Any], out: Path | None, json: 
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def chosen(folder: Path, given: dict[str, Any]) -> tuple[Config, list[str]]:
+def chosen(folder: Path, given: dict[str, Any], allow_code: Collection[str] = ()) -> tuple[Config, list[str]]:
     """The folder's own config if it has one, or else the one `fedfew init` would write; with the reasons."""
     if (folder / NAME).is_file():
-        return load(folder / NAME, given), [f"settings: {folder / NAME}(already in the folder)"]
+        config = load(folder / NAME, given, allow_code)
+        return config, [f"settings: {folder / NAME} (already in the folder)"]
     choice = choose(look_through(folder))
     return load(_suggested(folder), given), _reasons(choice)
 
@@ -134,9 +138,9 @@ def _run(config: Config, place: Path, note: str = "") -> Run:
     return Run(session.folder)
 
 
-def evaluate(run: Path, folder: Path | None, sites: bool, model: str, json: bool) -> None:
+def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code: Collection[str], json: bool) -> None:
     """Evaluate a model: confusion matrix, precision and recall by class, AUROC, calibration, sites."""
-    trained = Run.open(run).using(model)
+    trained = Run.open(run, allow_code=allow_code).using(model)
     problems: list[Problem] = []
     if folder is None:
         found = evaluate_run(trained, sites=sites)
