@@ -154,7 +154,7 @@ def _predict(module: nn.Module) -> Predict:
     return predict
 
 
-def _safetensors(network: Network, about: dict[str, Any], path: Path, *, allow_code: Collection[str]) -> Predict:
+def _safetensors(network: Network, about: dict[str, Any], path: Path, *, allow_code: Collection[str] = ()) -> Predict:
     from safetensors.torch import save
 
     tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
