@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedfew.build.parts import federation_of
 from fedfew.core.types import LabeledSet
-from fedfew.data import heterogeneity, make_partition
+from fedfew.data.partitions import heterogeneity, make_partition
 from fedfew.inference.predict import adapt
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import CONCENTRATION

@@ -19,7 +19,9 @@ import torch
 from benchmarks.untouched import accuracy
 
 from fedfew.core.types import LabeledSet
-from fedfew.data import DATASETS, Dataset, SiteImages, make_partition
+from fedfew.data import DATASETS
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.partitions import make_partition
 
 HERE = "benchmarks.odd_sites"
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")

@@ -17,7 +17,7 @@ from fedfew.config.scale import scaled
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.data import heterogeneity
+from fedfew.data.partitions import heterogeneity
 from fedfew.interface.batch import Tally, run_all
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save

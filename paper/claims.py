@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data import heterogeneity
+from fedfew.data.partitions import heterogeneity
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import other_recipe
 from paper.ablation import ablation

@@ -6,15 +6,13 @@ from importlib import import_module
 
 import pytest
 
-from fedfew.data import DATASETS
-
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
 
-lite0 = import_module("fedfew.models.backbones.efficientnet_lite0")
-digits, weights = cache(DATASETS["mini-mnist"]), cache(lite0.read_weights)
+datasets, lite0 = (import_module(f"fedfew.{name}") for name in ("data.datasets", "models.backbones.efficientnet_lite0"))
+digits, weights = cache(datasets.mini_mnist), cache(lite0.read_weights)
 
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(DATASETS, "mini-mnist", digits)
+    monkeypatch.setattr(datasets, "mini_mnist", digits)
     monkeypatch.setattr(lite0, "read_weights", weights)

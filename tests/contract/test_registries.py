@@ -4,6 +4,7 @@ import inspect
 import re
 import sys
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fedfew.config.schema import load
 from fedfew.config.sections import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network, Pixels
+from fedfew.core.registry import Registry
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Contribution
@@ -140,3 +142,29 @@ def test_a_partition_runs_by_its_name_in_the_config(kind: str) -> None:
     table = TINY | {"partition": {"kind": kind} | options, "model": {"name": "cnn", "width": 4}, "rounds": 1}
     rounds = tiny_rounds(load(table))
     assert left_out(rounds[0][1]) == [] and len(rounds[0][1]["cohort"]) == 5
+
+
+@pytest.mark.parametrize(("section", "name"), ENTRIES)
+def test_a_registry_has_a_line_about_each_name(section: str, name: str) -> None:
+    registry = NAMED[section][1]
+    assert isinstance(registry, Registry)
+    line = registry.summary(name)
+    assert line.endswith(".") and 15 < len(line) <= 105
+    if section != "partition":
+        assert registry.group == f"fedfew.{section}s"
+
+
+def test_an_installed_package_adds_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = EntryPoints(
+        [
+            EntryPoint("mine", "fedfew.aggregators.weighted:uniform", "fedfew.aggregators"),
+            EntryPoint("fedavg", "os:abort", "fedfew.aggregators"),
+            EntryPoint("other", "os:abort", "fedfew.methods"),
+        ]
+    )
+    monkeypatch.setattr("fedfew.core.registry.entry_points", lambda group: points.select(group=group))
+    known = Registry[Any]("fedfew.aggregators", AGGREGATORS.table)
+    assert list(known) == [*AGGREGATORS.table, "mine"] and len(known) == len(AGGREGATORS.table) + 1
+    assert known["mine"] is AGGREGATORS["uniform"] and known["fedavg"] is AGGREGATORS["fedavg"]
+    assert "mine" in known and "other" not in known
+    assert known.summary("mine") == "From an installed package."

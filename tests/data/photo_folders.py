@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedfew.data.datasets import DATASETS
+from fedfew.data import DATASETS
 from fedfew.data.images.folders import LABELS
 
 CLASSES = ("airplane", "automobile", "frog", "ship")

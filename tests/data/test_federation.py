@@ -10,7 +10,9 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
-from fedfew.data import DATASETS, Dataset, Federation, federate
+from fedfew.data import DATASETS
+from fedfew.data.dataset import Dataset
+from fedfew.data.federation import Federation, federate
 
 
 def tagged(counts: list[int], first: int, channels: int = 3) -> LabeledSet:

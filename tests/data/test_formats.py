@@ -13,9 +13,10 @@ from tests.data import archives_for_tests as make
 from tests.data.archives_for_tests import install, same
 
 from fedfew.core.errors import FedfewError
-from fedfew.data import DATASETS, archives, cache, fetch
+from fedfew.data import DATASETS, archives, cache
 from fedfew.data.formats import Arrays
 from fedfew.data.recipes import RECIPES, decode
+from fedfew.data.sources import fetch
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import LabeledSet
-from fedfew.data import Dataset, federate
+from fedfew.data.dataset import Dataset
+from fedfew.data.federation import federate
 
 
 def numbered(count: int) -> Dataset:

@@ -11,8 +11,9 @@ from tests.data import archives_for_tests as make
 from tests.data.archives_for_tests import install, same
 
 from fedfew.core.errors import FedfewError
-from fedfew.data import cache, fetch, sources
+from fedfew.data import cache, sources
 from fedfew.data.recipes import Download
+from fedfew.data.sources import fetch
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 

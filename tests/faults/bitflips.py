@@ -17,7 +17,7 @@ from typing import Any
 from tests.runs.crashes import copy_of, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
-from fedfew.data import DATASETS
+from fedfew.data import datasets
 from fedfew.runs.session import start
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -74,7 +74,7 @@ def attack(base: Path, flips: int, seed: int) -> dict[str, Any]:
 
 def main(words: list[str]) -> int:
     flips = int(words[0]) if words else 1000
-    DATASETS["mini-mnist"] = cache(DATASETS["mini-mnist"])  # read the images once, not a thousand times
+    vars(datasets)["mini_mnist"] = cache(datasets.mini_mnist)  # read the images once, not a thousand times
     with tempfile.TemporaryDirectory() as folder:
         tally = attack(Path(folder), flips, seed=3)
     sys.stdout.write(json.dumps(tally) + "\n")

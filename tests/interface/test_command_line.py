@@ -79,7 +79,7 @@ def test_help_says_everything_and_fits(words: tuple[str, ...]) -> None:
 
 
 HELP = [[*words, "--help"] for words in [(), ("data",), ("deploy",), ("deploy", "doctor"), *EVERY]]
-TEXTS = [["--version"], ["presets"], ["ls"], ["explain", "E104"]]
+TEXTS = [["--version"], ["methods"], ["presets"], ["ls"], ["explain", "E104"]]
 
 
 @pytest.mark.parametrize(("shown", "heavy"), [(HELP, HEAVY), (TEXTS, HEAVY - {"pydantic"})], ids=["help", "texts"])

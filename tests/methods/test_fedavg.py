@@ -19,7 +19,9 @@ from torch import Tensor
 from fedfew.aggregators.weighted import fedavg as by_images
 from fedfew.core.types import ClientSite, ClientUpdate, Payload
 from fedfew.methods.fedavg import FEDPROX, FedAvg
-from fedfew.objectives import OBJECTIVES, PseudoLabel, Step
+from fedfew.objectives import OBJECTIVES
+from fedfew.objectives.objective import Step
+from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 

@@ -23,7 +23,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmix import FEDMIX, FedMix
-from fedfew.objectives import Step
+from fedfew.objectives.objective import Step
 from fedfew.runtime.rounds import count
 from fedfew.training.augment import views
 from fedfew.training.sgd import LocalSGD, Supervised

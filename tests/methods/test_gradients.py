@@ -18,7 +18,7 @@ from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.server_only import ServerOnly
 from fedfew.models.build import build_model
-from fedfew.objectives import PseudoLabel
+from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.training.sgd import LocalSGD, Supervised
 
 CLASSES, PLAIN = 4, Supervised(LocalSGD(lr=0.1))

@@ -8,7 +8,8 @@ import torch
 
 from fedfew.core.settings import Count, Doc
 from fedfew.core.types import ClientSite, Payload, Trained
-from fedfew.data import DATASETS, Dataset, SiteImages
+from fedfew.data import DATASETS
+from fedfew.data.dataset import Dataset, SiteImages
 from fedfew.methods.fedmix import FedMix
 
 

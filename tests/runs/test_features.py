@@ -18,8 +18,8 @@ from fedfew.build.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.data import DATASETS
 from fedfew.data.cache import is_fetched
-from fedfew.data.datasets import DATASETS
 from fedfew.methods import METHODS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
@@ -296,9 +296,7 @@ def test_a_resumed_run_needs_its_backbone(tmp_path: Path, monkeypatch: pytest.Mo
         model.hash = "0" * 64
         return model
 
-    from fedfew.models import MODELS
-
-    monkeypatch.setitem(MODELS, "efficientnet-lite0", nudged)
+    monkeypatch.setattr("fedfew.models.backbones.efficientnet_lite0.efficientnet_lite0", nudged)
     monkeypatch.setattr("fedfew.config.sections.settings_of", features_of_the_real_one)
     with pytest.raises(FedfewError, match=r"E307.*backbone"):
         reopen(tmp_path / "run", alarm)

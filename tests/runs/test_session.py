@@ -176,7 +176,6 @@ def test_a_single_foreign_checkpoint_is_passed_over(stopped: Path, undisturbed: 
 
 def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a dataset of one's own, or a model of one's own, has changed since the start."""
-    from fedfew.data import DATASETS
     from fedfew.data.datasets import mini_mnist
     from fedfew.models import MODELS
 
@@ -187,12 +186,12 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     labels[:500] = 0
     changed = type(digits)("mini-mnist", type(digits.train)(digits.train.images, labels), digits.test, digits.classes)
     with monkeypatch.context() as patch:
-        patch.setitem(DATASETS, "mini-mnist", lambda: changed)
+        patch.setattr("fedfew.data.datasets.mini_mnist", lambda: changed)
         with pytest.raises(FedfewError, match=r"E307.*another partition"):
             reopen(folder, quiet)
     wide = MODELS["cnn"]
     with monkeypatch.context() as patch:
-        patch.setitem(MODELS, "cnn", lambda *where, width, norm: wide(*where, width=2 * width, norm=norm))
+        patch.setattr("fedfew.models.cnn.cnn", lambda *where, width, norm: wide(*where, width=2 * width, norm=norm))
         patch.setattr("fedfew.config.sections.settings_of", settings_of_the_old(wide))
         with pytest.raises(FedfewError, match=r"E307.*another model"):
             reopen(folder, quiet)

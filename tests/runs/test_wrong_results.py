@@ -11,7 +11,9 @@ from tests.runtime.tiny_run import TINY
 import fedfew
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import LabeledSet
-from fedfew.data import DATASETS, Dataset, SiteImages, federate
+from fedfew.data import DATASETS
+from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.federation import federate
 from fedfew.data.partitions import make_partition
 
 OWN = "tests.runs.natural_sites"

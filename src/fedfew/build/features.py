@@ -25,9 +25,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import LabeledSet
-from fedfew.data import Federation
 from fedfew.data.cache import cache_folder
-from fedfew.data.federation import Origin
+from fedfew.data.federation import Federation, Origin
 from fedfew.models.backbones.pretrained import ENLARGED, LENGTH, Pretrained
 
 VERSION = 1

@@ -22,9 +22,10 @@ from fedfew.core.network import Network, Pixels
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, Pool, ServerSite
-from fedfew.data import DATASETS, PARTITIONS, Federation, federate
+from fedfew.data import DATASETS, PARTITIONS
 from fedfew.data.client_labels import ClientLabels
 from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.federation import Federation, federate
 from fedfew.data.virtual import VirtualPartition
 from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained

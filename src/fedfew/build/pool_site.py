@@ -9,8 +9,8 @@ from fedfew.config.schema import Config
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet
-from fedfew.data import Federation, Partition
-from fedfew.data.federation import Origin
+from fedfew.data.federation import Federation, Origin
+from fedfew.data.partitions import Partition
 from fedfew.data.virtual import VirtualPartition
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel

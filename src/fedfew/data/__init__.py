@@ -1,23 +1,64 @@
 """Datasets, where they come from, how they are split between server and clients, and how clients share them."""
 
-from fedfew.data.dataset import Dataset, SiteImages
-from fedfew.data.datasets import DATASETS, Entry, inventory
-from fedfew.data.federation import Federation, federate
-from fedfew.data.partitions import PARTITIONS, Partition, heterogeneity, make_partition, partition
-from fedfew.data.sources import fetch
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "DATASETS",
-    "PARTITIONS",
-    "Dataset",
-    "Entry",
-    "Federation",
-    "Partition",
-    "SiteImages",
-    "federate",
-    "fetch",
-    "heterogeneity",
-    "inventory",
-    "make_partition",
-    "partition",
-]
+from fedfew.core.registry import Registry
+
+if TYPE_CHECKING:
+    from fedfew.data.dataset import Dataset
+    from fedfew.data.shares import Partition
+    from fedfew.data.virtual import VirtualPartition
+
+DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
+    "fedfew.datasets",
+    {
+        "mini-mnist": ("fedfew.data.datasets:mini_mnist", "7,000 MNIST digits included in fedfew."),
+        "mini-cifar": ("fedfew.data.datasets:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
+        "cifar10": (
+            "fedfew.data.datasets:cifar10",
+            "60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009).",
+        ),
+        "mnist": (
+            "fedfew.data.datasets:mnist",
+            "70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998).",
+        ),
+        "fashion-mnist": (
+            "fedfew.data.datasets:fashion_mnist",
+            "70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017).",
+        ),
+        "folder": (
+            "fedfew.data.images.own:folder",
+            "Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites.",
+        ),
+        "npz": ("fedfew.data.npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
+        "parquet": ("fedfew.data.tables:parquet", "Your own images in parquet files."),
+        "huggingface": (
+            "fedfew.data.tables:huggingface",
+            "A Hugging Face dataset: a folder written by save_to_disk, or a name on the hub.",
+        ),
+    },
+)
+PARTITIONS: "Registry[Callable[..., Partition | VirtualPartition]]" = Registry(
+    "fedfew.partitions",
+    {
+        "iid": ("fedfew.data.partitions:iid", "All clients alike."),
+        "dirichlet": (
+            "fedfew.data.partitions:dirichlet",
+            "The paper's: each client draws class shares ~ Dir(μ), and takes what is left of used-up classes.",
+        ),
+        "dirichlet-by-class": (
+            "fedfew.data.partitions:dirichlet_by_class",
+            "The usual one: each class is divided among the clients by shares ~ Dir(μ), so sizes vary too.",
+        ),
+        "shards": (
+            "fedfew.data.partitions:shards",
+            "McMahan's: images sorted by label and cut into shards, of which a client gets a few.",
+        ),
+        "virtual": (
+            "fedfew.data.partitions:virtual",
+            "Any number of clients, with a cost only for those selected; their images follow from the seed.",
+        ),
+        "users": ("fedfew.data.partitions:by_user", "A user's images stay together at one client."),
+    },
+)

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,7 @@ from fedfew.core.types import LabeledSet
 from fedfew.data.cache import cache_folder, is_fetched, load
 from fedfew.data.dataset import Dataset
 from fedfew.data.formats import Shape
-from fedfew.data.images.own import folder
-from fedfew.data.npz import npz
 from fedfew.data.recipes import RECIPES
-from fedfew.data.tables import huggingface, parquet
 
 ASSETS = Path(__file__).parent / "assets"
 SHIPPED = {
@@ -103,19 +99,6 @@ def mnist() -> Dataset:
 def fashion_mnist() -> Dataset:
     """70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017)."""
     return _fetched("fashion-mnist")
-
-
-DATASETS: dict[str, Callable[..., Dataset]] = {
-    "mini-mnist": mini_mnist,
-    "mini-cifar": mini_cifar,
-    "cifar10": cifar10,
-    "mnist": mnist,
-    "fashion-mnist": fashion_mnist,
-    "folder": folder,
-    "npz": npz,
-    "parquet": parquet,
-    "huggingface": huggingface,
-}
 
 
 def inventory() -> list[Entry]:

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
+from fedfew.data import PARTITIONS
 from fedfew.data.shares import Indices, Partition, from_lists, from_owners, grouped, heterogeneity, ranks, starts
 from fedfew.data.virtual import VirtualPartition
 
 __all__ = [
-    "PARTITIONS",
     "Partition",
     "by_user",
     "dirichlet",
@@ -148,16 +148,6 @@ def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: I
     if clients > people:
         raise FedfewError("E108", "clients", f"{clients:,} clients, but the images come from {people:,} users")
     return from_owners(rng.permutation(np.arange(people) % clients)[owner], clients)
-
-
-PARTITIONS: dict[str, Callable[..., Partition | VirtualPartition]] = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "dirichlet-by-class": dirichlet_by_class,
-    "shards": shards,
-    "virtual": virtual,
-    "users": by_user,
-}
 
 
 Deal = Callable[..., Partition | VirtualPartition | Sequence[ArrayLike]]

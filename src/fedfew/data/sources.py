@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import IO
 
 from fedfew.core.errors import FedfewError
+from fedfew.data import DATASETS
 from fedfew.data.archives import ARCHIVE_CAP, BLOCK
 from fedfew.data.cache import cache_folder, is_fetched, load, store
-from fedfew.data.datasets import DATASETS, SHIPPED, asset
+from fedfew.data.datasets import SHIPPED, asset
 from fedfew.data.recipes import RECIPES, Download, Recipe, decode
 
 CONNECT_SECONDS = 10

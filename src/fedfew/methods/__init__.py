@@ -1,45 +1,50 @@
 """Methods: one file each, and one line each in the registry below."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedfew.methods.all_labels import ALL_LABELS
-from fedfew.methods.cbafed import CBAFED
-from fedfew.methods.dsfl import DS_FL
-from fedfew.methods.entry import Entry
-from fedfew.methods.fedavg import FEDAVG, FEDBN, FEDPROX
-from fedfew.methods.fedfew import FEDFEW
-from fedfew.methods.fedmatch import FEDMATCH, FEDMATCH_LITE
-from fedfew.methods.fedmix import FEDMIX
-from fedfew.methods.fedmoments.method import FEDMOMENTS
-from fedfew.methods.fedopt import FEDADAM, FEDYOGI
-from fedfew.methods.fedsiam import FEDSIAM_MT, FEDSIAM_PI
-from fedfew.methods.fl2 import FL2_ENTRY
-from fedfew.methods.grouping import GROUPING
-from fedfew.methods.pooled import POOLED
-from fedfew.methods.scaffold import SCAFFOLD
-from fedfew.methods.semifl import SEMIFL
-from fedfew.methods.server_only import SERVER_ONLY
+from fedfew.core.registry import Registry
 
-METHODS: dict[str, Entry[Any]] = {
-    "fedfew": FEDFEW,
-    "fedmoments": FEDMOMENTS,
-    "fedmix": FEDMIX,
-    "fedmatch": FEDMATCH,
-    "fedmatch-lite": FEDMATCH_LITE,
-    "semifl": SEMIFL,
-    "fl2": FL2_ENTRY,
-    "cbafed": CBAFED,
-    "fedsiam-mt": FEDSIAM_MT,
-    "fedsiam-pi": FEDSIAM_PI,
-    "ds-fl": DS_FL,
-    "grouping": GROUPING,
-    "fedavg": FEDAVG,
-    "fedprox": FEDPROX,
-    "fedbn": FEDBN,
-    "fedadam": FEDADAM,
-    "fedyogi": FEDYOGI,
-    "scaffold": SCAFFOLD,
-    "server-only": SERVER_ONLY,
-    "all-labels": ALL_LABELS,
-    "pooled": POOLED,
-}
+if TYPE_CHECKING:
+    from fedfew.methods.entry import Entry
+
+METHODS: "Registry[Entry[Any]]" = Registry(
+    "fedfew.methods",
+    {
+        "fedfew": ("fedfew.methods.fedfew:FEDFEW", "Pseudo-labels once a round; the server trains last."),
+        "fedmoments": (
+            "fedfew.methods.fedmoments.method:FEDMOMENTS",
+            "Class moments from clients of different class mix; for models with a frozen backbone.",
+        ),
+        "fedmix": ("fedfew.methods.fedmix:FEDMIX", "FedMix: server and clients train separate parts of the model."),
+        "fedmatch": ("fedfew.methods.fedmatch:FEDMATCH", "FedMatch with its published settings."),
+        "fedmatch-lite": ("fedfew.methods.fedmatch:FEDMATCH_LITE", "FedMatch without helpers from other clients."),
+        "semifl": ("fedfew.methods.semifl:SEMIFL", "SemiFL with its published settings."),
+        "fl2": ("fedfew.methods.fl2:FL2_ENTRY", "(FL)² with its published settings."),
+        "cbafed": ("fedfew.methods.cbafed:CBAFED", "CBAFed with the settings of its official code."),
+        "fedsiam-mt": ("fedfew.methods.fedsiam:FEDSIAM_MT", "FedSiam: clients send online and target network."),
+        "fedsiam-pi": ("fedfew.methods.fedsiam:FEDSIAM_PI", "FedSiam: clients send the online network only."),
+        "ds-fl": ("fedfew.methods.dsfl:DS_FL", "Probabilities on a shared open set instead of weights."),
+        "grouping": (
+            "fedfew.methods.grouping:GROUPING",
+            "FixMatch clients, a server in parallel, averages within random groups.",
+        ),
+        "fedavg": ("fedfew.methods.fedavg:FEDAVG", "Server training, client training on an objective, aggregation."),
+        "fedprox": ("fedfew.methods.fedavg:FEDPROX", "FedAvg with a pull of each client towards the server's model."),
+        "fedbn": ("fedfew.methods.fedavg:FEDBN", "FedAvg whose clients keep their own batch norm."),
+        "fedadam": ("fedfew.methods.fedopt:FEDADAM", "FedAvg with Adam at the server."),
+        "fedyogi": ("fedfew.methods.fedopt:FEDYOGI", "FedAvg with Yogi at the server."),
+        "scaffold": (
+            "fedfew.methods.scaffold:SCAFFOLD",
+            "FedAvg with control variates against client drift; twice the traffic.",
+        ),
+        "server-only": ("fedfew.methods.server_only:SERVER_ONLY", "The labels alone: the baseline to beat."),
+        "all-labels": (
+            "fedfew.methods.all_labels:ALL_LABELS",
+            "Clients train on true labels; in simulation only.",
+        ),
+        "pooled": (
+            "fedfew.methods.pooled:POOLED",
+            "All labels, no federation: the upper bound; in simulation only.",
+        ),
+    },
+)

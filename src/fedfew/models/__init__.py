@@ -1,24 +1,30 @@
 """The networks a run can train; a new one is a file and a line here (or ``package.module:function`` in the config)."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from torch import nn
+from fedfew.core.registry import Registry
 
-from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
-from fedfew.models.backbones.timm_model import timm_model
-from fedfew.models.backbones.transformers_model import transformers_model
-from fedfew.models.cnn import cnn
-from fedfew.models.resnet9 import resnet9
-from fedfew.models.wrn import wrn
+if TYPE_CHECKING:
+    from torch import nn
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "resnet9": resnet9,
-    "cnn": cnn,
-    "wrn": wrn,
-    "efficientnet-lite0": efficientnet_lite0,
-    "transformers": transformers_model,
-    "timm": timm_model,
-}
+MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
+    "fedfew.models",
+    {
+        "resnet9": ("fedfew.models.resnet9:resnet9", "The paper's network; width 16 with group norm suits a CPU."),
+        "cnn": ("fedfew.models.cnn:cnn", "Three convolutions, max pools and a linear layer."),
+        "wrn": ("fedfew.models.wrn:wrn", "Wide ResNet, the network of SemiFL, FixMatch and MixMatch."),
+        "efficientnet-lite0": (
+            "fedfew.models.backbones.efficientnet_lite0:efficientnet_lite0",
+            "EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra pretrained.",
+        ),
+        "transformers": (
+            "fedfew.models.backbones.transformers_model:transformers_model",
+            "A model in the format of Hugging Face transformers; needs the extra hub.",
+        ),
+        "timm": ("fedfew.models.backbones.timm_model:timm_model", "A pretrained model of the package timm."),
+    },
+)
 """Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits."""
-SCALABLE = {name: MODELS[name] for name in ("resnet9", "cnn", "wrn")}
+SCALABLE = ("resnet9", "cnn", "wrn")
 """Networks of any width, initialised from the seed."""

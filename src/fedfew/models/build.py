@@ -39,13 +39,13 @@ def build_model(
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
         given, named = shape_arguments(make, channels, size, classes)
-        if make in SCALABLE.values():
+        if model in SCALABLE:
             _refuse_too_large(lambda: make(*given, **named, **options), f"{model} with {_shown(options)}")
         torch.default_generator.manual_seed(seed)
         module = make(*given, **named, **options)
     if isinstance(module, Pretrained):
         initialise(module.head, rng)
-    elif make in MODELS.values():
+    elif isinstance(model, str):
         initialise(module, rng)
     else:
         _check(module, (channels, size, size), classes)

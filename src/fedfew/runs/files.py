@@ -11,7 +11,7 @@ from fedfew.config import toml
 from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState
-from fedfew.data import Federation
+from fedfew.data.federation import Federation
 from fedfew.runs.folder import (
     CLASSES,
     CONFIG,

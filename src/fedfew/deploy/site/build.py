@@ -16,7 +16,8 @@ from fedfew.config.names import entry_of, refused_code
 from fedfew.config.schema import Config, check
 from fedfew.core.network import Pixels
 from fedfew.core.types import LabeledSet, Oracle
-from fedfew.data import Federation, Partition
+from fedfew.data.federation import Federation
+from fedfew.data.partitions import Partition
 from fedfew.deploy.site.images import load_images
 from fedfew.deploy.site.warm_site import Ready, RefusedError
 

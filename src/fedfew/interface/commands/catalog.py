@@ -1,19 +1,25 @@
 """fedfew methods, presets and explain: what can be named in a config, and what an error code means. No torch needed."""
 
 import difflib
+from typing import Any
 
+from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import presets as known_presets
 from fedfew.core.errors import CODES, FedfewError
+from fedfew.core.registry import Registry
+from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface.console import out, print_json
-from fedfew.interface.outline import registry, summary
+from fedfew.methods import METHODS
+from fedfew.models import MODELS
+from fedfew.objectives import OBJECTIVES
 
-REGISTRIES = {
-    "methods": "fedfew.methods:METHODS",
-    "aggregators": "fedfew.aggregators:AGGREGATORS",
-    "objectives": "fedfew.objectives:OBJECTIVES",
-    "models": "fedfew.models:MODELS",
-    "datasets": "fedfew.data.datasets:DATASETS",
-    "partitions": "fedfew.data.partitions:PARTITIONS",
+REGISTRIES: dict[str, Registry[Any]] = {
+    "methods": METHODS,
+    "aggregators": AGGREGATORS,
+    "objectives": OBJECTIVES,
+    "models": MODELS,
+    "datasets": DATASETS,
+    "partitions": PARTITIONS,
 }
 FLEETS = {
     "inline": "One client after another, in this process.",
@@ -29,10 +35,7 @@ def methods(name: str, json: bool) -> None:
 
         describe(name, json)
         return
-    kinds = {
-        kind: {entry: summary(place) for entry, place in registry(target).items()}
-        for kind, target in REGISTRIES.items()
-    }
+    kinds = {kind: {entry: known.summary(entry) for entry in known} for kind, known in REGISTRIES.items()}
     known = {entry for names in kinds.values() for entry in names}
     kinds |= {"fleets": FLEETS, "presets": {k: about for k, about in known_presets().items() if k not in known}}
     if json:

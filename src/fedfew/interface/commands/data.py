@@ -9,8 +9,9 @@ from fedfew.build.parts import federation_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.data import PARTITIONS, heterogeneity
+from fedfew.data import PARTITIONS
 from fedfew.data.datasets import inventory
+from fedfew.data.partitions import heterogeneity
 from fedfew.data.sources import fetch as bring
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
