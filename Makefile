@@ -44,10 +44,10 @@ attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/u
 
 bench: $(VENV)/.installed-dev           ## docs/understand/performance.md measured anew: some 20 minutes with nothing else running
 	$(PIP) --group bench
-	$(BIN)/python -m benchmarks.peers --page docs/understand/performance.md
-	$(BIN)/python -m benchmarks.scaling --page docs/understand/performance.md
-	$(BIN)/python -m benchmarks.phases --page docs/understand/performance.md
-	$(BIN)/python -m benchmarks.precision --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.performance.peers --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.performance.scaling --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.performance.phases --page docs/understand/performance.md
+	$(BIN)/python -m benchmarks.performance.precision --page docs/understand/performance.md
 
 screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	sh tests/browser/ensure_chromium.sh

@@ -1,6 +1,6 @@
 """Images per second of ``strong`` on whole batches against the same augmentation image by image with Pillow.
 
-python benchmarks/augment.py [--json] [--seconds 3]
+python benchmarks/performance/augment.py [--json] [--seconds 3]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """One contestant in its own process: reads a prepared workload, warms up, times rounds, prints one JSON line.
 
-python -m benchmarks.contestant pool|inline|inline-threads|torch|flower FOLDER --rounds N --cores N
+python -m benchmarks.performance.contestant pool|inline|inline-threads|torch|flower FOLDER --rounds N --cores N
 """
 
 import argparse
@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.workloads import open_workload
+from benchmarks.performance.workloads import open_workload
 
 KINDS = ("pool", "inline", "inline-threads", "torch", "flower")
 
@@ -17,14 +17,14 @@ KINDS = ("pool", "inline", "inline-threads", "torch", "flower")
 def compete(kind: str, folder: Path, rounds: int, cores: int) -> dict[str, Any]:
     """The timed rounds of one contestant."""
     if kind == "torch":
-        from benchmarks import peer_torch
+        from benchmarks.performance import peer_torch
 
         return peer_torch.contest(open_workload(folder), rounds)
     if kind == "flower":
-        from benchmarks import peer_flower
+        from benchmarks.performance import peer_flower
 
         return peer_flower.contest(open_workload(folder), folder, rounds, cores)
-    from benchmarks import peer_fedfew
+    from benchmarks.performance import peer_fedfew
 
     fleet = {"kind": "pool", "workers": cores} if kind == "pool" else {"kind": "inline"}
     return peer_fedfew.contest(open_workload(folder, **fleet), rounds, cores if kind == "inline-threads" else 1)

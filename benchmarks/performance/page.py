@@ -1,6 +1,6 @@
 """The page docs/understand/performance.md with its plots, written from the saved results alone.
 
-    python -m benchmarks.performance docs/understand/performance.md
+    python -m benchmarks.performance.page docs/understand/performance.md
 
 The benchmarks call this themselves with ``--page``; a missing result is named with its command.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import BUSY, ROOT, busy, machine, progress
-from benchmarks.performance_text import COMMANDS, page_text
+from benchmarks.performance.text import COMMANDS, page_text
 
 RAW = argparse.RawDescriptionHelpFormatter
 RESULTS = ROOT / "benchmarks" / "results"
@@ -58,7 +58,7 @@ def kept() -> dict[str, Any]:
 
 def write(page: Path) -> None:
     """Write the page and its plots."""
-    from benchmarks.performance_plots import draw
+    from benchmarks.performance.plots import draw
 
     results = kept()
     draw(results, page.parent / page.stem)

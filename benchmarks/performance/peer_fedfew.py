@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.workloads import Opened
+from benchmarks.performance.workloads import Opened
 from torch import Tensor
 
 from fedfew.build.parts import Parts, assemble

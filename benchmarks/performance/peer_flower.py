@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.peer_torch import Setup, StateDict, average, setup, train_client
-from benchmarks.workloads import Opened, open_workload
+from benchmarks.performance.peer_torch import Setup, StateDict, average, setup, train_client
+from benchmarks.performance.workloads import Opened, open_workload
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.workloads import Opened, network_with
+from benchmarks.performance.workloads import Opened, network_with
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor, nn

@@ -1,7 +1,7 @@
 """Compares fedfew with common practice: the same FedMix rounds by fedfew, plain PyTorch and Flower's simulation.
 
-    python -m benchmarks.peers [--workload cifar|mnist|both] [--images N] [--rounds N] [--repeat N] [--only a,b]
-                               [--json] [--page docs/understand/performance.md]
+    python -m benchmarks.performance.peers [--workload cifar|mnist|both] [--images N] [--rounds N] [--repeat N]
+                                           [--only a,b] [--json] [--page docs/understand/performance.md]
 
 Contestants take turns, each in its own process: pool (a process for each core), inline (one thread, as fedfew
 always does for equal bits), inline-threads (what all threads would give), torch (plain PyTorch), flower (the same
@@ -18,12 +18,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from benchmarks.arithmetic import Cost, cost
-from benchmarks.contestant import KINDS
 from benchmarks.machine import busy, median, peak, progress, run_watched
-from benchmarks.peers_table import model_name, rows, targets
-from benchmarks.performance import RAW, around, finish, with_output
-from benchmarks.workloads import WORKLOADS, Workload, open_workload, prepare
+from benchmarks.performance.arithmetic import Cost, cost
+from benchmarks.performance.contestant import KINDS
+from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.peers_table import model_name, rows, targets
+from benchmarks.performance.workloads import WORKLOADS, Workload, open_workload, prepare
 
 from fedfew.build.parts import assemble, cores
 
@@ -75,7 +75,7 @@ def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> d
             for kind in kinds:
                 since = perf_counter()
                 arguments = [kind, str(folder), "--rounds", str(rounds), "--cores", str(cores())]
-                result, memory = run_watched("benchmarks.contestant", [*arguments, "--since", str(since)])
+                result, memory = run_watched("benchmarks.performance.contestant", [*arguments, "--since", str(since)])
                 found[kind].append(result | {"memory": memory})
                 seconds = ", ".join(f"{s:.2f}" for s in result["rounds"])
                 progress(f"  {turn + 1}/{repeat} {kind:15} {seconds} s a round, start {result['start']:.1f} s")
@@ -144,7 +144,7 @@ def main() -> None:
     given = parser.parse_args()
     kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
     for kind in set(KINDS) - set(available()):
-        progress(f"{kind} is left out: install it with pip install '.[bench]'")
+        progress(f"{kind} is left out: install it with pip install --group bench")
     begun, workloads, about = perf_counter(), {}, around(given)
     for name in WORKLOADS if given.workload == "both" else [given.workload]:
         changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}

@@ -1,6 +1,7 @@
 """Where a round's time goes: by phase from the records of a real run, and by operation inside one client.
 
-python -m benchmarks.phases [--workload cifar|mnist|both] [--images N] [--json] [--page docs/understand/performance.md]
+python -m benchmarks.performance.phases [--workload cifar|mnist|both] [--images N] [--json]
+                                        [--page docs/understand/performance.md]
 """
 
 import argparse
@@ -16,10 +17,10 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from benchmarks.arithmetic import cost
 from benchmarks.machine import median, peak, progress
-from benchmarks.performance import RAW, around, finish, with_output
-from benchmarks.workloads import WARM, WORKLOADS, Opened, Workload, open_workload, prepare
+from benchmarks.performance.arithmetic import cost
+from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, open_workload, prepare
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fedfew.build.parts import assemble

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers_table import NAMES, model_name
+from benchmarks.performance.peers_table import NAMES, model_name
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 

@@ -1,6 +1,6 @@
 """What bfloat16 saves on a CPU: `engine.autocast = "bfloat16"` beside float32, in turn, on one thread.
 
-python -m benchmarks.precision [--images N] [--repeats N] [--json] [--page docs/understand/performance.md]
+python -m benchmarks.performance.precision [--images N] [--repeats N] [--json] [--page docs/understand/performance.md]
 
 ResNet-9 of widths 16 and 64, forward alone and forward with backward. It needs a processor that multiplies bfloat16 in
 hardware (AVX-512 BF16 or AMX): the result says whether this one does.
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from benchmarks.machine import median, progress
-from benchmarks.performance import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, around, finish, with_output
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.engine import Engine

@@ -1,6 +1,6 @@
 """The cost of a round besides training, as the number of clients grows: time and memory, each cell in its own process.
 
-    python -m benchmarks.scaling [--json] [--page docs/understand/performance.md] [--quick]
+    python -m benchmarks.performance.scaling [--json] [--page docs/understand/performance.md] [--quick]
 
 - K = 10², 10⁴, 10⁶ clients, ten of them a round, no local epochs: only the work around the training is left,
   and what a round writes to disk (its record and checkpoint), which is reported separately.
@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.machine import median, own_peak, progress, run_watched
-from benchmarks.performance import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, around, finish, with_output
 
 from fedfew.build.parts import cores
 
@@ -107,7 +107,7 @@ def measure(quick: bool) -> list[dict[str, Any]]:
     found, every = [], cells(quick)
     for number, one in enumerate(every, 1):
         config = one["config"]
-        result, tree_peak = run_watched("benchmarks.scaling", ["--cell", json.dumps(config)])
+        result, tree_peak = run_watched("benchmarks.performance.scaling", ["--cell", json.dumps(config)])
         workers = config.get("fleet.workers", 0) if config["fleet.kind"] == "pool" else 0
         row = {"family": one["family"], "K": config["clients"], "m": result["cohort"], "workers": workers}
         found.append(row | result | {"tree_mb": tree_peak / 1e6})

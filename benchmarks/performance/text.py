@@ -3,11 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.peers_table import HEAD, model_name, rows
+from benchmarks.performance.peers_table import HEAD, model_name, rows
 
 Results = dict[str, Any]
 BENCHMARKS = ("peers", "phases", "precision", "scaling")
-COMMANDS = {name: f"python -m benchmarks.{name} --page docs/understand/performance.md" for name in BENCHMARKS}
+COMMANDS = {
+    name: f"python -m benchmarks.performance.{name} --page docs/understand/performance.md" for name in BENCHMARKS
+}
 
 
 def page_text(results: Results) -> str:

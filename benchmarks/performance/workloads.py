@@ -74,7 +74,7 @@ def settings(workload: Workload, folder: Path) -> dict[str, Any]:
         "participation": 1.0,
         "labels": workload.labels,
         "dataset": {"name": "npz", "path": str(folder / "images.npz"), "flips": cifar, "validation": 0},
-        "partition": {"kind": "benchmarks.workloads:deal", "images": workload.images},
+        "partition": {"kind": "benchmarks.performance.workloads:deal", "images": workload.images},
         "model": {"name": "resnet9" if cifar else "cnn", "width": workload.width, "norm": "none" if cifar else "group"},
         "method": {"name": "fedmix", "lambda_anchor": 0.001, "lambda_ce": 0.1, "lambda_s": 1.0},
         "server": {"epochs": workload.epochs, "batch": 32, "lr": 0.02 if cifar else 0.05, "momentum": 0.9, "clip": 1.0},

@@ -1,6 +1,6 @@
 """R3: flip single bits all over run folders, stopped and finished; each must be reported, repaired, and change nothing.
 
-    python -m tests.faults.bitflips [FLIPS]
+    python -m benchmarks.reliability.bitflips [FLIPS]
 
 prints {"flips", "detected", "healed", "same_hash", "by_code"}.
 """

@@ -1,6 +1,6 @@
 """C1: the worker of 30 % of the sampled clients is killed in every round, for 150 rounds: the run ends soundly.
 
-    python -m tests.faults.crashes [ROUNDS]
+    python -m benchmarks.reliability.crashes [ROUNDS]
 
 prints {"rounds", "asked", "killed", "missing", "skipped", "finite", "seconds"}.
 """

@@ -1,6 +1,6 @@
 """Puts 100,000 damaged images through the reader and prints what became of them; run it by hand.
 
-python -m tests.faults.images [COUNT] [SEED]
+python -m benchmarks.reliability.images [COUNT] [SEED]
 """
 
 import json

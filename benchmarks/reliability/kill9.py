@@ -1,6 +1,6 @@
 """R1: kill -9 at random moments, some of them inside a checkpoint write, resume each time, compare with a whole run.
 
-    python -m tests.faults.kill9 [KILLS [INSIDE]]
+    python -m benchmarks.reliability.kill9 [KILLS [INSIDE]]
 
 prints {"kills", "inside", "resumed", "rounds_lost", "same_hash", "orphans"}: all resumed, no committed round lost, the
 model and rounds.jsonl (seconds aside) as if nothing had happened, and no process left.

@@ -1,6 +1,6 @@
 """A thousand honest sites poll the TLS front while strangers attack it: every poll must be answered.
 
-    python -m tests.faults.load [SITES [SECONDS]]
+    python -m benchmarks.reliability.load [SITES [SECONDS]]
 
 prints {"sites", "calm", "attacked", "attack", "front"}: polls, how many were not answered, and the seconds that they
 took, without the strangers and beside them; and what both cost the front, which is the real one in a process of its
@@ -227,7 +227,7 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     front = ["fedfew.deploy.front.proxy", "--host", HERE, "--port", port, "--certificate", certificate, "--key", key]
     front += ["--ca", folder / "ca.pem", "--network", "net", "--keys", folder / "keys", "--superlink", behind]
     with (
-        started("tests.faults.load", "superlink", behind, certificate, key),
+        started("benchmarks.reliability.load", "superlink", behind, certificate, key),
         started(*front, "--largest-reply", 1 << 20) as door,
     ):
         await asyncio.to_thread(door.stdout.readline)  # type: ignore[union-attr]
@@ -235,7 +235,7 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
         calm = await crowd(sites, port, trust, seconds, 1)
         before = peak_mb(door.pid)
         times.append(cpu_seconds(door.pid))
-        with started("tests.faults.load", "strangers", port, seconds + 5) as mob:
+        with started("benchmarks.reliability.load", "strangers", port, seconds + 5) as mob:
             await asyncio.sleep(5)
             attacked = await crowd(sites, port, trust, seconds, 2)
             attack = json.loads(await asyncio.to_thread(mob.stdout.readline))  # type: ignore[union-attr]

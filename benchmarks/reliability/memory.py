@@ -1,6 +1,6 @@
 """A worker that the system ends for lack of memory, in a cgroup of its own: the round goes on, the pool heals.
 
-    python -m tests.faults.memory [ROUNDS]
+    python -m benchmarks.reliability.memory [ROUNDS]
 
 prints {"rounds", "by", "starved", "killed", "missing", "codes", "skipped"}; "by" is "cgroup", or "kill" where
 none can be made.

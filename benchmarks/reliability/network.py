@@ -1,6 +1,6 @@
 """A bad line between the sites and the server: connections break, the line is cut, bytes drip; the run must go on.
 
-    python -m tests.faults.network
+    python -m benchmarks.reliability.network
 
 prints {"rounds", "missing", "skipped", "broken", "seconds"}. To drop packets needs netem in the kernel, so a proxy is
 in the line: 30 % of the pieces wait up to a second, as when TCP sends lost packets again, and 5 % tear the connection;

@@ -1,6 +1,6 @@
 """The live page over a run of 10,000 rounds and over 2,000 runs: every page within a second of the processor's time.
 
-    python -m tests.faults.pages [ROUNDS [RUNS]]
+    python -m benchmarks.reliability.pages [ROUNDS [RUNS]]
 
 prints {"rounds", "runs", "cpu_seconds": {page: [first time, second time]}}: in seconds of the processor, because a
 busy machine does not spend more of them. First means that nothing of the folder has been read before.

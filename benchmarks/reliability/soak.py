@@ -1,7 +1,7 @@
 """Thousands of rounds in one process, and a thousand sites in one round: memory and files must not grow with them.
 
-    python -m tests.faults.soak rounds [ROUNDS]
-    python -m tests.faults.soak sites [SITES]
+    python -m benchmarks.reliability.soak rounds [ROUNDS]
+    python -m benchmarks.reliability.soak sites [SITES]
 
 prints {"rounds", "memory_mb", "drift_percent", "checkpoint_bytes", "bytes_a_round"}, or {"sites", "answered",
 "grew_mb"} for the second. Memory and checkpoints are compared between the first tenth of the rounds and the end.

@@ -1,6 +1,6 @@
 """kill -9 during `fedfew sweep` and `python -m paper`: the same command again finishes, with the same models.
 
-    python -m tests.faults.studies [KILLS]
+    python -m benchmarks.reliability.studies [KILLS]
 
 prints {"kills", "runs", "same_hash", "orphans", "failed"}.
 """

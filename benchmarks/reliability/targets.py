@@ -20,7 +20,10 @@ def _tests(text: str, *places: str, limit: float = 600.0) -> Target:
 def _script(text: str, words: str, quick: str = "", limit: float = 3600.0) -> Target:
     name, *rest = words.split()
     return Target(
-        text, [f"tests.faults.{name}", *rest], [f"tests.faults.{name}", *quick.split()] if quick else [], limit
+        text,
+        [f"benchmarks.reliability.{name}", *rest],
+        [f"benchmarks.reliability.{name}", *quick.split()] if quick else [],
+        limit,
     )
 
 

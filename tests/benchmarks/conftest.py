@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.workloads import CIFAR, MNIST, prepare
+from benchmarks.performance.workloads import CIFAR, MNIST, prepare
 
 torch.set_num_threads(1)
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from benchmarks.arithmetic import Cost, cost
 from benchmarks.machine import run_watched
-from benchmarks.peers import summary
-from benchmarks.peers_table import ratio, rows, targets
-from benchmarks.workloads import WARM, Workload, open_workload
+from benchmarks.performance import peer_fedfew, peer_torch
+from benchmarks.performance.arithmetic import Cost, cost
+from benchmarks.performance.peers import summary
+from benchmarks.performance.peers_table import ratio, rows, targets
+from benchmarks.performance.workloads import WARM, Workload, open_workload
 from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import peer_fedfew, peer_torch
 from fedfew.build.parts import Parts, assemble
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
@@ -130,16 +130,20 @@ def test_the_average_is_the_mixed_model(digits: Path) -> None:
 
 @pytest.mark.slow
 def test_the_pool_in_a_process_of_its_own_gives_the_same_coverage_as_inline(digits: Path) -> None:
-    found, memory = run_watched("benchmarks.contestant", ["pool", str(digits), "--rounds", "1", "--cores", "2"])
+    found, memory = run_watched(
+        "benchmarks.performance.contestant", ["pool", str(digits), "--rounds", "1", "--cores", "2"]
+    )
     inline = peer_fedfew.contest(open_workload(digits), 1, threads=1)
     assert found["coverage"] == inline["coverage"]
     assert found["start"] > 0
     assert memory > 100e6  # three processes that have imported torch
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra bench is not installed")
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra simulation is not installed")
 def test_flowers_simulation_trains_the_same_clients(digits: Path) -> None:
-    found, _ = run_watched("benchmarks.contestant", ["flower", str(digits), "--rounds", "1", "--cores", "2"])
+    found, _ = run_watched(
+        "benchmarks.performance.contestant", ["flower", str(digits), "--rounds", "1", "--cores", "2"]
+    )
     assert len(found["rounds"]) == 1
     assert found["threads"] == 1
     assert 0 <= found["coverage"] <= 1

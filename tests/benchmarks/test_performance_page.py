@@ -3,15 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arithmetic import Cost
 from benchmarks.machine import machine
-from benchmarks.peers import summary
-from benchmarks.peers_table import targets
-from benchmarks.performance import kept
-from benchmarks.performance_plots import draw
-from benchmarks.performance_text import COMMANDS, page_text
-from benchmarks.phases import KINDS
-from benchmarks.workloads import CIFAR
+from benchmarks.performance.arithmetic import Cost
+from benchmarks.performance.page import kept
+from benchmarks.performance.peers import summary
+from benchmarks.performance.peers_table import targets
+from benchmarks.performance.phases import KINDS
+from benchmarks.performance.plots import draw
+from benchmarks.performance.text import COMMANDS, page_text
+from benchmarks.performance.workloads import CIFAR
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def some_results() -> dict[str, Any]:
 
 def test_the_page_is_what_the_kept_results_say() -> None:
     page = (ROOT / "docs" / "understand" / "performance.md").read_text("utf-8")
-    assert page == page_text(kept()), "run `python -m benchmarks.performance docs/understand/performance.md`"
+    assert page == page_text(kept()), "run `python -m benchmarks.performance.page docs/understand/performance.md`"
 
 
 def test_without_results_the_page_names_the_commands_and_no_numbers() -> None:

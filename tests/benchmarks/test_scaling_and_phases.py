@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from benchmarks.machine import busy, gemm, memory_of, own_peak, tree
-from benchmarks.phases import KINDS, client_of, phases_of
-from benchmarks.precision import KINDS as KINDS_OF_PRECISION
-from benchmarks.precision import measure, network
-from benchmarks.scaling import cell, cells, run, targets
-from benchmarks.workloads import WARM, open_workload
+from benchmarks.performance.phases import KINDS, client_of, phases_of
+from benchmarks.performance.precision import KINDS as KINDS_OF_PRECISION
+from benchmarks.performance.precision import measure, network
+from benchmarks.performance.scaling import cell, cells, run, targets
+from benchmarks.performance.workloads import WARM, open_workload
 
 
 def test_a_cell_asks_its_clients_and_trains_nobody() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.faults.kill9 import attack
+from benchmarks.reliability.kill9 import attack
 from tests.interface.subprocess_runs import LASTING
 
 

@@ -108,7 +108,7 @@ def test_a_line_torn_in_the_midst_is_dropped(stopped: Path, undisturbed: Run, to
 
 
 def test_single_bit_flips_are_reported_and_repaired(stopped: Path, undisturbed: Run) -> None:
-    """A bit of every file; ``tests/faults/bitflips.py`` does a thousand more."""
+    """A bit of every file; ``benchmarks/reliability/bitflips.py`` does a thousand more."""
     rng = random.Random(5)
     finished = copy_of(undisturbed.path, "finished")
     kept = {stopped: files_of(stopped), finished: files_of(finished)}
