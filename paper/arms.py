@@ -1,15 +1,10 @@
-"""The paper's figures as runs: the arms of each figure, and the configs of their runs."""
+"""The arms of each figure: what every curve and point is a run of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
-from fedfew.config.scale import scaled
-from fedfew.config.schema import Config, apply_overrides, load, read
-from fedfew.config.sections import NAMED, settings_for
 from fedfew.core.errors import FedfewError
-from fedfew.studies.sweep import Cell
 
 Overrides = Mapping[str, Any]
 IID, NON_IID = "IID", "non-IID"
@@ -48,19 +43,6 @@ class Arm:
     def title(self) -> str:
         """Its panel and name."""
         return f"{self.panel} {self.label}".strip()
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How the runs of a reproduction are made."""
-
-    preset: str = "paper-tuned"
-    scale: str | None = None
-    seeds: int = 1
-    overrides: Overrides = field(default_factory=dict)
-    first_seed: int = 0
-    made: Sequence[tuple[str, str, int, str]] = field(default=(), compare=False)
-    """The folders of its runs as they were begun: panel, arm, seed and folder's name."""
 
 
 def fedmix(aggregator: str = "fedfreq") -> Overrides:
@@ -252,97 +234,3 @@ def arms_of(figure: str) -> list[Arm]:
     if figure not in FIGURES:
         raise FedfewError("E105", "figure", f"{figure!r} is unknown", f"Known: {', '.join(TITLES)}, all, report")
     return FIGURES[figure]()
-
-
-def config_of(plan: Plan, arm: Arm, seed: int) -> Config:
-    """The config of one run: preset, scale, the method's recipe, ``--set``, and last what defines the arm."""
-    own: dict[str, Any] = {**arm.recipe, **_applicable(plan, arm), **arm.overrides}
-    own |= {"seed": seed, "dataset.seed": seed}
-    if arm.preset:
-        return load(arm.preset, own)
-    return load(plan.preset, scaled(plan.preset, plan.scale, own)[0])
-
-
-def _applicable(plan: Plan, arm: Arm) -> dict[str, Any]:
-    """The part of ``--set`` that concerns this arm: a setting of one method is not applied to the others."""
-    table = apply_overrides(read(arm.preset or plan.preset)[0], {**plan.overrides, **arm.overrides})
-    return {path: value for path, value in plan.overrides.items() if _concerns(path, table)}
-
-
-def _concerns(path: str, table: Overrides) -> bool:
-    section, _, key = path.rpartition(".")
-    if section not in ("method", "aggregator", "partition"):
-        return True
-    name_key, registry, default = NAMED[section]
-    name = table.get(section, {}).get(name_key, default)
-    # a key that no registry entry has is misspelt: let it through, to be refused with a hint
-    known_somewhere = any(key in settings_for(section, entry) for entry in registry)
-    return key == name_key or not known_somewhere or name == "auto" or key in settings_for(section, name)
-
-
-Planned = dict[str, dict[tuple[tuple[str, str], int], Cell]]
-"""For each figure its cells by (arm, seed)."""
-
-
-def cells(plan: Plan, figures: Sequence[str]) -> Planned:
-    """For each figure its cells by (arm, seed); several figures can share a cell, if the experiment is the same."""
-    refused = [key for key in ("seed", "dataset.seed") if key in plan.overrides]
-    if refused:
-        raise FedfewError(
-            "E113", f"--set {refused[0]}", "seeds have their own options", "Use --seeds and --first-seed instead"
-        )
-    planned: Planned = {}
-    for figure in figures:
-        planned[figure] = {}
-        for seed in range(plan.first_seed, plan.first_seed + plan.seeds):
-            for arm in arms_of(figure):
-                config = config_of(plan, arm, seed)
-                planned[figure][arm.key, seed] = Cell(cell_name(config), config)
-    return planned
-
-
-def chosen(planned: Planned, figures: Sequence[str], begins: Sequence[str]) -> Planned:
-    """The cells of the arms whose title begins with one of these texts, in the order of the texts."""
-    arms = {figure: arms_of(figure) for figure in figures}
-    for text in begins:
-        if not any(arm.title.startswith(text) for own in arms.values() for arm in own):
-            known = ", ".join(dict.fromkeys(arm.title for own in arms.values() for arm in own))
-            raise FedfewError("E105", "--arm", f"no arm's title begins with {text!r}", f"Known: {known}")
-    return {
-        f"{text} {figure}": {place: cell for place, cell in planned[figure].items() if place[0] in keys}
-        for text in begins
-        for figure, own in arms.items()
-        for keys in [{arm.key for arm in own if arm.title.startswith(text)}]
-    }
-
-
-def cell_name(config: Config) -> str:
-    """A folder name that describes the run, the same in every figure."""
-    words = [config["method.name"], config["aggregator.name"]]
-    words.append(f"mu{config['partition.mu']:g}" if "mu" in config["partition"] else config["partition.kind"])
-    words.append(f"n{config['labels']}")
-    if config["method.name"] == "fedmix" and mix_of(config) != BEST:
-        words.append("mix" + "-".join(f"{part:g}" for part in mix_of(config)))
-    if config["availability.kind"] != "uniform":
-        words.append(config["availability.kind"])
-    return "-".join([*words, f"s{config['seed']}"])
-
-
-def mix_of(config: Config) -> tuple[float, float, float]:
-    return config["method.alpha"], config["method.beta"], config["method.gamma"]
-
-
-def in_order(planned: Planned) -> list[Cell]:
-    """Every different cell once, the first seed of all figures before the second, so that all figures grow together."""
-    found: dict[str, tuple[int, Cell]] = {}
-    for own in planned.values():
-        for (_, seed), cell in own.items():
-            found.setdefault(cell.identity, (seed, cell))
-    return [cell for _, cell in sorted(found.values(), key=lambda entry: entry[0])]
-
-
-def folder_of(plan: Plan) -> Path:
-    """The default folder of a reproduction."""
-    words = [plan.preset.replace("/", "_").removesuffix(".toml"), plan.scale or "full"]
-    words += [f"{key.rpartition('.')[2]}{value}" for key, value in plan.overrides.items()]
-    return Path("runs") / ("reproduce-" + "-".join(map(str, words)))

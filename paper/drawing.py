@@ -109,7 +109,7 @@ def _extra(found: Results) -> Figure:
     for (_, label), arm in found.items():
         if label in BOUND_STYLE or not arm.runs:
             continue
-        shares = np.mean([weight_by_rank(run.records, run.config["clients"]) for run in arm.runs], axis=0)
+        shares = np.mean([weight_by_rank(run.records, run.document["clients"]) for run in arm.runs], axis=0)
         right.plot(
             np.arange(1, len(shares) + 1), np.cumsum(shares), label=label, linewidth=1.6, **STYLES.get(label, {})
         )

@@ -141,7 +141,7 @@ def near(m: Interval, target: float) -> tuple[Agrees, str]:
 
 def reaches(claim: str, source: str, arm: ArmResult, target: float) -> Verdict:
     """Whether an arm has the accuracy that the paper reports; a smaller experiment cannot say."""
-    less = ", ".join(smaller(arm.runs[0].config.document)) if arm.runs else ""
+    less = ", ".join(smaller(arm.runs[0].document)) if arm.runs else ""
     words = f"Not comparable: the paper has {less}"
     return weigh(claim, source, level(arm), lambda m: ("undecided", words) if less else near(m, target))
 

@@ -1,4 +1,4 @@
-"""The results page: a Markdown section for each figure, made from the run folders and replaced in place."""
+"""The results page: a Markdown section for each figure, made from the runs and replaced in place."""
 
 import os
 import re
@@ -12,9 +12,12 @@ from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, other_recipe, scenario
 from paper.arms import FIG3, PAPER, TITLES
-from paper.claims import tally
+from paper.claims import gain_cell, tally, without_difference
+from paper.figure import Figure, make
 from paper.measures import Verdict, columns, smaller
-from paper.results import ArmKey, ArmResult, Results
+from paper.plan import ArmKey
+from paper.results import ArmResult, Results
+from paper.study import Study
 
 RULE = (
     "Accuracy is that of the model after the last round, on the test images; over seeds, mean ± standard deviation. "
@@ -29,27 +32,42 @@ FEW = 4
 """Up to this many unfinished runs are named; more are counted."""
 
 
-def section(
-    title: str,
-    command: str,
-    found: Results,
-    verdicts: Sequence[Verdict],
-    gains: Mapping[ArmKey, str],
-    image: str,
-    tables: Sequence[str],
-    note: str = "",
-) -> str:
-    """The whole section of one figure; the note stands below the table of its arms."""
-    runs = {run.path: run for arm in found.values() for run in arm.runs}
-    parts = [f"## {title}", f"`{command}`", *_facts(list(runs.values()), found)]
-    parts.append(f"![{title}]({image})")
-    if found:
-        parts += [_arms_table(found, gains), *([note] if note else [])]
-    judged = [v for v in verdicts if v.agrees != "no runs yet"]
+def report(studies: Iterable[Study], page: Path) -> list[str]:
+    """Write a section for every figure requested so far, and the figures' files beside the page; returns their names.
+
+    It is safe while runs are in progress. Sections of other figures stay as they are.
+    """
+    sections: dict[str, str] = {}
+    for study in studies:
+        requests = study.requests()
+        figures = [make(name, requests[name], study) for name in TITLES if name in requests]
+        runs = [run for figure in figures for arm in figure.results.values() for run in arm.runs]
+        if any(figure.own_name in PAPER for figure in figures):
+            sections["paper"] = overview({figure.own_name: figure for figure in figures})
+        for figure in figures:
+            if any(verdict.agrees != "no runs yet" for verdict in figure.verdicts):
+                files = figure.save(page.parent / page.stem)
+                sections[figure.own_name] = section(figure, runs, [relative(path, page) for path in files])
+    put(page, sections)
+    return [name for name in sections if name != "paper"]
+
+
+def section(figure: Figure, runs: Iterable[Run], files: Sequence[str]) -> str:
+    """The section of one figure; ``runs`` are those of all figures of the study."""
+    arms, title = figure.results, figure.title
+    own = {run.path: run for arm in arms.values() for run in arm.runs}
+    parts = [f"## {title}", f"`{figure.request.command}`", *_facts(list(own.values()), arms)]
+    parts += [f"![{title}]({image})" for image in files if image.endswith(".svg")]
+    if arms:
+        gains = {key: gain_cell(gain) for key, gain in figure.gains.items()} | without_difference(arms)
+        note = better_server(arms, runs)
+        parts += [_arms_table(arms, gains), *([note] if note else [])]
+    judged = [verdict for verdict in figure.verdicts if verdict.agrees != "no runs yet"]
     parts.append(claims_table(judged))
-    if waiting := len(verdicts) - len(judged):
+    if waiting := len(figure.verdicts) - len(judged):
         parts.append(f"{waiting} more claim{'s' * (waiting > 1)} cannot be judged without the missing runs.")
-    parts.append("Numbers: " + ", ".join(f"[{Path(t).name}]({t})" for t in tables) + ".")
+    tables = [f"[{Path(name).name}]({name})" for name in files if name.endswith(".csv")]
+    parts.append(f"Numbers: {', '.join(tables)}.")
     return "\n\n".join(parts) + "\n"
 
 
@@ -81,12 +99,13 @@ def better_server(found: Results, runs: Iterable[Run]) -> str:
     return " ".join(notes)
 
 
-def overview(made: Mapping[str, tuple[Results, Sequence[Verdict]]]) -> str:
+def overview(figures: Mapping[str, Figure]) -> str:
     """How far each figure of the paper is: finished arms, seeds, the round of the comparison, and its claims."""
     rows = []
-    for figure in [name for name in TITLES if name in (FIG3, *PAPER)]:
-        found, verdicts = made.get(figure, ({}, ()))
-        rows.append([TITLES[figure], *_reached(found, figure == FIG3), _counted(verdicts)])
+    for name in [name for name in TITLES if name in (FIG3, *PAPER)]:
+        made = figures.get(name)
+        reached = _reached(made.results if made else {}, name == FIG3)
+        rows.append([TITLES[name], *reached, _counted(made.verdicts if made else ())])
     head = ["figure", "finished arms", "seeds", "compared at round", "verdicts"]
     return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 
@@ -120,11 +139,11 @@ def _facts(runs: Sequence[Run], found: Results) -> list[str]:
     systems = {f"Python {e.get('python', '?')}" for e in around}
     seeds = sorted({run.seed for run in runs})
     minutes = sum(run.seconds for run in runs) / 60
-    fleets = {run.config["fleet.kind"] for run in runs}
+    fleets = {run.document["fleet"]["kind"] for run in runs}
     lines = [
         f"Machine: {'; '.join(sorted(machines))}. {'; '.join(sorted(versions | systems))}. "
         f"{len(runs)} runs, seeds {', '.join(map(str, seeds))}, {minutes:.0f} minutes of rounds in all "
-        f"({'/'.join(sorted(fleets))} fleet). {_setting(runs[0].config.document)}"
+        f"({'/'.join(sorted(fleets))} fleet). {_setting(runs[0].document)}"
     ]
     short = [run for run in runs if not run.finished]
     if short:

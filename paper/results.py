@@ -1,24 +1,17 @@
-"""The results of a reproduction, collected from its run folders: finished runs first, others marked."""
+"""The results of a figure: the runs of every arm, finished ones first, others marked."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from fedfew.core.errors import FedfewError
-from fedfew.core.storage import write_atomically
-from fedfew.runs.folder import CONFIG, PLANS
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.compare_tables import as_csv
-from fedfew.studies.sweep import Cell, index
-from paper.arms import FIGURES, Arm, Plan, arms_of, cells
-
-RUNS = "runs"
-ArmKey = tuple[str, str]
+from paper.arms import Arm, arms_of
+from paper.plan import ArmKey
+from paper.study import Request, Study
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,32 +68,24 @@ class ArmResult:
 Results = dict[ArmKey, ArmResult]
 
 
-def results(plan: Plan, figure: str, folder: Path) -> Results:
-    """Every arm of a figure with its existing runs.
-
-    They are those of the plan's configs, or else those that the plan was made with: presets change, records stay.
-    """
-    known, planned = index(folder / RUNS), cells(plan, [figure])[figure]
-    kept = {(panel, label, seed): folder / RUNS / name for panel, label, seed, name in plan.made}
-    found: Results = {}
+def results(figure: str, request: Request, study: Study) -> Results:
+    """Every arm of a figure with its runs so far."""
+    arms: Results = {}
     for arm in arms_of(figure):
-        own = [(seed, cell) for (key, seed), cell in planned.items() if key == arm.key]
-        places = [known.get(cell.identity) or kept.get((*arm.key, seed)) for seed, cell in own]
-        begun = [
-            run for place in places if place and (place / CONFIG).is_file() and last_scored(run := Run.open(place))
-        ]
+        named = (study.run(name) for name in request.runs.get(arm.panel, {}).get(arm.label, ()))
+        begun = tuple(run for run in named if run is not None and last_scored(run))
         done = tuple(run for run in begun if run.finished)
-        found[arm.key] = ArmResult(arm, done or tuple(begun), plan.seeds)
-    return level(found)
+        arms[arm.key] = ArmResult(arm, done or begun, request.seeds)
+    return level(arms)
 
 
-def level(found: Results) -> Results:
+def level(arms: Results) -> Results:
     """If a run was cut short, read all runs of the figure at the last round that was scored in all of them."""
-    runs = [run for arm in found.values() for run in arm.runs]
+    runs = [run for arm in arms.values() for run in arm.runs]
     if all(run.finished for run in runs):
-        return found
+        return arms
     least = min(last_scored(run) for run in runs)
-    return {key: replace(arm, at=least) for key, arm in found.items()}
+    return {key: replace(arm, at=least) for key, arm in arms.items()}
 
 
 def last_scored(run: Run) -> int:
@@ -110,54 +95,21 @@ def last_scored(run: Run) -> int:
     return next((r["round"] for r in reversed(run.records) if r["accuracy"] is not None), 0)
 
 
-def remember(folder: Path, figures: Sequence[str], plan: Plan, command: str) -> None:
-    """Save how figures were requested, so that they can be drawn again without repeating the options."""
-    plans = known_plans(folder) if (folder / PLANS).is_file() else {}
-    planned = cells(plan, [name for name in figures if name in FIGURES])
-    plans |= {name: (replace(plan, made=_made(planned.get(name, {}))), command) for name in figures}
-    written = {name: _as_json(*entry) for name, entry in plans.items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / PLANS, json.dumps(written, indent=1, ensure_ascii=False).encode())
-
-
-def _made(planned: Mapping[tuple[ArmKey, int], Cell]) -> tuple[tuple[str, str, int, str], ...]:
-    return tuple((*arm, seed, cell.folder) for (arm, seed), cell in planned.items())
-
-
-def _as_json(plan: Plan, command: str) -> dict[str, Any]:
-    return asdict(plan) | {"overrides": dict(plan.overrides), "command": command}
-
-
-def known_plans(folder: Path) -> dict[str, tuple[Plan, str]]:
-    """For each requested figure: its plan and the command."""
-    place = folder / PLANS
-    try:
-        content = json.loads(place.read_text("utf-8"))
-        return {
-            name: (Plan(**{k: v for k, v in entry.items() if k != "command"}), str(entry["command"]))
-            for name, entry in content.items()
-        }
-    except FileNotFoundError:
-        what = "contains no reproduction"
-        raise FedfewError("E302", str(folder), what, "Run `python -m paper fig4` first, or give its --out") from None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FedfewError("E309", str(place), f"is damaged ({error})", "Run `python -m paper` again") from None
-
-
-def curves_csv(found: Results) -> bytes:
-    """One line for each round of each run."""
+def curves_csv(arms: Results) -> bytes:
+    """One line for each round of each run that was scored."""
     keys = ("round", "accuracy", "validation", "loss", "coverage", "correct")
     rows = [
         {"panel": panel, "arm": label, "seed": run.seed, "finished": run.finished}
         | {key: record.get(key) for key in keys}
-        for (panel, label), arm in found.items()
+        for (panel, label), arm in arms.items()
         for run in arm.runs
         for record in run.records
+        if record["accuracy"] is not None
     ]
     return as_csv(rows, ["panel", "arm", "seed", "finished", *keys])
 
 
-def table_csv(found: Results) -> bytes:
+def table_csv(arms: Results) -> bytes:
     """One line for each arm."""
-    rows = [arm.row() | {"measure": HEADLINE} for arm in found.values()]
+    rows = [arm.row() | {"measure": HEADLINE} for arm in arms.values()]
     return as_csv(rows, list(rows[0]) if rows else [])

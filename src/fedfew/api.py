@@ -15,8 +15,9 @@ from fedfew.interface import notebook
 from fedfew.interface.batch import run_all
 from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
+from fedfew.runs.collection import open_runs
 from fedfew.runs.experiment import Experiment
-from fedfew.runs.folder import CONFIG, named_runs
+from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
@@ -105,7 +106,7 @@ def compare(
 
 
 def _opened(one: Run | str | Path) -> list[Run]:
-    return [one] if isinstance(one, Run) else [Run.open(path) for path in named_runs([one])]
+    return [one] if isinstance(one, Run) else open_runs([one])
 
 
 def _settled(config: Config) -> Config:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config import schema as configs
-from paper import arms as reproduce
 
 Table = dict[str, Any]
 
@@ -40,4 +39,3 @@ def shrink(monkeypatch: Any) -> None:
         return (table, place) if as_it_is else (smaller(table), place)
 
     monkeypatch.setattr(configs, "read", read)
-    monkeypatch.setattr(reproduce, "read", read)

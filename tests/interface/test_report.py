@@ -20,8 +20,9 @@ from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.groups import group
 from fedfew.interface.report.words import duration, events_of
+from fedfew.runs.collection import read_all
 from fedfew.runs.folder import find_runs, held_locks, is_held
-from fedfew.runs.run import Run, read_all
+from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import bounds_of
 

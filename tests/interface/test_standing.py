@@ -10,7 +10,8 @@ from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.interface.report.words import marked, story
-from fedfew.runs.run import Run, read_all
+from fedfew.runs.collection import read_all
+from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
 
 

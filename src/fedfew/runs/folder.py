@@ -1,16 +1,14 @@
 """The run folder: the only record of a run; reports, pages and comparisons are derived from it."""
 
 import errno
-import json
 import os
 import shutil
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import sync_folder, write_atomically
+from fedfew.core.storage import sync_folder
 from fedfew.runs.reading import read_rounds
 from fedfew.runtime.record import RoundRecord
 
@@ -21,10 +19,6 @@ EVALUATION, PREDICTIONS = "evaluation.json", "predictions.safetensors"
 BEST = "model_best.safetensors"
 WARMUP = "warmup.safetensors"
 """In checkpoints/, until the first round is done."""
-PLANS = "reproduce.json"
-"""Beside the runs of a reproduction: how each figure was requested."""
-RECORDS = (CONFIG, ENVIRONMENT, CLASSES, ROUNDS, SUMMARY, EVALUATION)
-"""What comparisons and figures read of a finished run: text, without models, predictions and checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -63,18 +57,6 @@ def find_runs(folder: Path) -> list[Path]:
             below.clear()
         below[:] = [name for name in below if not name.startswith(".")]
     return sorted(found)
-
-
-def named_runs(places: Iterable[str | Path]) -> list[Path]:
-    """The run folders given, or those below the given folders; E302 for a folder without any."""
-    found: dict[Path, None] = {}
-    for place in map(Path, places):
-        below = find_runs(place)
-        if not below:
-            what = "is not a run folder and contains none" if place.exists() else "does not exist"
-            raise FedfewError("E302", str(place), what)
-        found |= dict.fromkeys(below)
-    return list(found)
 
 
 def held_locks() -> frozenset[int] | None:
@@ -134,27 +116,3 @@ def put_in_place(staged: Path, path: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
         taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
         raise FedfewError("E301" if taken else "E305", str(path), f"cannot be used: {error.strerror}") from error
-
-
-def copy_records(run: Path, to: Path) -> None:
-    """Copy the records of a run, the config last: before it is there, the copy is no run. E301 if a run works there."""
-    if to.resolve() == run.resolve() or (to / CHECKPOINTS).exists() or (to / MODEL).exists():
-        raise FedfewError("E301", str(to), "is a run of its own, not a copy of records", "Give a folder elsewhere")
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-        for name in sorted(RECORDS, key=CONFIG.__eq__):
-            if (run / name).is_file():
-                write_atomically(to / name, (run / name).read_bytes())
-    except OSError as error:
-        raise FedfewError("E305", str(to), f"{error.strerror or error}") from error
-
-
-def copy_plans(plans: Path, to: Path) -> None:
-    """Add the figures of one reproduction's plans to those of another, or of none yet."""
-    try:
-        known = json.loads(to.read_text("utf-8")) if to.is_file() else {}
-        merged = known | json.loads(plans.read_text("utf-8"))
-        to.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(to, json.dumps(merged, indent=1, ensure_ascii=False).encode())
-    except (OSError, ValueError, TypeError) as error:
-        raise FedfewError("E309", str(plans), f"cannot be copied to {to} ({error})") from None

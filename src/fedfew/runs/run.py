@@ -27,7 +27,6 @@ from fedfew.runs.folder import (
     SUMMARY,
     WARMUP,
     RunFolder,
-    find_runs,
     held_locks,
     is_held,
 )
@@ -335,14 +334,3 @@ class Run:
         rows |= {f"accuracy, {key}": "–" if a is None else f"{100 * a:.1f} %" for key, a in self.accuracies.items()}
         cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
         return f"<table><caption>{escape(self.title)} on {escape(self.dataset)}</caption>{cells}</table>"
-
-
-def read_all(folder: Path) -> tuple[list[Run], list[FedfewError]]:
-    """Every readable run at or below a folder, and the faults of the others."""
-    runs = [Run.open(path, name=name_below(folder, path)) for path in find_runs(folder)]
-    return [run for run in runs if run.fault is None], [run.fault for run in runs if run.fault is not None]
-
-
-def name_below(folder: Path, path: Path) -> str:
-    """A run's path below a folder; the folder's own name if it is the run."""
-    return path.resolve().name if path == folder else path.relative_to(folder).as_posix()

@@ -58,7 +58,10 @@ def bubbles(histograms: Mapping[str, NDArray[np.int64]], classes: Sequence[str],
         part = histogram[:shown]
         client, kind = np.nonzero(part)
         count = part[client, kind]
-        axis.scatter(client, kind, s=380 * count / largest, color=COLOURS[0], alpha=0.65, linewidths=0)
+        area = np.ceil(50 * count / largest) / 50
+        for size in np.unique(area):  # circles of one size are drawn together: an SVG then has each size once
+            same = area == size
+            axis.scatter(client[same], kind[same], s=380 * size, color=COLOURS[0], alpha=0.65, linewidths=0)
         axis.set_title(title)
         axis.set_xlabel("client" if len(histogram) <= shown else f"client (the first {shown} of {len(histogram)})")
         axis.set_xlim(-1, len(part))

@@ -292,13 +292,16 @@ def track(**given: Any) -> None:
 
 
 @app.command()
-@click.argument("folder", type=PATH, help="A run, or a folder of runs.")
-@click.option("--to", metavar="DIR", required=True, type=PATH, help="Where the copies go; those of other runs stay.")
+@click.argument("source", type=PATH, metavar="FOLDER|ARCHIVE", help="A run, a folder of runs, or an archive to unpack.")
+@click.option(
+    "--to", metavar="FILE.jsonl.xz|DIR", required=True, type=PATH, help="The archive, or the folder to unpack into."
+)
 @options.as_json
 def archive(**given: Any) -> None:
-    """Copy the records of finished runs, without models.
+    """Put the records of finished runs into one file, or unpack it.
 
-    The copies are text and small enough for a repository, so that others can make every table and figure again.
+    An archive has no models and checkpoints, and is small enough for a repository. An existing one keeps its other runs.
+    compare, report and ls read it like a folder of runs.
     """
     execute("runs:archive", given)
 

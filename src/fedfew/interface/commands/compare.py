@@ -11,8 +11,7 @@ from fedfew.interface.charts.comparison import comparison
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
 from fedfew.interface.report.words import size
-from fedfew.runs.folder import named_runs
-from fedfew.runs.run import Run
+from fedfew.runs.collection import open_runs
 from fedfew.runs.summary import BY_EVALUATION, MEASURES, SPELLED
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import Comparison, Row
@@ -39,7 +38,7 @@ def compare(
             "E103", "--figure", f"{figure} is not a PNG, SVG or PDF file", "Give a name that ends in .png"
         )
     keys = [key.strip() for key in by.split(",") if key.strip()]
-    found = put_together([Run.open(path) for path in named_runs(runs)], keys, partial=partial, which=measure)
+    found = put_together(open_runs(runs), keys, partial=partial, which=measure)
     for path, content in ((csv, to_csv(found)), (latex, to_latex(found).encode())):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""fedfew ls, track and archive: list runs, send their rounds to TensorBoard or MLflow, copy their records. No torch."""
+"""fedfew ls, track and archive: list runs, send their rounds to a tracker, keep their records. No torch."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,15 @@ from fedfew.core.errors import FedfewError
 from fedfew.interface.console import out as console
 from fedfew.interface.console import percent, print_json
 from fedfew.interface.sinks import to_mlflow, to_tensorboard
-from fedfew.runs.folder import PLANS, copy_plans, copy_records, find_runs, named_runs
-from fedfew.runs.run import Run, name_below
+from fedfew.runs.archive import SUFFIX, is_archive, unpack, write_archive
+from fedfew.runs.collection import open_runs, runs_below
 
 
 def ls(folder: Path, json: bool) -> None:
     """List runs with their state and accuracy."""
     rows: list[dict[str, Any]] = []
-    for path in find_runs(folder):
+    for run in runs_below(folder):
         try:
-            run = Run.open(path)
             row: dict[str, Any] = {
                 "state": run.state,
                 "method": run.method,
@@ -31,7 +30,7 @@ def ls(folder: Path, json: bool) -> None:
             }
         except FedfewError as fault:  # a damaged run does not hide the others
             row = {"state": f"unreadable ({fault.code})"}
-        rows.append({"run": str(path)} | row)
+        rows.append({"run": str(run.path)} | row)
     if json:
         print_json({"runs": rows})
         return
@@ -50,9 +49,8 @@ def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
     if to not in ("tensorboard", "mlflow"):
         raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
     written = {}
-    for path in named_runs(runs):
-        run = Run.open(path)
-        written[str(path)] = to_tensorboard(run, Path(out)) if to == "tensorboard" else to_mlflow(run, out)
+    for run in open_runs(runs):
+        written[str(run.path)] = to_tensorboard(run, Path(out)) if to == "tensorboard" else to_mlflow(run, out)
     if json:
         print_json({"to": to, "out": out, "rounds": written})
         return
@@ -62,24 +60,25 @@ def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
     console.print(f"open them with: {show}", soft_wrap=True)
 
 
-def archive(folder: Path, to: Path, json: bool) -> None:
-    """Copy the records of finished runs, without models and checkpoints: enough for compare and reproduce.
+def archive(source: Path, to: Path, json: bool) -> None:
+    """Put the records of finished runs into one file, without models and checkpoints; or unpack it again.
 
-    The copies are text and small enough for a repository, so that others can make every table and figure again.
+    An archive that exists keeps its other runs. compare, report, ls and fedfew.compare read it as they read folders.
     """
-    runs = [Run.open(path) for path in named_runs([folder])]
-    if to.resolve().is_relative_to(folder.resolve()):
-        raise FedfewError("E301", str(to), f"is inside {folder}", "Give a folder elsewhere")
-    done = [run for run in runs if run.finished]
-    for run in done:
-        copy_records(run.path, to / name_below(folder, run.path))
-    for plan in sorted(folder.rglob(PLANS)) if done else ():
-        copy_plans(plan, to / plan.relative_to(folder))
-    left = [str(run.path) for run in runs if not run.finished]
+    if is_archive(source):
+        folders = unpack(source, to)
+        done, left = len(folders), list[str]()
+    else:
+        runs = open_runs([source])
+        if not is_archive(to):
+            raise FedfewError("E103", "--to", f"{to} is not an archive", f"Give a name that ends in {SUFFIX}")
+        finished = {run.name: run for run in runs if run.finished}
+        if finished:
+            write_archive(to, finished)
+        done, left = len(finished), [str(run.path) for run in runs if not run.finished]
     if json:
-        print_json({"to": str(to), "copied": len(done), "not_finished": left})
+        print_json({"to": str(to), "copied": done, "not_finished": left})
         return
-    count = f"{len(done)} run{'' if len(done) == 1 else 's'}"
-    console.print(f"{to}: the records of {count}", markup=False, soft_wrap=True)
+    console.print(f"{to}: the records of {done} run{'' if done == 1 else 's'}", markup=False, soft_wrap=True)
     for name in left:
         console.print(f"left out, not finished: {name}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Lock
 
 from fedfew.core.errors import FedfewError
+from fedfew.runs.collection import name_below
 from fedfew.runs.folder import (
     CHECKPOINTS,
     CLASSES,
@@ -20,7 +21,7 @@ from fedfew.runs.folder import (
     held_locks,
     is_held,
 )
-from fedfew.runs.run import Run, name_below
+from fedfew.runs.run import Run
 
 FILES = (CONFIG, ROUNDS, SUMMARY, ENVIRONMENT, CLASSES, f"{CHECKPOINTS}/{WARMUP}")
 SCAN_SECONDS = 2.0

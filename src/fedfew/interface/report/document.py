@@ -21,8 +21,10 @@ from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.groups import Group, group, overlay
 from fedfew.interface.report.standing import no_verdict, standing
+from fedfew.runs.archive import SUFFIX, is_archive
+from fedfew.runs.collection import read_all
 from fedfew.runs.folder import CONFIG, find_runs
-from fedfew.runs.run import BOUNDS, Run, read_all
+from fedfew.runs.run import BOUNDS, Run
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import BASELINE, POOLED, bounds_of, scenario
 from fedfew.studies.verdict import verdict
@@ -82,9 +84,10 @@ def environment(*folders: str) -> Environment:
 
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
-    """Write the report of a run or of the runs below a folder, by default to report/index.html in it."""
+    """Write the report of a run, folder or archive, by default to report/index.html in it, or NAME.html beside it."""
     source = Path(path)
-    target = Path(out) if out else source / "report" / "index.html"
+    beside = source.with_name(source.name.removesuffix(SUFFIX) + ".html")
+    target = Path(out) if out else beside if is_archive(source) else source / "report" / "index.html"
     if target.suffix not in (".html", ".htm"):
         target = target / "index.html"
     content = report(source, inline_csv).encode()

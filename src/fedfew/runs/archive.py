@@ -1,0 +1,129 @@
+"""An archive: the records of finished runs in one compressed file, without models and checkpoints.
+
+A line of the file is the JSON of one run: its name, config, environment, classes, rounds, summary and evaluation.
+"""
+
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from fedfew.config import toml
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
+from fedfew.runs import reading
+from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, EVALUATION, ROUNDS, SUMMARY, RunFolder
+from fedfew.runs.run import Run
+from fedfew.runtime.record import RoundRecord
+
+SUFFIX = ".jsonl.xz"
+MOST = 1 << 30
+"""Bytes of an archive once decompressed; a larger one is refused."""
+MEMORY = 1 << 28
+"""Bytes that the decompressor may use."""
+
+
+class Line(reading.Shape):
+    """One run of an archive."""
+
+    run: str
+    config: reading.Settings
+    environment: reading.Environment
+    classes: reading.Classes
+    rounds: list[RoundRecord]
+    summary: reading.Summary
+    evaluation: reading.Evaluation | None
+
+
+def is_archive(path: Path) -> bool:
+    """Whether a path names an archive."""
+    return path.name.endswith(SUFFIX)
+
+
+def write_archive(path: Path, runs: Mapping[str, Run]) -> None:
+    """Write finished runs by name; those of an existing archive stay, unless a new one has the same name."""
+    lines = {line["run"]: line for line in _lines(path)} if path.exists() else {}
+    lines |= {name: _line(name, run) for name, run in runs.items()}
+    text = "".join(json.dumps(lines[name], ensure_ascii=False) + "\n" for name in sorted(lines))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+    write_atomically(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+
+
+def _line(name: str, run: Run) -> dict[str, Any]:
+    return {
+        "run": name,
+        "config": run.document,
+        "environment": run.environment,
+        "classes": run.classes,
+        "rounds": run.records,
+        "summary": run.summary,
+        "evaluation": run.evaluation or None,
+    }
+
+
+def read_archive(path: Path) -> list[Run]:
+    """The runs of an archive, by name; E309 if it is damaged."""
+    return [
+        Run(RunFolder(path / line["run"])).with_(
+            name=line["run"],
+            document=line["config"],
+            environment=line["environment"],
+            classes=line["classes"],
+            records=line["rounds"],
+            summary=line["summary"],
+            evaluation=line["evaluation"] or {},
+            judged=None,
+            held=False,
+            finished=True,
+        )
+        for line in _lines(path)
+    ]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    decompressor = lzma.LZMADecompressor(memlimit=MEMORY)
+    try:
+        text = decompressor.decompress(path.read_bytes(), MOST)
+        lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()] if decompressor.eof else []
+    except FileNotFoundError:
+        raise FedfewError("E302", str(path), "does not exist") from None
+    except (OSError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
+        raise FedfewError("E309", str(path), f"is damaged ({error})", "Get the archive again") from None
+    if not decompressor.eof:
+        what = "would inflate to more than a gigabyte" if len(text) == MOST else "ends too early"
+        raise FedfewError("E205", str(path), what, "Get the archive again")
+    for line in lines:
+        reading.check(Line, line, path)
+        parts = PurePosixPath(line["run"]).parts
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise FedfewError("E205", str(path), f"names a run {line['run']!r}")
+    return lines
+
+
+def unpack(path: Path, to: Path) -> list[Path]:
+    """Write the runs of an archive as run folders that have records only; E301 if one exists already."""
+    lines = _lines(path)
+    folders = [to / line["run"] for line in lines]
+    if taken := next((folder for folder in folders if folder.exists()), None):
+        raise FedfewError("E301", str(taken), "exists already", "Give another folder")
+    for line, folder in zip(lines, folders, strict=True):
+        try:
+            folder.mkdir(parents=True)
+        except OSError as error:
+            raise FedfewError("E305", str(folder), f"{error.strerror or error}") from error
+        for name, content in _files(line).items():
+            write_atomically(folder / name, content.encode())
+    return folders
+
+
+def _files(line: Mapping[str, Any]) -> dict[str, str]:
+    """The files of a run folder as a run writes them, the config last: without it, the folder is no run."""
+    pretty = {ENVIRONMENT: line["environment"], SUMMARY: line["summary"], EVALUATION: line["evaluation"]}
+    files = {name: json.dumps(content, indent=1, ensure_ascii=False) for name, content in pretty.items() if content}
+    rounds = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in line["rounds"])
+    classes = json.dumps(line["classes"], ensure_ascii=False)
+    return files | {CLASSES: classes, ROUNDS: rounds, CONFIG: toml.dumps(line["config"])}

@@ -1,0 +1,168 @@
+"""From runs to the page: which runs count, at which round, and what the page says about them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure as Drawing
+from paper.arms import Arm
+from paper.figure import Figure
+from paper.measures import Verdict
+from paper.page import better_server, claims_table, put, section
+from paper.plan import Plan, cells
+from paper.results import ArmResult, Results, curves_csv, level, results, table_csv
+from paper.study import Request, Study
+from tests.runtime.tiny_run import TINY
+from tests.studies.runs_by_hand import by_hand, flat
+
+from fedfew.config import toml
+from fedfew.core.errors import FedfewError
+from fedfew.runs.run import Run
+from fedfew.studies.sweep import advance
+
+
+def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_path: Path) -> None:
+    preset = tmp_path / "tiny.toml"
+    preset.write_text(toml.dumps(TINY), "utf-8")
+    study, planned = Study(tmp_path / "s"), cells(Plan(str(preset), None, 2, {"rounds": 2}), ["extra"])["extra"]
+    request = Request("", None, 2, study.names(planned))
+    first, second = (planned[("", "FedMix + FedFreq"), seed] for seed in (0, 1))
+
+    def told(fault: FedfewError) -> None:
+        raise AssertionError(fault)
+
+    rounds = advance([first], study.path, told)
+    next(rounds)
+    next(rounds)
+    rounds.close()
+    found = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert [run.done for run in found.runs] == [1]
+    assert found.partial
+    assert not found.finished
+    list(advance([second], study.path, told))
+    found = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert [(run.seeds, run.done) for run in found.runs] == [((1, 1), 2)]
+    assert not found.partial
+    assert not found.finished  # one of the two seeds is still missing
+    list(advance([first], study.path, told))
+    found = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert found.finished
+    values = [Run.open(run.path).accuracy() for run in found.runs]
+    assert mean_of(found) == pytest.approx(sum(v for v in values if v is not None) / 2)
+    assert results("extra", request, study)["", "FedMix + FedAvg"].runs == ()
+
+
+def test_requests_are_remembered_figure_by_figure(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    with pytest.raises(FedfewError, match="E302"):
+        study.requests()
+    first = Request("python -m paper fig4", "laptop", 2, {"IID": {"pooled": ["a", "b"]}})
+    other = Request("python -m paper all", None, 1, partitions={"0.1": [[1, 2]]}, classes=["x", "y"])
+    study.remember({"fig4": other})
+    study.remember({"fig3": other})
+    study.remember({"fig4": first})
+    assert study.requests() == {"fig4": first, "fig3": other}
+    (tmp_path / "figures.json").write_text('{"fig4": {"command": 3}}', "utf-8")
+    with pytest.raises(FedfewError, match="E309"):
+        study.requests()
+
+
+def mean_of(arm: ArmResult) -> float:
+    assert arm.accuracy is not None
+    return arm.accuracy.mean
+
+
+def arm_result(*runs: Run, label: str = "μ = 1", wanted: int = 0) -> ArmResult:
+    return ArmResult(Arm("", label, {}), runs, wanted or len(runs))
+
+
+def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
+    long, short = by_hand([0.1, 0.2, 0.9, 0.9], finished=False), by_hand([0.3, 0.4], finished=False)
+    arms = {("", "a"): arm_result(long), ("", "b"): arm_result(short)}
+    even = level(arms)
+    assert [even["", name].row()["rounds"] for name in "ab"] == [2, 2]
+    assert [len(even["", name].runs[0].records) for name in "ab"] == [4, 2]  # curves are drawn whole
+    assert mean_of(even["", "a"]) == pytest.approx(0.2)
+    done = {("", "a"): arm_result(by_hand([0.1, 0.2])), ("", "b"): arm_result(by_hand([0.3] * 4))}
+    assert level(done) is done  # other lengths by choice
+    mixed = level({("", "a"): arm_result(by_hand([0.5, 0.6, 0.7])), ("", "b"): arm_result(short)})
+    assert mean_of(mixed["", "a"]) == pytest.approx(0.6)
+    assert mixed["", "a"].partial
+
+
+def test_csvs_hold_every_round_and_every_arm() -> None:
+    found = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
+    lines = curves_csv(found).decode().splitlines()
+    assert lines[0] == "panel,arm,seed,finished,round,accuracy,validation,loss,coverage,correct"
+    assert len(lines) == 1 + 2 * 3
+    assert lines[4].startswith(",μ = 1,1,True,1,0.6,0.6,1.0")
+    table = table_csv(found).decode().splitlines()
+    assert table[1].startswith(",μ = 1,0.5,0.1414")
+
+
+def drawn(arms: Results, *verdicts: Verdict, scale: str | None = None) -> Figure:
+    return Figure("fig6a", Request("python -m paper fig6a", scale, 2), verdicts, Drawing(), {}, arms)
+
+
+def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
+    done, cut = flat(0.4, seed=0), by_hand([0.1, 0.2], seed=1, finished=False, name="cut")
+    arms = {
+        ("", "μ = 1"): arm_result(done, wanted=2),
+        ("", "μ = 10"): arm_result(cut, label="μ = 10"),
+        ("", "μ = 100"): arm_result(label="μ = 100"),
+    }
+    text = section(
+        drawn(arms, Verdict("a", "b", "–", "no runs yet", "")), [], ["results/fig6a.svg", "results/fig6a.csv"]
+    )
+    assert "`python -m paper fig6a`" in text
+    assert "torch 2.13.0" in text
+    assert "seeds 0, 1" in text
+    assert "cut at round 2 of 7" in text
+    assert "fewer seeds than planned for μ = 1." in text
+    assert "not run yet: μ = 100." in text and "| μ = 100" not in text
+    assert "1 more claim cannot be judged without the missing runs." in text
+    assert "| μ = 1 | 40.0 % |  | 40.0 % | 1 | 3 | 0 |" in text
+    assert "**2 of 7**" in text
+    assert "55,000 images" in text  # a smaller run says what the paper had
+    assert "![Figure 6a: non-IID levels μ](results/fig6a.svg)" in text
+    assert text.endswith("Numbers: [fig6a.csv](results/fig6a.csv).\n")
+    assert section(drawn(arms, scale="full"), [], []).startswith("## Figure 6a: non-IID levels μ, at full scale")
+
+
+def test_a_table_says_if_the_labels_alone_do_better_with_another_recipe() -> None:
+    here = [flat(0.40, seed=seed, method__name="server-only") for seed in (0, 1)]
+    strong: dict[str, Any] = {"method__name": "server-only", "server__augment": "strong"}
+    best = [flat(0.45, seed=0, **strong), flat(0.47, seed=1, **strong), flat(0.99, seed=2, **strong)]
+    found = {("", "server-only"): arm_result(*here, wanted=2, label="server-only")}
+    note = better_server(found, [*here, *best])
+    assert note == (
+        "**Not the best server:** with `server.augment = strong` the labels alone reach 46.0 % "
+        "where server-only training has 40.0 % here (2 seeds)."
+    )
+    assert note in section(drawn(found), [*here, *best], [])
+    elsewhere = flat(0.9, seed=0, labels=60, **strong)
+    assert not better_server(found, [*here, flat(0.405, seed=0, **strong), elsewhere])
+
+
+def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:
+    page = tmp_path / "docs" / "understand" / "results.md"
+    put(page, {"fig4": "first\n"})
+    page.write_text(page.read_text("utf-8") + "\nwritten by hand\n", "utf-8")
+    put(page, {"fig5": "five\n"})
+    put(page, {"fig4": "second \\1\n"})
+    text = page.read_text("utf-8")
+    assert "first" not in text
+    assert "<!-- begin fig4 -->\nsecond \\1\n<!-- end fig4 -->" in text
+    assert "written by hand" in text
+    assert text.index("written by hand") < text.index("five")
+    put(page, {"fig4": "second \\1\n"})
+    assert page.read_text("utf-8") == text
+
+
+def test_claims_in_a_table_cannot_break_it() -> None:
+    text = claims_table(
+        [Verdict("a | b", "Fig. 4", "1", "yes", "fine", partial=True), Verdict("c", "d", "–", "no runs yet", "")]
+    )
+    assert "a \\| b (Fig. 4)" in text
+    assert "**so far: yes**. fine." in text
+    assert "**no runs yet**." in text
