@@ -8,7 +8,7 @@ PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras --no-annotate --no-emit-package torch --quiet \
           --custom-compile-command "make lock" $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
 
-.PHONY: demo test test-slow test-export faults mutants test-flower test-browser attacks bench screenshots notebook docs lock sbom licences dist check format clean
+.PHONY: demo test test-slow test-export faults mutants test-flower test-browser figures report attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
 	$(BIN)/fedfew demo
 
@@ -37,6 +37,12 @@ test-flower: $(VENV)/.installed-dev     ## real Flower clusters on loopback: TLS
 test-browser: $(VENV)/.installed-dev    ## the live page and the report in Chromium, installed from Debian if missing
 	sh tests/browser/ensure_chromium.sh
 	$(BIN)/python -m pytest tests/browser
+
+figures: $(VENV)/.installed             ## the paper's figures from new runs at laptop scale: a day; finished runs are kept
+	$(BIN)/python -m paper all --scale laptop
+
+report: $(VENV)/.installed              ## docs/understand/results.md, its tables and figures from paper/records
+	$(BIN)/python -m paper report
 
 attacks: $(VENV)/.installed-dev         ## what hostile clients cost, for docs/understand/security.md: hours for all cells, finished ones are kept
 	nice -n 19 $(BIN)/python -m benchmarks.attacks run

@@ -105,7 +105,7 @@ def test_damaged_and_inflated_files_are_refused(tmp_path: Path, done: Path, monk
     whole = path.read_bytes()
     for content in (b"no archive", whole[:-40], whole[:100] + bytes(10) + whole[110:], lzma.compress(b"{")):
         path.write_bytes(content)
-        with pytest.raises(FedfewError, match="E309|E205"):
+        with pytest.raises(FedfewError, match=r"E309|E205"):
             read_archive(path)
     path.write_bytes(whole)
     monkeypatch.setattr(archive, "MOST", 100)

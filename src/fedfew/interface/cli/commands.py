@@ -181,7 +181,7 @@ def export(**given: Any) -> None:
 
 
 @app.command("ls")
-@click.argument("folder", type=PATH, default=Path("runs"), help="Where to look for runs.")
+@click.argument("folder", type=PATH, default=Path("runs"), help="Folder with runs, or an archive.")
 @options.as_json
 def list_runs(**given: Any) -> None:
     """List runs with their state and accuracy."""
@@ -300,7 +300,7 @@ def track(**given: Any) -> None:
 def archive(**given: Any) -> None:
     """Put the records of finished runs into one file, or unpack it.
 
-    An archive has no models and checkpoints, and is small enough for a repository. An existing one keeps its other runs.
+    An archive has no models and checkpoints, so it fits into a repository. An existing one keeps its other runs.
     compare, report and ls read it like a folder of runs.
     """
     execute("runs:archive", given)
