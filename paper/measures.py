@@ -14,7 +14,7 @@ from statistics import mean
 from typing import Any, Literal
 
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import BEYOND, Interval, differences, sampling_error
+from fedfew.runs.statistics import BEYOND, Interval
 from paper.results import ArmResult
 
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
@@ -52,7 +52,7 @@ def columns(verdicts: Sequence[Verdict]) -> tuple[str, str, str]:
 
 def sampling(share: float, images: int = IMAGES) -> float:
     """Standard error of an accuracy measured on so many test images; the paper's, if nothing is said."""
-    return sampling_error(share, images)
+    return math.sqrt(max(share * (1 - share), 0.0) / images)
 
 
 def tested(arm: ArmResult) -> int:
@@ -84,7 +84,8 @@ def between(
 ) -> Interval | None:
     """The mean difference of a measure with the same seeds; ``sampled``: an accuracy, whose error one seed shows."""
     a, b = first.by_seeds(measure), second.by_seeds(measure)
-    gaps, both = differences(a, b), a.keys() & b.keys()
+    both = [seed for seed in a if seed in b]
+    gaps = [a[seed] - b[seed] for seed in both]
     if not gaps:
         return None
     drawn = None

@@ -75,7 +75,7 @@ def test_help_says_everything_and_fits(words: tuple[str, ...]) -> None:
     command = EVERY[words]
     assert command.get_short_help_str(60).endswith(".") and "..." not in command.get_short_help_str(60)
     for parameter in command.params:
-        assert getattr(parameter, "help", None) or isinstance(parameter.type, click.Choice), parameter.name
+        assert getattr(parameter, "help", None), parameter.name
 
 
 HELP = [[*words, "--help"] for words in [(), ("data",), ("deploy",), ("deploy", "doctor"), *EVERY]]

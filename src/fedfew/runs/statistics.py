@@ -1,13 +1,11 @@
 """Means over seeds with standard deviation, standard error and 95 % interval."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
-from typing import TypeVar
 
-Key = TypeVar("Key")
 BEYOND = 2.0
 """Standard errors on either side of a value whose error comes from elsewhere, such as the number of test images."""
 
@@ -58,32 +56,7 @@ class Interval:
 
 @cache
 def _student(n: int) -> float:
-    """How many standard errors of ``n`` values make half of a 95 % interval: the 0.975 quantile of Student's t.
+    """How many standard errors of ``n`` values make half of a 95 % interval: the 0.975 quantile of Student's t."""
+    from scipy.special import stdtrit  # a run is read without it
 
-    For a whole number ν of degrees of freedom, P(|t| < √ν · tan θ) is a finite series in cos θ (Abramowitz and Stegun
-    26.7.3 and 26.7.4). It grows with θ, which is found by bisection.
-    """
-    degrees = n - 1
-    low, high = 0.0, math.pi / 2
-    while low < (middle := (low + high) / 2) < high:
-        low, high = (middle, high) if _within(middle, degrees) < 0.95 else (low, middle)
-    return math.sqrt(degrees) * math.tan(low)
-
-
-def _within(theta: float, degrees: int) -> float:
-    odd, square = degrees % 2, math.cos(theta) ** 2
-    term, total = math.cos(theta) if odd else 1.0, 0.0
-    for power in range(odd, degrees - 1, 2):
-        total += term
-        term *= square * (power + 1) / (power + 2)
-    return 2 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
-
-
-def differences(first: Mapping[Key, float], second: Mapping[Key, float]) -> list[float]:
-    """By how much the first is larger, for every seed that both have."""
-    return [value - second[seed] for seed, value in first.items() if seed in second]
-
-
-def sampling_error(share: float, images: int) -> float:
-    """Standard error of a share measured on this many images."""
-    return math.sqrt(max(share * (1 - share), 0.0) / images)
+    return float(stdtrit(n - 1, 0.975))

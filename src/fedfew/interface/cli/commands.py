@@ -369,7 +369,7 @@ def data() -> None:
 
 
 @data.command()
-@click.argument("name", type=click.Choice(["cifar10", "mnist", "fashion-mnist"]))
+@click.argument("name", help="cifar10, mnist or fashion-mnist.")
 @click.option(
     "--from", "source", metavar="PATH", type=PATH, help="A local archive or folder, e.g. cifar-10-binary.tar.gz."
 )
