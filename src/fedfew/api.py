@@ -11,7 +11,6 @@ from fedfew.config.names import own_code
 from fedfew.config.schema import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
-from fedfew.interface import notebook
 from fedfew.interface.batch import run_all
 from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
@@ -121,8 +120,7 @@ def _to_the_end(session: Session, progress: bool) -> Run:
                 pass
     else:
         config = session.parts.config
-        show = notebook.follow if notebook.is_notebook() else follow
-        show(session, f"{config['method.name']} on {config['dataset.name']}")
+        follow(session, f"{config['method.name']} on {config['dataset.name']}")
     return Run(session.folder, tuple(own_code(session.parts.config.document).values()))
 
 

@@ -1,7 +1,5 @@
 """Runs from Python: run, resume, sweep, compare, and what a cell that is run again does."""
 
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ from tools.reference_api import api_page
 
 import fedfew
 from fedfew.core.errors import FedfewError
-from fedfew.interface import console, notebook
 
 SMALL: dict[str, Any] = {
     "rounds": 2, "clients": 4, "participation": 0.5, "labels": 20, "dataset.unlabeled": 80, "dataset.validation": 20,
@@ -100,30 +97,6 @@ def test_sweep_and_compare(tmp_path: Path) -> None:
         fedfew.sweep("quick", {"method.name": "fedmix"}, out=tmp_path / "x")
     with pytest.raises(fedfew.FedfewError, match="E113"):
         fedfew.sweep("quick", {"seed": [0]}, {"seed": 1}, out=tmp_path / "x")
-
-
-def test_a_notebook_has_a_line_that_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-
-    class Handle:
-        def update(self, line: Any) -> None:
-            shown.append(line._repr_html_())
-
-    def display(line: Any, display_id: bool) -> Handle:
-        shown.append(line._repr_html_())
-        return Handle()
-
-    assert not notebook.is_notebook()
-    fake = types.ModuleType("IPython")
-    parts = types.ModuleType("IPython.display")
-    parts.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", fake)
-    monkeypatch.setitem(sys.modules, "IPython.display", parts)
-    monkeypatch.setattr(console.err, "is_jupyter", True)
-    fedfew.run("quick", SMALL, out=tmp_path / "run")
-    assert len(shown) == 3
-    assert "0 of 2 rounds, starting" in shown[0]
-    assert 'value="2" max="2"' in shown[-1] and "accuracy" in shown[-1]
 
 
 def test_the_reference_names_everything_public() -> None:

@@ -4,11 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
-
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import complain, err, percent, warn
-from fedfew.interface.progress import LONG
+from fedfew.interface.progress import LONG, Progress, duration, progress
 from fedfew.runtime.record import pace
 from fedfew.studies.sweep import Cell, Event, advance
 from fedfew.studies.sweep_jobs import advance_parallel
@@ -59,51 +57,43 @@ def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, job
 def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> Tally:
     tally, usual = Tally(), 0.0
     total = sum(_wanted(cell, until) for cell in cells)
-    left, done = total, 0
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("rounds"),
-        TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with Progress(*columns, console=err, transient=True, speed_estimate_period=600) as bar:
-        task = bar.add_task(f"{len(cells)} runs" if cells else "search", total=total or None)
+    done = made = 0
+    with progress() as shown:
+        shown.phase(f"{len(cells)} runs" if cells else "search", total, "rounds")
         for event in events:
-            rounds = _wanted(event.cell, until)
+            note, rounds = "", _wanted(event.cell, until)
             if event.record is not None:
-                left, done = left - 1, done + 1
+                done, made = done + 1, made + 1
                 note = f"{event.cell.name}: {event.record['round']}/{rounds} {percent(event.record['accuracy'])}"
-                bar.update(task, completed=total - left if total else done, description=note)
             elif event.kind == "started":
-                left -= event.done
+                done += event.done
             elif event.kind in ("skipped", "busy") or (event.kind == "paused" and event.done):
-                left -= rounds
-                bar.update(task, completed=max(total - left, 0))
-            _note(event, tally)
-            if event.record is not None and not usual:
+                done += rounds
+            shown.move(done, note)
+            _note(event, tally, shown)
+            if event.record is not None and made == 1:
                 usual = pace(event.record) / abreast
-                if usual * left > LONG:
-                    bar.console.print(f"about {_duration(usual * left)} for {left} rounds, at the pace of the first")
+                if usual * (total - done) > LONG:
+                    left = f"{duration(usual * (total - done))} for {total - done} rounds"
+                    shown.say(f"about {left}, at the pace of the first")
     return tally
 
 
-def _note(event: Event, tally: Tally) -> None:
+def _note(event: Event, tally: Tally, shown: Progress) -> None:
     name = event.path.name
     if event.kind == "skipped":
         tally.skipped.append(event.path)
     elif event.kind == "busy":
         tally.busy.append(event.path)
-        err.print(f"[yellow]{name}: another process is working on it, skipped[/]", soft_wrap=True)
+        shown.say(f"[yellow]{name}: another process is working on it, skipped[/]")
     elif event.kind == "finished":
         tally.ran.append(event.path)
-        err.print(f"[green]done[/] {name}", soft_wrap=True)
+        shown.say(f"[green]done[/] {name}")
     elif event.kind == "paused":
         tally.paused.append(event.path)
     elif event.kind == "failed" and event.fault is not None:
         tally.failed[event.path] = event.fault
-        err.print(f"[red]failed[/] {name}", soft_wrap=True)
+        shown.say(f"[red]failed[/] {name}")
         complain(event.fault)
     elif event.kind == "warned" and event.fault is not None:
         warn(event.fault)
@@ -112,7 +102,3 @@ def _note(event: Event, tally: Tally) -> None:
 def _wanted(cell: Cell, until: int) -> int:
     rounds = int(cell.config["rounds"])
     return min(rounds, until) if until else rounds
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -1,20 +1,15 @@
-"""Progress of a run on the console: a bar with the time left, the newest accuracy, and every update left out.
+"""Progress of work in phases: a bar in a terminal, lines in a log file, a line of HTML in a notebook."""
 
-A warm-up before the first round has a separate bar.
-"""
-
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from html import escape
 from time import monotonic
+from typing import Any, Protocol
 
-from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.markup import escape as escape_markup
+from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 
 from fedfew.core.errors import CODES
 from fedfew.interface.console import err, percent
@@ -24,9 +19,202 @@ from fedfew.runs.session import Session
 from fedfew.runtime.record import RoundRecord, left_out, pace
 
 LONG = 120.0
-"""Seconds from which a run is announced as long."""
-SELDOM = 10.0
-"""Seconds between two lines about a warm-up in a log file."""
+"""Seconds from which the time left is announced."""
+
+
+class Progress(Protocol):
+    """Shows one phase of the work at a time, such as reading images, a warm-up or the rounds."""
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        """Begin a phase; the one before disappears."""
+
+    def move(self, done: int, note: str = "") -> None:
+        """Show how much of the phase is done."""
+
+    def say(self, text: str) -> None:
+        """Print a line, with rich's markup, that stays."""
+
+    def log(self, text: str) -> None:
+        """Print a line where nothing moves, such as in a log file."""
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """The display that fits: a notebook's, a terminal's or a log file's."""
+    if err.is_jupyter and "IPython" in sys.modules:
+        yield _Cell()
+    elif err.is_terminal:
+        with _Bar.columns() as bar:
+            yield _Bar(bar)
+    else:
+        yield _Log()
+
+
+@contextlib.contextmanager
+def counting(title: str) -> Iterator[Callable[[int, int], None]]:
+    """A display of one phase: yields ``report(done, total)``."""
+    with progress() as shown:
+        known: list[int] = []
+
+        def report(done: int, total: int) -> None:
+            if known != [total]:
+                known[:] = [total]
+                shown.phase(title, total, "")
+            shown.move(done)
+
+        yield report
+
+
+class _Bar:
+    """A bar with the time left, which disappears at the end."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        self._bar = bar
+        self._task: TaskID | None = None
+
+    @staticmethod
+    def columns() -> RichProgress:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]} {task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
+        return RichProgress(*columns, console=err, transient=True, speed_estimate_period=600)
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(escape_markup(title), total=total or None, completed=done, unit=unit, note="")
+
+    def move(self, done: int, note: str = "") -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, note=note)
+
+    def say(self, text: str) -> None:
+        self._bar.console.print(text, soft_wrap=True)
+
+    def log(self, text: str) -> None:
+        pass
+
+
+class _Log:
+    """A line now and then."""
+
+    SECONDS = 10.0
+
+    def __init__(self) -> None:
+        self._title, self._total, self._unit, self._said = "", 0, "", monotonic()
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        self._title, self._total, self._unit, self._said = title, total, unit, monotonic()
+
+    def move(self, done: int, note: str = "") -> None:
+        if monotonic() - self._said > self.SECONDS:
+            self._said = monotonic()
+            text = f"{self._title}: {done:,} of {self._total:,} {self._unit}".rstrip()
+            err.print(text, markup=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        err.print(text, soft_wrap=True)
+
+    def log(self, text: str) -> None:
+        self._said = monotonic()
+        err.print(text, markup=False, soft_wrap=True)
+
+
+class _Cell:
+    """The output of a notebook's cell: one line that is updated, without widgets."""
+
+    SECONDS = 0.3
+
+    def __init__(self) -> None:
+        self._title, self._done, self._total, self._unit, self._note = "", 0, 0, "", ""
+        self._handle: Any = None
+        self._shown = 0.0
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        self._title, self._done, self._total, self._unit, self._note = title, done, total, unit, ""
+        self._update()
+
+    def move(self, done: int, note: str = "") -> None:
+        self._done, self._note = done, note
+        if done == self._total or monotonic() - self._shown > self.SECONDS:
+            self._update()
+
+    def _update(self) -> None:
+        from IPython.display import display  # noqa: PLC0415 - every notebook has it
+
+        self._shown = monotonic()
+        if self._handle is None:
+            self._handle = display(self, display_id=True)
+        else:
+            self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        return f'<progress value="{self._done}" max="{self._total}"></progress> {escape(repr(self))}'
+
+    def __repr__(self) -> str:
+        amount = f"{self._title}: {self._done} of {self._total} {self._unit}".rstrip()
+        return f"{amount}, {self._note}" if self._note else amount
+
+    def say(self, text: str) -> None:
+        err.print(text, soft_wrap=True)
+
+    def log(self, text: str) -> None:
+        pass
+
+
+def follow(session: Session, title: str) -> None:
+    """Run a session to its end and show its progress; after an interruption, say how to continue."""
+    try:
+        with progress() as shown:
+            _follow(session, title, shown)
+    except KeyboardInterrupt:
+        err.print(f"stopped {session.saved}; everything up to there is saved. Continue with:")
+        err.print(f"  fedfew resume {session.folder.path}", markup=False, soft_wrap=True)
+        raise
+
+
+def _follow(session: Session, title: str, shown: Progress) -> None:
+    def warm_up(done: int, total: int) -> None:
+        if not warming:
+            warming.append(True)
+            shown.phase("warm-up", total, "passes over the labels")
+        if done < total:
+            shown.move(done)
+        else:
+            shown.log(f"warm-up: {done} of {total} passes over the labels")
+            shown.phase(title, session.rounds, "rounds", session.state.round)
+
+    warming: list[bool] = []
+    shown.phase(title, session.rounds, "rounds", session.state.round)
+    usual = session.state.round + 2  # the first round includes the start of a pool
+    guard = Guard(label_counts(session.parts.federation))
+    for known in session.folder.records():
+        guard.look(known)
+    for record in session.advance(warm_up):
+        if record["round"] == usual and (words := estimate(record, session.rounds)):
+            shown.say(words)
+        for text in _remarks(record, guard):
+            shown.say(text)
+        accuracy = f"accuracy {percent(record['accuracy'])}"
+        shown.log(f"round {record['round']}/{session.rounds}: {accuracy}, {pace(record):.1f} s")
+        shown.move(record["round"], accuracy)
+
+
+def _remarks(record: RoundRecord, guard: Guard) -> Iterator[str]:
+    """What a person should know about a round: clients left out, alarms, a round without a usable update."""
+    number = f"round {record['round']}"
+    for fault in left_out(record):
+        about = f"client {fault['client']} left out, {fault['code']} {CODES[fault['code']].title}"
+        yield f"[yellow]{number}: {about}:[/] {escape_markup(fault['reason'])}"
+    for alarm in guard.look(record):
+        yield f"[bold yellow]round {alarm.round}:[/] {alarm.text}"
+    if record["skipped"]:
+        yield f"[yellow]{number} skipped: no usable update, ω stays[/]"
 
 
 def estimate(record: RoundRecord, rounds: int) -> str:
@@ -35,69 +223,9 @@ def estimate(record: RoundRecord, rounds: int) -> str:
     if usual * left < LONG:
         return ""
     words = "round left" if left == 1 else f"{left} rounds left"
-    return f"about {usual * left / 60:.0f} minutes for the {words} ({usual:.1f} s a round)"
+    return f"about {duration(usual * left)} for the {words} ({usual:.1f} s a round)"
 
 
-def _line(record: RoundRecord, rounds: int) -> str:
-    """A round in a log file."""
-    return f"round {record['round']}/{rounds}: accuracy {percent(record['accuracy'])}, {pace(record):.1f} s"
-
-
-class _Warmup:
-    """The training before the first round: a bar above that of the rounds, or lines in a log file."""
-
-    def __init__(self, bar: Progress, rounds: TaskID) -> None:
-        self._bar, self._rounds = bar, rounds
-        self._task: TaskID | None = None
-        self._said = monotonic()
-
-    def report(self, done: int, total: int) -> None:
-        """Show how many passes over the labels are done."""
-        if self._task is None:
-            self._task = self._bar.add_task("warm-up", total=total, note="passes over the labels")
-        self._bar.update(self._task, completed=done)
-        if done == total:
-            self._bar.remove_task(self._task)
-            self._bar.reset(self._rounds, completed=int(self._bar.tasks[0].completed))  # the estimate is for rounds
-        if not err.is_terminal and (done == total or monotonic() - self._said > SELDOM):
-            err.print(f"warm-up: {done} of {total} passes over the labels", soft_wrap=True)
-            self._said = monotonic()
-
-
-def follow(session: Session, title: str) -> None:
-    """Run a session to its end and show its progress; on Ctrl-C show how to continue."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeRemainingColumn(),
-    )
-    try:
-        with Progress(*columns, console=err, transient=True) as bar:
-            task = bar.add_task(title, total=session.rounds, completed=session.state.round, note="starting")
-            usual = session.state.round + 2  # the first round includes the start of a pool
-            guard = Guard(label_counts(session.parts.federation))
-            for known in session.folder.records():
-                guard.look(known)
-            for record in session.advance(_Warmup(bar, task).report):
-                if record["round"] == usual and (words := estimate(record, session.rounds)):
-                    bar.console.print(words)
-                for fault in left_out(record):
-                    what = CODES[fault["code"]].title
-                    bar.console.print(
-                        f"[yellow]round {record['round']}: client {fault['client']} left out, "
-                        f"{fault['code']} {what}:[/] {escape(fault['reason'])}"
-                    )
-                for alarm in guard.look(record):
-                    bar.console.print(f"[bold yellow]round {alarm.round}:[/] {alarm.text}")
-                if record["skipped"]:
-                    bar.console.print(f"[yellow]round {record['round']} skipped: no usable update, ω stays[/]")
-                if not err.is_terminal:  # a log file cannot show a bar
-                    err.print(_line(record, session.rounds), soft_wrap=True)
-                bar.update(task, completed=record["round"], note=f"accuracy {percent(record['accuracy'])}")
-    except KeyboardInterrupt:
-        err.print(f"stopped {session.saved}; everything up to there is saved. Continue with:")
-        err.print(f"  fedfew resume {session.folder.path}", markup=False, soft_wrap=True)
-        raise
+def duration(seconds: float) -> str:
+    """Minutes or hours."""
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -19,7 +19,7 @@ from fedfew.data.images.folder_check import Finding, find_copies, findings
 from fedfew.data.images.folders import Contents, look_through, read_folder
 from fedfew.data.images.unreadable import shown
 from fedfew.interface.console import complain, err, out, print_json, warn
-from fedfew.interface.reading import counting
+from fedfew.interface.progress import counting
 from fedfew.runs.model_file import first_weights
 
 NAME, LIST = "fedfew.toml", "check.csv"

@@ -15,7 +15,7 @@ from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
 from fedfew.interface.console import err, percent, print_json, size, warn
 from fedfew.interface.console import out as console
-from fedfew.interface.reading import counting
+from fedfew.interface.progress import counting
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import Pairing

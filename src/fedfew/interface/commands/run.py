@@ -8,8 +8,7 @@ from rich.table import Table
 
 from fedfew.config.scale import scaled
 from fedfew.interface.console import err, out, percent, print_json, size, warn
-from fedfew.interface.progress import follow
-from fedfew.interface.reading import counting
+from fedfew.interface.progress import counting, follow
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run

@@ -21,7 +21,7 @@ from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import chosen, folds_of
 from fedfew.interface.console import err, out, percent, print_json, warn
-from fedfew.interface.reading import counting
+from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.runs.statistics import Interval

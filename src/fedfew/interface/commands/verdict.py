@@ -19,8 +19,7 @@ from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import NAME, print_findings
 from fedfew.interface.console import err, percent, print_json, warn
 from fedfew.interface.console import out as console
-from fedfew.interface.progress import follow
-from fedfew.interface.reading import counting
+from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
