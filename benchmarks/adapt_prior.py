@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedfew.build.parts import federation_of
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data.partitions import heterogeneity, make_partition
 from fedfew.inference.predict import adapt
 from fedfew.runs.run import Run
@@ -28,7 +28,7 @@ def measure(run: Run, mus: list[float], site: int, seed: int) -> list[Row]:
     """One row for each kind of sites: how skewed they are, and the accuracy without and with the estimate."""
     about = run.about_model()
     test = federation_of(run.config).test
-    probabilities = run.network().probabilities(test.images)
+    probabilities = run.network().probabilities(test.samples)
     sites = max(1, len(test) // site)
     rows = [_row("iid", probabilities, test, sites, seed, about, None)]
     rows += [_row(f"μ = {mu:g}", probabilities, test, sites, seed, about, mu) for mu in sorted(mus, reverse=True)]

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, LabeledSet, Missing, Payload
+from fedfew.core.types import ClientUpdate, Missing, Payload
+from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.site import Later, Sites
@@ -52,7 +54,7 @@ class Scene:
     def labeled(self) -> LabeledSet:
         """Its images with true labels: the most that a client can know."""
         index = torch.from_numpy(self.sites.shares.of(self.client))
-        return LabeledSet(self.sites.images[index], self.sites.truth[index])
+        return LabeledSet(self.sites.samples.take(index), self.sites.truth[index])
 
 
 def sign_flip(scene: Scene) -> Vector:
@@ -81,7 +83,7 @@ def class_bias(scene: Scene) -> Vector:
 def label_flip(scene: Scene) -> Vector:
     """Trained on class C − 1 − y."""
     labeled = scene.labeled()
-    return trained(scene, labeled.images, scene.sites.classes - 1 - labeled.labels)
+    return trained(scene, labeled.samples.data, scene.sites.classes - 1 - labeled.labels)
 
 
 def patched(images: Tensor) -> Tensor:
@@ -94,7 +96,7 @@ def patched(images: Tensor) -> Tensor:
 def backdoor(scene: Scene) -> Vector:
     """Trained on its images as they are and, with the patch, as the target class."""
     labeled = scene.labeled()
-    images = torch.cat([labeled.images, patched(labeled.images)])
+    images = torch.cat([labeled.samples.data, patched(labeled.samples.data)])
     return trained(scene, images, torch.cat([labeled.labels, torch.full_like(labeled.labels, TARGET)]))
 
 
@@ -112,7 +114,7 @@ def trained(scene: Scene, images: Tensor, labels: Tensor) -> Vector:
     network.load(scene.sent)
 
     def loss_of(indices: Tensor) -> Tensor:
-        return cross_entropy(network(images[indices]), labels[indices])
+        return cross_entropy(network(Images(images[indices])), labels[indices])
 
     descend(network, POISON, POISON.lr, len(images), loss_of, scene.rng)
     return network.snapshot()
@@ -159,7 +161,7 @@ def absent(scene: Scene) -> None:
 
 def class_parts(scene: Scene) -> tuple[Vector, Tensor, Tensor]:
     """A copy of the class sums of fedmoments, with views of its counts (C) and moments (C×D)."""
-    classes, width = scene.sites.classes, scene.sites.images.shape[-1]
+    classes, width = scene.sites.classes, scene.sites.samples.data.shape[-1]
     sums = scene.own.clone()
     return sums, sums[:classes], sums[classes : classes * (width + 1)].view(classes, width)
 
@@ -178,7 +180,7 @@ def turned_sums(scene: Scene) -> Vector:
     sums, counts, moments = class_parts(scene)
     labeled = scene.labeled()
     classes = (labeled.labels + 1) % len(counts)
-    x = labeled.images.float().mean(1)
+    x = labeled.samples.data.float().mean(1)
     counts[:] = torch.bincount(classes, minlength=len(counts)).float()
     moments[:] = torch.zeros_like(moments).index_add_(0, classes, x)
     return sums
@@ -215,7 +217,7 @@ def empty_sums(scene: Scene) -> Vector:
 
 def poison_survey(scene: Scene) -> Vector:
     """Its images reported as copies of one, as long as possible: a spread that looks like that of classes."""
-    width, n = scene.sites.images.shape[-1], len(scene.labeled())
+    width, n = scene.sites.samples.data.shape[-1], len(scene.labeled())
     way = torch.randn(width, generator=scene.rng)
     x = LENGTH * way / way.norm()
     rows, columns = torch.triu_indices(width, width)
@@ -327,5 +329,5 @@ class HostileFleet:
 def backdoor_success(sites: Sites, omega: Vector) -> float:
     """Share of test images of other classes that the patch turns into the target class."""
     sites.network.load(omega)
-    others = sites.test.images[sites.test.labels != TARGET]
-    return float((sites.network.probabilities(patched(others)).argmax(1) == TARGET).float().mean())
+    others = sites.test.samples.data[sites.test.labels != TARGET]
+    return float((sites.network.probabilities(Images(patched(others))).argmax(1) == TARGET).float().mean())

@@ -26,8 +26,10 @@ from torch.nn.functional import avg_pool2d
 from fedfew.build.parts import Parts, assemble, network_of, sites_of
 from fedfew.config.method import method_of
 from fedfew.config.schema import load
-from fedfew.core.types import LabeledSet, ServerState
+from fedfew.core.samples import LabeledSet, Samples
+from fedfew.core.types import ServerState
 from fedfew.data.federation import Origin
+from fedfew.data.samples import Vectors
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runs.session import one_thread
 from fedfew.runtime.gate import Gate
@@ -113,14 +115,17 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     moments = method == "fedmoments"
     parts = assemble(load("server-only", SHARED | digits) if moments else load(preset, SHARED | own | digits))
     found = parts.federation
-    held = [found.server, found.validation, found.test, LabeledSet(found.images, found.truth)]
-    images = [features(s.labels, seed, i) if moments else small(s.images) for i, s in enumerate(held)]
-    server, validation, test, _ = (LabeledSet(made, s.labels) for made, s in zip(images, held, strict=True))
-    found = replace(found, images=images[-1], server=server, validation=validation, test=test)
+    held = [found.server, found.validation, found.test, LabeledSet(found.samples, found.truth)]
+    made: list[Samples] = [
+        Vectors(features(s.labels, seed, i)) if moments else s.samples.like(small(s.samples.data))
+        for i, s in enumerate(held)
+    ]
+    about = dict(found.about) | {"shape": [1, 14, 14]}
+    found = found.with_sets(made)
     if moments:
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
-        found = replace(found, origin=Origin((1, 14, 14), "", {}))
+        found = replace(found, origin=Origin(about, "", {}))
         parts = replace(parts, config=config, algorithm=method_of(config.document), network=network_of(config, found))
         parts = replace(parts, clients=replace(parts.clients, cohort=CLIENTS))
     site = replace(parts.server, labeled=found.server, network=parts.network)

@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from benchmarks.untouched import accuracy
 
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data import DATASETS
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.partitions import make_partition
+from fedfew.data.samples import Images
 
 HERE = "benchmarks.odd_sites"
 ANIMALS = ("bird", "cat", "deer", "dog", "frog", "horse")
@@ -53,12 +54,10 @@ def animals(
         offsets.append(offsets[-1] + len(own) + more)
     places = torch.from_numpy(np.concatenate(chosen))
     names = tuple(f"site {site}" for site in range(sites))
-    clients = SiteImages(names, whole.train.images[places], np.array(offsets, np.int64), truth[places])
+    clients = SiteSamples(names, whole.train.samples.take(places), np.array(offsets, np.int64), truth[places])
     tested = classes[whole.test.labels]
-    test = LabeledSet(whole.test.images[tested >= 0], tested[tested >= 0])
-    return Dataset(
-        "animals", LabeledSet(whole.train.images[server], truth[server]), test, ANIMALS, flips=True, sites=clients
-    )
+    test = LabeledSet(whole.test.samples.take(tested >= 0), tested[tested >= 0])
+    return Dataset("animals", whole.train.take(torch.from_numpy(server)), test, ANIMALS, sites=clients)
 
 
 def cameras(
@@ -73,12 +72,12 @@ def cameras(
     held = rng.permutation(np.setdiff1d(order, server, assume_unique=True))[:images]
     dealt = make_partition(truth[held].numpy(), sites, "dirichlet", draw, {"mu": mu})
     places = [held[dealt.of(site)] for site in range(sites)]
-    pixels = torch.cat([_seen(whole.train.images[torch.from_numpy(own)], rng, strength) for own in places])
+    pixels = torch.cat([_seen(whole.train.samples.data[torch.from_numpy(own)], rng, strength) for own in places])
     offsets = np.cumsum([0, *map(len, places)]).astype(np.int64)
     names = tuple(f"site {site}" for site in range(sites))
-    clients = SiteImages(names, pixels, offsets, truth[torch.from_numpy(np.concatenate(places))])
-    own = LabeledSet(whole.train.images[server], truth[server])
-    return Dataset("cameras", own, whole.test, whole.classes, flips=True, sites=clients)
+    clients = SiteSamples(names, Images(pixels), offsets, truth[torch.from_numpy(np.concatenate(places))])
+    own = whole.train.take(torch.from_numpy(server))
+    return Dataset("cameras", own, whole.test, whole.classes, sites=clients)
 
 
 def _seen(images: torch.Tensor, rng: np.random.Generator, strength: float) -> torch.Tensor:

@@ -18,7 +18,7 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from PIL import __version__ as pillow_version
 from torch import Tensor
 
-from fedfew.training.augment import strong
+from fedfew.data.samples import Images
 
 GREY = (127, 127, 127)
 
@@ -77,7 +77,7 @@ def measure(size: int, seconds: float) -> dict[str, float]:
     rng, other = torch.Generator().manual_seed(1), random.Random(1)
     found = rates(
         {
-            "batch": lambda: strong(images, rng),
+            "batch": lambda: Images(images).strong(rng),
             "pillow": lambda: torch.stack([strong_pillow(array, other) for array in arrays]),
         },
         size,

@@ -92,9 +92,10 @@ def setup(opened: Opened) -> tuple[Setup, StateDict, StateDict]:
     omega, sigma = network_with(network, opened.omega), network_with(network, opened.sigma)
     model = plain_module(network.module, omega)
     shares = [torch.from_numpy(federation.partition.of(k)) for k in opened.timed + opened.warm]
-    arrays = [federation.images[share].numpy() for share in shares]
+    arrays = [federation.samples.data[share].numpy() for share in shares]
     pixels = [array[:, 0] if array.shape[1] == 1 else array.transpose(0, 2, 3, 1).copy() for array in arrays]
-    return Setup(model, pixels, opened.config["method"], opened.config["client"], federation.flips), omega, sigma
+    flips = bool(federation.about["flips"])
+    return Setup(model, pixels, opened.config["method"], opened.config["client"], flips), omega, sigma
 
 
 def plain_module(module: nn.Module, omega: StateDict) -> nn.Module:

@@ -45,7 +45,7 @@ def counted(folder: Path) -> tuple[Cost, int]:
     """FLOP for one image, and the number of views."""
     config = open_workload(folder).config
     parts = assemble(config)
-    channels, size = parts.federation.images.shape[1:3]
+    channels, size = parts.federation.samples.data.shape[1:3]
     return cost(parts.network.module, channels, size), config["method.views"]
 
 

@@ -78,8 +78,8 @@ def client_of(opened: Opened) -> dict[str, Any]:
         payload, federation = parts.algorithm.broadcast(state, 0), parts.federation
 
         def train(client: int) -> Any:
-            images = federation.images[torch.from_numpy(federation.partition.of(client))]
-            site = ClientSite(client, parts.network, images, len(federation.classes), federation.flips)
+            own = federation.samples.take(torch.from_numpy(federation.partition.of(client)))
+            site = ClientSite(client, parts.network, own, len(federation.classes))
             return parts.algorithm.train_client(payload, site, stream(0, "phases", client))
 
         train(opened.warm[0])
@@ -92,7 +92,7 @@ def client_of(opened: Opened) -> dict[str, Any]:
             wall = perf_counter() - begun
     seconds = by_kind(profiler.events())
     seconds["outside torch"] = max(wall - sum(seconds.values()), 0.0)
-    channels, size = federation.images.shape[1:3]
+    channels, size = federation.samples.data.shape[1:3]
     one, coverage = cost(parts.network.module, channels, size), trained.metrics["coverage"]
     flops = one.shared(opened.config["method.views"], coverage) * opened.workload.images
     convolved = seconds["forward convolutions"] + seconds["backward convolutions"]

@@ -17,7 +17,8 @@ from benchmarks.performance.page import RAW, around, finish, with_output
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.engine import Engine
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.data.samples import Images
 from fedfew.models.resnet9 import resnet9
 from fedfew.runs.session import one_thread
 
@@ -29,14 +30,14 @@ FLAGS = ("avx512_bf16", "amx_bf16")
 def network(width: int, autocast: Any) -> Network:
     """ResNet-9 with this engine, always the same weights."""
     torch.manual_seed(0)
-    return Network.of(resnet9(3, 32, 10, width=width), Pixels.unit(3), Engine(device="cpu", autocast=autocast))
+    return Network.of(resnet9(3, 32, 10, width=width), Engine(device="cpu", autocast=autocast))
 
 
 def seconds(bound: Network, images: torch.Tensor, backward: bool) -> float:
     """The time of one pass over the images."""
     begun = perf_counter()
     with torch.set_grad_enabled(backward):
-        logits = bound(images)
+        logits = bound(Images(images))
         if backward:
             bound.gradient.zero_()
             cross_entropy(logits, torch.zeros(len(images), dtype=torch.int64)).backward()

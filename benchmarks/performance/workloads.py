@@ -15,13 +15,13 @@ from torch import Tensor
 from fedfew.build.parts import Parts, assemble
 from fedfew.config.schema import Config, load
 from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import LabeledSet
 from fedfew.data.cache import is_fetched
 from fedfew.data.datasets import cifar10, mini_mnist
+from fedfew.data.samples import Images
 from fedfew.data.shares import Partition
 from fedfew.runs.session import one_thread
-from fedfew.training.augment import views
 
 WARM = 2
 """Clients that are trained once before the clock starts: one for each worker."""
@@ -93,7 +93,7 @@ def draw_images(workload: Workload) -> tuple[LabeledSet, LabeledSet, str]:
         dataset, source = cifar10(), "CIFAR-10"
     else:
         pixels = torch.from_numpy(rng.integers(0, 256, (count + 20, 3, 32, 32), dtype=np.uint8))
-        made = LabeledSet(pixels, torch.arange(count + 20) % 10)
+        made = LabeledSet(Images(pixels), torch.arange(count + 20) % 10)
         return _take(made, range(count)), _take(made, range(count, count + 20)), "random pixels of CIFAR-10's shape"
     chosen = rng.permutation(len(dataset.train))[:count]
     return _take(dataset.train, chosen), _take(dataset.test, range(20)), source
@@ -106,8 +106,8 @@ def prepare(workload: Workload, folder: Path) -> Workload:
     get a pseudo-label, so that the cross-entropy pass is neither free nor complete.
     """
     train, test, source = draw_images(workload)
-    arrays: dict[str, Any] = {"train_images": train.images, "train_labels": train.labels}
-    arrays |= {"test_images": test.images, "test_labels": test.labels}
+    arrays: dict[str, Any] = {"train_images": train.samples.data, "train_labels": train.labels}
+    arrays |= {"test_images": test.samples.data, "test_labels": test.labels}
     np.savez(folder / "images.npz", **{name: tensor.numpy() for name, tensor in arrays.items()})  # type: ignore[arg-type, unused-ignore]
     with one_thread():
         start, threshold = _begin(assemble(load(settings(workload, folder))))
@@ -132,8 +132,9 @@ def _middle(parts: Parts, omega: Tensor) -> float:
     network.load(omega)
     last = federation.partition.clients
     index = np.concatenate([federation.partition.of(k) for k in range(last - WARM, last)])
-    images = federation.images[torch.from_numpy(index)]
-    family = views(images, parts.config["method.views"], stream(0, "prepare", 2), federation.flips)
+    family = federation.samples.take(torch.from_numpy(index)).views(
+        parts.config["method.views"], stream(0, "prepare", 2)
+    )
     with torch.no_grad():
         mean = torch.stack([network(view).softmax(1) for view in family]).mean(0)
     return round(float(mean.max(1).values.median()), 4)
@@ -170,7 +171,7 @@ def open_workload(folder: Path, **fleet: Any) -> Opened:
 
 def _take(labeled: LabeledSet, index: Sequence[int] | NDArray[np.int64]) -> LabeledSet:
     chosen = torch.as_tensor(np.asarray(index))
-    return LabeledSet(labeled.images[chosen], labeled.labels[chosen])
+    return LabeledSet(labeled.samples.take(chosen), labeled.labels[chosen])
 
 
 def network_with(network: Network, vector: Tensor) -> dict[str, Tensor]:

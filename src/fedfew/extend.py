@@ -8,6 +8,7 @@ any time.
 from fedfew.aggregators.combine import weighted_mean
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
+from fedfew.core.samples import LabeledSet, OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.types import (
     Aggregate,
@@ -16,7 +17,6 @@ from fedfew.core.types import (
     ClientUpdate,
     Contribution,
     Expected,
-    LabeledSet,
     Method,
     Payload,
     Schema,
@@ -25,11 +25,11 @@ from fedfew.core.types import (
     Trained,
     Transform,
 )
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
+from fedfew.data.samples import Images, Vectors
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
-from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import contributions, scalar
@@ -52,31 +52,34 @@ __all__ = [
     "Expected",
     "FedfewError",
     "Fraction",
+    "Images",
     "LabeledSet",
     "Layout",
     "LocalSGD",
     "Method",
     "NonNegative",
+    "OwnView",
     "Payload",
     "Preprocess",
     "Pretrained",
+    "Samples",
     "Scenario",
     "Schema",
     "ServerSite",
     "ServerState",
-    "SiteImages",
+    "SiteSamples",
     "Step",
+    "StrongView",
     "Supervised",
     "Trained",
     "Transform",
     "Vector",
+    "Vectors",
     "contributions",
     "descend",
     "pretrained",
     "scalar",
-    "strong",
     "train_server",
     "unadjusted",
-    "weak",
     "weighted_mean",
 ]

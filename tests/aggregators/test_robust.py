@@ -11,7 +11,7 @@ from fedfew.aggregators import AGGREGATORS, robust
 from fedfew.aggregators.combine import blocks
 from fedfew.aggregators.fednova import fednova
 from fedfew.aggregators.robust import fltrust, krum, krum_misfit, trimmed_mean
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.types import Contribution
 from fedfew.training.sgd import LocalSGD, Pull, descend
 from fedfew.training.updates import active, with_momentum
@@ -206,7 +206,7 @@ def test_fednova_sums_in_double_and_answers_in_single_precision() -> None:
 
 def line() -> Network:
     """A network of one weight without bias, whose gradient for the loss 5·w is 5 everywhere."""
-    return Network.of(nn.Linear(1, 1, bias=False), Pixels.unit(1))
+    return Network.of(nn.Linear(1, 1, bias=False))
 
 
 @pytest.mark.parametrize("prox", [0.0, 0.7])

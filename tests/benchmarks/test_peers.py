@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedfew.build.parts import Parts, assemble
+from fedfew.core.samples import Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
 from fedfew.methods.fedmix import FedMix
-from fedfew.training.augment import views
 
 
 def parts_of(folder: Path) -> Parts:
@@ -30,8 +30,8 @@ def parts_of(folder: Path) -> Parts:
     return parts
 
 
-def images_of(parts: Parts, client: int) -> torch.Tensor:
-    return parts.federation.images[torch.from_numpy(parts.federation.partition.of(client))]
+def images_of(parts: Parts, client: int) -> Samples:
+    return parts.federation.samples.take(torch.from_numpy(parts.federation.partition.of(client)))
 
 
 @pytest.mark.parametrize("workload", ["digits", "photographs"])
@@ -48,12 +48,12 @@ def test_plain_code_has_the_same_loss(workload: str, request: pytest.FixtureRequ
     folder = request.getfixturevalue(workload)
     parts, opened = parts_of(folder), open_workload(folder)
     assert isinstance(parts.algorithm, FedMix)
-    images, flips = images_of(parts, 0), parts.federation.flips
-    ours, _, keep = parts.algorithm.loss(parts.network, images, stream(0, "test"), flips)
-    family = views(images, 5, stream(0, "test"), flips)
+    images = images_of(parts, 0)
+    ours, _, keep = parts.algorithm.loss(parts.network, images, stream(0, "test"))
+    family = torch.stack([view.data for view in images.views(5, stream(0, "test"))])
     made, _, sigma = peer_torch.setup(opened)
     method = dict(made.method) | {"lambda_anchor": 0.0}
-    theirs, kept = peer_torch.loss_of(made.model, images / 255, family.transpose(0, 1) / 255, sigma, method)
+    theirs, kept = peer_torch.loss_of(made.model, images.data / 255, family.transpose(0, 1) / 255, sigma, method)
     assert kept == int(keep.sum())
     assert theirs.item() == pytest.approx(ours.item(), rel=1e-4)
 
@@ -88,10 +88,10 @@ def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytes
     """FLOP counted while a client trains, by fedfew and by plain code, are those of the formula."""
     folder = request.getfixturevalue(workload)
     parts, opened = parts_of(folder), open_workload(folder)
-    channels, size = parts.federation.images.shape[1:3]
+    channels, size = parts.federation.samples.data.shape[1:3]
     one = cost(parts.network.module, channels, size)
     state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
-    site = ClientSite(0, parts.network, images_of(parts, 0), 10, parts.federation.flips)
+    site = ClientSite(0, parts.network, images_of(parts, 0), 10)
     with FlopCounterMode(display=False) as counter:
         trained = parts.algorithm.train_client(parts.algorithm.broadcast(state, 0), site, stream(0, "test"))
     images = opened.workload.images

@@ -14,6 +14,8 @@ from benchmarks.performance.precision import measure, network
 from benchmarks.performance.scaling import cell, cells, run, targets
 from benchmarks.performance.workloads import WARM, open_workload
 
+from fedfew.data.samples import Images
+
 
 def test_a_cell_asks_its_clients_and_trains_nobody() -> None:
     found = run(cell(clients=1_000_000, participation=5 / 1_000_000, rounds=3))
@@ -88,8 +90,8 @@ def test_precision_compares_the_same_network_in_both_types() -> None:
     full, half = (network(8, kind) for kind in KINDS_OF_PRECISION)
     assert full.vector.equal(half.vector)
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
-    assert half(images).dtype == torch.float32
-    assert 0 < (full(images) - half(images)).abs().max() < 0.1
+    assert half(Images(images)).dtype == torch.float32
+    assert 0 < (full(Images(images)) - half(Images(images))).abs().max() < 0.1
     found = measure(8, images=2, repeats=1)
     for name in ("forward", "forward and backward"):
         assert found[name]["ratio"] == pytest.approx(found[name]["float32"] / found[name]["bfloat16"])

@@ -57,7 +57,7 @@ class Sharpen:
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         def step(indices: Tensor) -> Step:
-            p = site.network(site.images[indices]).softmax(1)
+            p = site.network(site.samples.take(indices)).softmax(1)
             return Step(-self.weight * (p * p.clamp_min(1e-12).log()).sum(1).mean())
 
         return step
@@ -81,7 +81,9 @@ class Halfway(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         site.network.load(payload["omega"])
         lr = float(payload["lr"])
-        descend(site.network, self.client, lr, len(site), lambda i: site.network(site.images[i]).square().mean(), rng)
+        descend(
+            site.network, self.client, lr, len(site), lambda i: site.network(site.samples.take(i)).square().mean(), rng
+        )
         return Trained({"psi": site.network.snapshot()})
 
     def after_clients(

@@ -16,10 +16,11 @@ from fedfew.build.parts import assemble, federation_of
 from fedfew.config.schema import Config, load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import CODES, FedfewError
+from fedfew.core.samples import OwnView
+from fedfew.data.samples import Images, Vectors
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
-from fedfew.training.augment import own_view
 
 OWN = "tests.config.own_parts"
 SMALL = TINY | {"model": {"name": "cnn", "width": 4}}
@@ -247,14 +248,14 @@ def test_a_strong_view_that_nobody_looks_at_or_of_another_shape_is_refused() -> 
     assert "no strong view" in told({"method.name": "fedmix", "client.augment": f"{OWN}:mirrored"})
     assert "E105" in told({"client.augment": "strange"})
     assert "E111" in told({"method.name": "fedfew", "client.augment": f"{OWN}:nothing"})
-    images, rng = torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.Generator()
+    images, first = Images(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)), OwnView(lambda x, rng: x[:2], "client.augment")
     with pytest.raises(FedfewError, match=r"E115 client\.augment.*\(2, 1, 8, 8\)"):
-        own_view(lambda given, rng: given[:2], images, rng, "client.augment")
+        images.strong(torch.Generator(), first)
 
 
 def test_ones_own_augmentation_gets_features_where_the_backbone_is_frozen() -> None:
-    features = torch.rand(4, 3, 16)
-    made = own_view(lambda given, rng: given + 5, features, torch.Generator(), "server.augment")
+    features = Vectors(torch.rand(4, 3, 16))
+    made = features.strong(torch.Generator(), OwnView(lambda given, rng: given + 5, "server.augment")).data
     assert made.shape == (4, 1, 16) and bool((made >= 5).all())
 
 

@@ -13,9 +13,9 @@ from fedfew.build.parts import Parts, assemble, sites_of
 from fedfew.config.schema import Config, load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, Oracle, OracleSite, Payload, Reply, ServerState, Trained
-from fedfew.core.types import LabeledSet as Labeled
 from fedfew.methods import METHODS
 from fedfew.runtime.rounds import count, run_rounds
 from fedfew.runtime.site import InlineFleet
@@ -81,13 +81,13 @@ class Stage:
         """One client's training, on all or on its first few images."""
         parts, federation = self.parts, self.parts.federation
         index = torch.from_numpy(federation.partition.of(client))[:images]
-        classes, flips, rng = len(federation.classes), federation.flips, stream(0, "contract", client)
+        classes, rng = len(federation.classes), stream(0, "contract", client)
         payload = parts.algorithm.broadcast(self.state, client) if payload is None else payload
         if isinstance(parts.algorithm, Oracle):
-            labeled = Labeled(federation.images[index], federation.truth[index])
-            oracle = OracleSite(client, parts.network, labeled, classes, flips)
+            labeled = LabeledSet(federation.samples.take(index), federation.truth[index])
+            oracle = OracleSite(client, parts.network, labeled, classes)
             return parts.algorithm.train_with_labels(payload, oracle, rng)
-        site = ClientSite(client, parts.network, federation.images[index], classes, flips)
+        site = ClientSite(client, parts.network, federation.samples.take(index), classes)
         return parts.algorithm.train_client(payload, site, rng)
 
     def finish(self, replies: dict[int, tuple[Trained, int]]) -> ServerState:

@@ -135,7 +135,9 @@ def test_labels_are_out_of_reach_by_type(method: str) -> None:
     if issubclass(kind, Oracle):
         assert typing.get_type_hints(kind.train_with_labels)["site"] is OracleSite
         now = first_round(method)
-        site = ClientSite(0, now.parts.network, now.parts.federation.images[:4], 10)
+        site = ClientSite(
+            0, now.parts.network, now.parts.federation.samples.like(now.parts.federation.samples.data[:4]), 10
+        )
         with pytest.raises(FedfewError, match="E113"):
             now.parts.algorithm.train_client(now.payload, site, torch.Generator())
 

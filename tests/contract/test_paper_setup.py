@@ -64,7 +64,7 @@ def test_the_loop_is_algorithm_1() -> None:
         updates = []
         for k in cohort:
             index = torch.from_numpy(parts.federation.partition.of(k))
-            site = ClientSite(k, parts.network, parts.federation.images[index], 10, flips=False)
+            site = ClientSite(k, parts.network, parts.federation.samples.take(index), 10)
             reply = method.train_client(method.broadcast(trained, k), site, stream(seed, "client", t, k)).reply
             updates.append(ClientUpdate(k, reply, len(index)))
         counted = replace(trained, participation=count(trained, updates), weights={})

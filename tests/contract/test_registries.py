@@ -16,12 +16,13 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
 from fedfew.config.sections import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.registry import Registry
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Contribution
 from fedfew.data import DATASETS, PARTITIONS
+from fedfew.data.samples import Images
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
@@ -115,10 +116,10 @@ def test_where_nobody_moved_nothing_moves(name: str) -> None:
 def test_a_models_every_parameter_is_trained(name: str, channels: int, size: int) -> None:
     options = {key: value for key, value in SMALL_MODEL.items() if key in settings_of(MODELS[name])}
     module = build_model(name, channels, size, 10, options, stream(0, "contract"))
-    network = Network.of(module, Pixels.unit(channels))
+    network = Network.of(module)
     images = torch.randint(0, 256, (6, channels, size, size), dtype=torch.uint8, generator=stream(0, "images"))
 
-    logits = network(images)
+    logits = network(Images(images))
     logits.log_softmax(1)[:, 0].sum().backward()
 
     assert logits.shape == (6, 10) and bool(torch.isfinite(network.gradient).all())

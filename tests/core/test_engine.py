@@ -14,7 +14,8 @@ from torch.nn.functional import cross_entropy
 from fedfew.core import engine
 from fedfew.core.engine import Engine, devices
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.data.samples import Images
 
 SHAPE = (1, 8, 8)
 CRASH = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
@@ -28,7 +29,7 @@ def seeded_module() -> nn.Module:
 
 
 def network_with(**settings: object) -> Network:
-    return Network.of(seeded_module(), Pixels.unit(1), Engine(**settings), SHAPE)  # type: ignore[arg-type]
+    return Network.of(seeded_module(), Engine(**settings), SHAPE)  # type: ignore[arg-type]
 
 
 def a_batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,7 +41,7 @@ def a_batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def slope(network: Network, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The gradient of the cross-entropy, as a copy."""
     network.gradient.zero_()
-    cross_entropy(network(images), labels).backward()
+    cross_entropy(network(Images(images)), labels).backward()
     return network.gradient.clone()
 
 
@@ -69,8 +70,8 @@ def test_autocast_computes_in_bfloat16_and_keeps_everything_else_in_float32() ->
     close, exact = slope(cast, images, labels), slope(plain, images, labels)
 
     assert seen == [torch.bfloat16]
-    assert cast(images).dtype == cast.vector.dtype == cast.gradient.dtype == torch.float32
-    assert cast.outputs_of(cast.vector.detach().clone(), images).dtype == torch.float32
+    assert cast(Images(images)).dtype == cast.vector.dtype == cast.gradient.dtype == torch.float32
+    assert cast.outputs_of(cast.vector.detach().clone(), Images(images)).dtype == torch.float32
     # bfloat16 has 8 bits: each of a few roundings on the way errs by up to 2⁻⁹ of a value
     assert 0 < float((close - exact).norm() / exact.norm()) < 2**-5
 
@@ -79,10 +80,10 @@ def test_autocast_sees_the_weights_of_every_step() -> None:
     """Casts of the weights are kept within a pass only; else the second pass would use those of the first."""
     network = network_with(device="cpu", autocast="bfloat16")
     images, _ = a_batch(4)
-    before = network(images)
+    before = network(Images(images))
     with torch.no_grad():
         network.vector.mul_(2)
-    assert not torch.allclose(before, network(images))
+    assert not torch.allclose(before, network(Images(images)))
 
 
 @quietly
@@ -128,7 +129,7 @@ def test_a_model_that_cannot_be_one_graph_is_refused() -> None:
             return logits if bool(logits.sum() > 0) else -logits
 
     with pytest.raises(FedfewError, match=r"E117 engine\.compile: torch\.compile failed"):
-        Network.of(Branching(), Pixels.unit(1), Engine(device="cpu", compile=True), SHAPE)
+        Network.of(Branching(), Engine(device="cpu", compile=True), Images(torch.zeros(1, *SHAPE, dtype=torch.uint8)))
 
 
 def test_a_machine_on_which_bfloat16_crashes_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.layout import Layout
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.data.samples import Images
 from fedfew.training.sgd import LocalSGD, descend
 
 
@@ -17,14 +18,14 @@ def half_frozen() -> nn.Module:
 
 
 def network_of(module: nn.Module) -> Network:
-    return Network.of(module, Pixels.unit(1))
+    return Network.of(module)
 
 
 def trained(network: Network) -> None:
     images = torch.randint(0, 256, (8, 1, 8, 8), dtype=torch.uint8)
 
     def loss_of(indices: Tensor) -> Tensor:
-        return network(images[indices]).square().mean()
+        return network(Images(images[indices])).square().mean()
 
     sgd = LocalSGD(epochs=2, batch=4, lr=0.1, momentum=0.9, weight_decay=0.1, clip=1.0)
     descend(network, sgd, 0.1, 8, loss_of, torch.Generator().manual_seed(0))
@@ -73,4 +74,4 @@ def test_all_tensors_come_back_by_name() -> None:
         tensor.zero_()
     second.load_all(first.layout.views(first.vector) | first.frozen)
     images = torch.randint(0, 256, (4, 1, 8, 8), dtype=torch.uint8)
-    assert torch.equal(first.probabilities(images), second.probabilities(images))
+    assert torch.equal(first.probabilities(Images(images)), second.probabilities(Images(images)))

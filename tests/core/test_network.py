@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.evaluation import evaluate, score
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import LabeledSet
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.data.samples import Images
 
 
 def small_module() -> nn.Module:
@@ -24,20 +25,20 @@ def some_images(count: int = 7) -> torch.Tensor:
     return torch.randint(0, 256, (count, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
 
 
-PIXELS = Pixels((0.5, 0.4, 0.3), (0.2, 0.25, 0.5))
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.5)
 
 
 def normalised(images: torch.Tensor) -> torch.Tensor:
-    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (PIXELS.mean, PIXELS.std))
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, STD))
     return (images.float() / 255 - mean) / std
 
 
 def test_binding_changes_no_output_and_no_gradient() -> None:
     plain, images, labels = small_module(), some_images(), torch.tensor([0, 1, 2, 3, 4, 0, 1])
-    network = Network.of(copy.deepcopy(plain), PIXELS)
+    network = Network.of(copy.deepcopy(plain))
 
     network.module.train()
-    cross_entropy(network(images), labels).backward()
+    cross_entropy(network(Images(images, mean=MEAN, std=STD)), labels).backward()
     plain.train()
     logits = plain(normalised(images))
     cross_entropy(logits, labels).backward()
@@ -53,7 +54,7 @@ def test_binding_changes_no_output_and_no_gradient() -> None:
 
 
 def test_writing_the_vector_changes_the_module() -> None:
-    network = Network.of(small_module(), PIXELS)
+    network = Network.of(small_module())
     before = network.snapshot()
 
     network.load(before + 1)
@@ -72,40 +73,40 @@ def test_writing_the_vector_changes_the_module() -> None:
 
 
 def test_pixels_are_normalised_per_channel() -> None:
-    network = Network.of(small_module(), PIXELS)
-    torch.testing.assert_close(network.input(some_images()), normalised(some_images()))
-    unit = Network.of(small_module(), Pixels.unit(3))
-    torch.testing.assert_close(unit.input(some_images()), some_images().float() / 255)
+    device = Network.of(small_module()).device
+    scaled = Images(some_images(), mean=MEAN, std=STD)
+    torch.testing.assert_close(scaled.inputs(device), normalised(some_images()))
+    torch.testing.assert_close(Images(some_images()).inputs(device), some_images().float() / 255)
 
 
 def test_probabilities_need_no_autograd_and_leave_everything_as_it_was() -> None:
-    network = Network.of(small_module(), PIXELS)
+    network = Network.of(small_module())
     network.module.train()
     before = network.snapshot()
 
-    inside = network.probabilities(some_images(), batch=3)
+    inside = network.probabilities(Images(some_images()), batch=3)
 
     assert inside.shape == (7, 5)
     torch.testing.assert_close(inside.sum(1), torch.ones(7))
-    assert torch.equal(inside, torch.cat([network.probabilities(part) for part in some_images().split(3)]))
+    assert torch.equal(inside, torch.cat([network.probabilities(Images(part)) for part in some_images().split(3)]))
     assert network.module.training and torch.equal(network.snapshot(), before)  # no running statistics were touched
-    assert network.probabilities(some_images(0)).shape == (0, 5)
+    assert network.probabilities(Images(some_images(0))).shape == (0, 5)
     (inside * 2).requires_grad_()  # an ordinary tensor, usable under autograd
 
 
 def test_accuracy_and_loss_by_hand() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(3, 2, bias=False))
-    network = Network.of(module, Pixels.unit(3))
+    network = Network.of(module)
     network.load(torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 0.0]))  # logits are the first two pixels
     images = torch.tensor([[255, 0, 9], [0, 255, 9], [255, 0, 9]], dtype=torch.uint8).view(3, 3, 1, 1)
-    truth = LabeledSet(images, torch.tensor([0, 1, 1]))
+    truth = LabeledSet(Images(images), torch.tensor([0, 1, 1]))
 
     accuracy, loss = evaluate(network, truth, batch=2)
 
     right, wrong = torch.tensor(1 + torch.e**-1).log(), torch.tensor(1 + torch.e).log()
     assert accuracy == pytest.approx(2 / 3)
     assert loss == pytest.approx(float(2 * right + wrong) / 3, rel=1e-6)
-    scores = score(network, network.snapshot(), truth, LabeledSet(images[:0], truth.labels[:0]))
+    scores = score(network, network.snapshot(), truth, LabeledSet(Images(images[:0]), truth.labels[:0]))
     assert scores.accuracy == accuracy and scores.validation is None
     assert scores.loss == pytest.approx(loss, rel=1e-6)  # another batch size, so another last bit
-    assert score(network, network.snapshot(), truth, LabeledSet(images[:1], truth.labels[:1])).validation == 1.0
+    assert score(network, network.snapshot(), truth, LabeledSet(Images(images[:1]), truth.labels[:1])).validation == 1.0

@@ -8,14 +8,15 @@ from pathlib import Path
 import torch
 
 import fedfew.core
-from fedfew.core.types import ClientSite, LabeledSet, OracleSite, Reply, ServerState, nbytes
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, OracleSite, Reply, ServerState, nbytes
 
 CORE = Path(fedfew.core.__file__).parent
 
 
 def test_a_client_site_has_images_and_no_labels() -> None:
     fields = {f.name for f in dataclasses.fields(ClientSite)}
-    assert fields == {"client", "network", "images", "classes", "flips", "memory", "own_view"}
+    assert fields == {"client", "network", "samples", "classes", "memory", "own_view"}
     assert "LabeledSet" not in " ".join(str(f.type) for f in dataclasses.fields(ClientSite))
     assert LabeledSet in [f.type for f in dataclasses.fields(OracleSite)]
     assert not issubclass(OracleSite, ClientSite) and not issubclass(ClientSite, OracleSite)

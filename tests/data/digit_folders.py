@@ -13,11 +13,11 @@ def write_digits(root: Path, server: int = 60, clients: int = 200, test: int = 8
     digits = mini_mnist()
     names = [f"hospital-{k}" for k in range(sites)]
     for i in range(server + clients):
-        image, digit = digits.train.images[i, 0], int(digits.train.labels[i])
+        image, digit = digits.train.samples.data[i, 0], int(digits.train.labels[i])
         place = f"server/digit {digit}" if i < server else f"clients/{names[digit * sites // 10]}"
         put(root / place / f"{i:05d}.png", image)
     for i in range(test):
-        put(root / f"test/digit {int(digits.test.labels[i])}" / f"{i:05d}.png", digits.test.images[i, 0])
+        put(root / f"test/digit {int(digits.test.labels[i])}" / f"{i:05d}.png", digits.test.samples.data[i, 0])
     return root
 
 

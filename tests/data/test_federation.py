@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Pixels
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Federation, federate
+from fedfew.data.samples import Images
 
 
 def tagged(counts: list[int], first: int, channels: int = 3) -> LabeledSet:
     """Images whose pixels spell their own number, so that each can be recognised wherever it turns up."""
     labels = np.random.default_rng(first).permutation(np.repeat(np.arange(len(counts)), counts))
     number = np.arange(first, first + len(labels), dtype="<u4").view(np.uint8).reshape(-1, 1, 2, 2)
-    return LabeledSet(torch.from_numpy(np.repeat(number, channels, axis=1)), torch.from_numpy(labels))
+    return LabeledSet(Images(torch.from_numpy(np.repeat(number, channels, axis=1))), torch.from_numpy(labels))
 
 
 def numbers(images: torch.Tensor) -> list[int]:
@@ -35,12 +35,12 @@ def like_cifar(scale: int = 1) -> Dataset:
 def classes_of(dataset: Dataset) -> dict[int, int]:
     pairs: dict[int, int] = {}
     for part in (dataset.train, dataset.test):
-        pairs.update(zip(numbers(part.images), part.labels.tolist(), strict=True))
+        pairs.update(zip(numbers(part.samples.data), part.labels.tolist(), strict=True))
     return pairs
 
 
 def parts(federation: Federation) -> dict[str, LabeledSet]:
-    clients = LabeledSet(federation.images, federation.truth)
+    clients = LabeledSet(federation.samples, federation.truth)
     return {
         "server": federation.server,
         "validation": federation.validation,
@@ -57,15 +57,15 @@ def test_the_papers_split() -> None:
     assert made.validation.labels.bincount().tolist() == made.test.labels.bincount().tolist() == [200] * 10
     assert made.truth.bincount().tolist() == [5500] * 10
     assert made.partition.clients == 100
-    assert sorted(chain(*(numbers(part.images) for part in parts(made).values()))) == list(range(60_000))
+    assert sorted(chain(*(numbers(part.samples.data) for part in parts(made).values()))) == list(range(60_000))
 
 
 def test_the_standard_split() -> None:
     data = like_cifar()
     made = federate(data, labels=4000, clients=10, kind="iid", validation=1000)
     assert made.test is data.test
-    assert (len(made.server), len(made.validation), len(made.images)) == (4000, 1000, 45_000)
-    seen = (numbers(part.images) for name, part in parts(made).items() if name != "test")
+    assert (len(made.server), len(made.validation), len(made.samples.data)) == (4000, 1000, 45_000)
+    seen = (numbers(part.samples.data) for name, part in parts(made).items() if name != "test")
     assert sorted(chain(*seen)) == list(range(50_000))
 
 
@@ -75,8 +75,8 @@ def test_no_image_is_in_two_places_and_all_keep_their_label(split: str) -> None:
     made = federate(data, labels=33, clients=7, split=split, seed=5, validation=41, test=57, unlabeled=600)
     truth, seen = classes_of(data), []
     for part in parts(made).values():
-        assert [truth[number] for number in numbers(part.images)] == part.labels.tolist()
-        seen += numbers(part.images)
+        assert [truth[number] for number in numbers(part.samples.data)] == part.labels.tolist()
+        seen += numbers(part.samples.data)
     assert len(seen) == len(set(seen)) == 33 + 41 + 57 + 600
 
 
@@ -118,7 +118,7 @@ def test_the_seed_decides() -> None:
         return federate(like_cifar(50), labels=40, clients=5, split="paper", test=50, validation=50, seed=seed)
 
     def tags(federation: Federation) -> list[list[int]]:
-        return [numbers(part.images) for part in parts(federation).values()]
+        return [numbers(part.samples.data) for part in parts(federation).values()]
 
     assert tags(made(1)) == tags(made(1))
     assert made(1).partition.hash == made(1).partition.hash
@@ -130,9 +130,9 @@ def test_test_and_validation_stay_when_labels_change_and_few_labels_are_among_th
     few, many = (
         federate(like_cifar(50), labels=n, clients=5, split="paper", test=50, validation=50) for n in (40, 100)
     )
-    assert numbers(few.test.images) == numbers(many.test.images)
-    assert numbers(few.validation.images) == numbers(many.validation.images)
-    assert set(numbers(few.server.images)) < set(numbers(many.server.images))
+    assert numbers(few.test.samples.data) == numbers(many.test.samples.data)
+    assert numbers(few.validation.samples.data) == numbers(many.validation.samples.data)
+    assert set(numbers(few.server.samples.data)) < set(numbers(many.server.samples.data))
 
 
 def test_the_papers_test_set_is_two_thousand_unless_said_otherwise() -> None:
@@ -181,12 +181,12 @@ def test_what_makes_no_sense_is_refused(given: dict[str, Any], place: str) -> No
 def test_a_dataset_of_ones_own_must_hold_together() -> None:
     good = tagged([5, 5], 0)
     faults = [
-        LabeledSet(good.images.float(), good.labels),
-        LabeledSet(good.images[:, 0], good.labels),
-        LabeledSet(good.images, good.labels[:-1]),
-        LabeledSet(good.images, good.labels.int()),
-        LabeledSet(good.images, good.labels + 1),
-        LabeledSet(good.images, good.labels - 1),
+        LabeledSet(Images(good.samples.data.float()), good.labels),
+        LabeledSet(good.samples.like(good.samples.data[:, 0]), good.labels),
+        LabeledSet(good.samples, good.labels[:-1]),
+        LabeledSet(good.samples, good.labels.int()),
+        LabeledSet(good.samples, good.labels + 1),
+        LabeledSet(good.samples, good.labels - 1),
     ]
     for fault in faults:
         with pytest.raises(FedfewError, match="E204 dataset own"):
@@ -195,35 +195,36 @@ def test_a_dataset_of_ones_own_must_hold_together() -> None:
 
 def test_pixels_are_plain_or_measured_on_server_and_client_images() -> None:
     data = like_cifar(50)
-    assert federate(data, labels=10, clients=2).pixels == Pixels.unit(3)
+    plain = federate(data, labels=10, clients=2).about
+    assert (plain["mean"], plain["std"]) == ([0.0] * 3, [1.0] * 3)
     made = federate(data, labels=10, clients=2, validation=90, normalize="standard")
-    used = torch.cat([made.server.images, made.images]).double() / 255
-    assert made.pixels.mean == pytest.approx(used.mean(dim=(0, 2, 3)).tolist())
-    assert made.pixels.std == pytest.approx(used.std(dim=(0, 2, 3), correction=0).tolist())
+    used = torch.cat([made.server.samples.data, made.samples.data]).double() / 255
+    assert made.about["mean"] == pytest.approx(used.mean(dim=(0, 2, 3)).tolist())
+    assert made.about["std"] == pytest.approx(used.std(dim=(0, 2, 3), correction=0).tolist())
 
 
 def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
-    plain = LabeledSet(torch.full((8, 1, 2, 2), 51, dtype=torch.uint8), torch.arange(8) % 2)
+    plain = LabeledSet(Images(torch.full((8, 1, 2, 2), 51, dtype=torch.uint8)), torch.arange(8) % 2)
     made = federate(Dataset("plain", plain, plain, ("a", "b")), labels=2, clients=2, normalize="standard")
-    assert made.pixels.mean == pytest.approx((0.2,))
-    assert made.pixels.std == (1 / 255,)
+    assert made.about["mean"] == pytest.approx((0.2,))
+    assert made.about["std"] == [1 / 255]
 
 
 def test_flips_and_class_names_come_from_the_dataset() -> None:
     made = federate(DATASETS["mini-mnist"](), labels=20, clients=4)
     assert made.classes == tuple("0123456789")
-    assert not made.flips
+    assert not made.about["flips"]
 
 
 def test_the_embedded_digits() -> None:
     digits = DATASETS["mini-mnist"]()
-    assert digits.train.images.shape == (5500, 1, 28, 28)
-    assert digits.test.images.shape == (1500, 1, 28, 28)
-    assert digits.train.images.dtype == torch.uint8
+    assert digits.train.samples.data.shape == (5500, 1, 28, 28)
+    assert digits.test.samples.data.shape == (1500, 1, 28, 28)
+    assert digits.train.samples.data.dtype == torch.uint8
     assert digits.train.labels.bincount().tolist() == [550] * 10
     assert digits.test.labels.bincount().tolist() == [150] * 10
     # As in the whole of MNIST: mean .1307 and standard deviation .3081 of the pixels, and never ink in the corner.
-    pixels = digits.train.images.double() / 255
+    pixels = digits.train.samples.data.double() / 255
     assert pixels.mean() == pytest.approx(0.1307, abs=0.004)
     assert pixels.std() == pytest.approx(0.3081, abs=0.004)
-    assert digits.train.images[:, 0, 0, 0].max() == 0
+    assert digits.train.samples.data[:, 0, 0, 0].max() == 0

@@ -44,11 +44,11 @@ def test_a_folder_becomes_a_dataset_with_its_sites(digits: Path) -> None:
     assert dataset.sites.names == tuple(f"hospital-{k}" for k in range(4))
     by_class = torch.sort(original.train.labels[:40], stable=True)
     assert torch.equal(dataset.train.labels, by_class.values)
-    assert torch.equal(dataset.train.images, original.train.images[:40][by_class.indices])
+    assert torch.equal(dataset.train.samples.data, original.train.samples.data[:40][by_class.indices])
     owner = original.train.labels[40:100] * 4 // 10
     for k in range(4):
-        held = dataset.sites.images[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]]
-        assert torch.equal(held, original.train.images[40:100][owner == k])
+        held = dataset.sites.samples.data[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]]
+        assert torch.equal(held, original.train.samples.data[40:100][owner == k])
 
 
 def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
@@ -73,12 +73,15 @@ def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) ->
     assert (federation.truth == -1).all()
     assert len(federation.server) == 40
     assert (len(federation.validation), len(federation.test)) == (7, 23)  # a quarter of 30 is held out, not 1000
-    seen = {tuple(image.flatten().tolist()) for image in (*federation.validation.images, *federation.test.images)}
-    assert seen == {tuple(image.flatten().tolist()) for image in dataset.test.images}
+    seen = {
+        tuple(image.flatten().tolist())
+        for image in (*federation.validation.samples.data, *federation.test.samples.data)
+    }
+    assert seen == {tuple(image.flatten().tolist()) for image in dataset.test.samples.data}
     assert dataset.sites is not None
     for k in range(4):
-        mine = federation.images[torch.from_numpy(federation.partition.of(k))]
-        assert torch.equal(mine, dataset.sites.images[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]])
+        mine = federation.samples.data[torch.from_numpy(federation.partition.of(k))]
+        assert torch.equal(mine, dataset.sites.samples.data[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]])
 
 
 def test_validation_can_come_from_the_server_and_labels_be_fewer(digits: Path) -> None:

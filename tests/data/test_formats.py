@@ -49,10 +49,11 @@ def test_every_format_gives_the_same_arrays(
     assert folder == tmp_path / "cache" / name
     assert same(cache.load(recipe), arrays)
     data = DATASETS[name]()
-    assert data.train.images.dtype == torch.uint8
+    assert data.train.samples.data.dtype == torch.uint8
     assert data.train.labels.dtype == torch.int64
-    assert (data.test.images.numpy() == arrays["test_images"]).all()
-    assert (data.name, data.classes, data.flips) == (name, recipe.classes, recipe.flips)
+    assert (data.test.samples.data.numpy() == arrays["test_images"]).all()
+    assert (data.name, data.classes) == (name, recipe.classes)
+    assert data.train.samples.about()["flips"] == recipe.flips
     assert fetch(name, report=said.append) == folder
     assert said[1:] == [f"{name} is already in the cache"]
 

@@ -37,24 +37,27 @@ def saved_npz(path: Path, arrays: dict[str, Array]) -> str:
 def test_medmnist_is_read_without_its_package(tmp_path: Path, channels: int) -> None:
     arrays = medmnist(channels)
     dataset = npz(path=saved_npz(tmp_path / "m.npz", arrays), flips=False)
-    assert dataset.train.images.shape == (48, channels, 16, 16)
+    assert dataset.train.samples.data.shape == (48, channels, 16, 16)
     first = arrays["train_images"][0]
-    np.testing.assert_array_equal(dataset.train.images[0], first[None] if channels == 1 else first.transpose(2, 0, 1))
+    np.testing.assert_array_equal(
+        dataset.train.samples.data[0], first[None] if channels == 1 else first.transpose(2, 0, 1)
+    )
     np.testing.assert_array_equal(dataset.train.labels[40:], arrays["val_labels"][:, 0])
-    assert (len(dataset.test), dataset.classes, dataset.flips) == (12, ("0", "1", "2", "3"), False)
+    assert (len(dataset.test), dataset.classes) == (12, ("0", "1", "2", "3"))
+    assert dataset.train.samples.about()["flips"] is False
     federation = federate(dataset, labels=8, clients=4, kind="iid", validation=4)
     assert federation.partition.clients == 4
 
 
 def test_plain_and_keras_arrays(tmp_path: Path) -> None:
     digits = mini_mnist()
-    images, labels = digits.train.images[:120, 0].numpy(), digits.train.labels[:120].numpy()
+    images, labels = digits.train.samples.data[:120, 0].numpy(), digits.train.labels[:120].numpy()
     names = np.array([f"digit {d}" for d in range(10)])
     path = saved_npz(tmp_path / "plain.npz", {"images": images, "labels": labels, "classes": names})
     plain = npz(path=path)
     assert plain.classes == tuple(names)
     assert len(plain.train) + len(plain.test) == 120
-    every = torch.cat([plain.train.images, plain.test.images]).flatten(1)
+    every = torch.cat([plain.train.samples.data, plain.test.samples.data]).flatten(1)
     assert {tuple(row) for row in every.tolist()} == {tuple(row) for row in images.reshape(120, -1).tolist()}
     keras = {"x_train": images[:100], "y_train": labels[:100], "x_test": images[100:], "y_test": labels[100:]}
     dataset = npz(path=saved_npz(tmp_path / "keras.npz", keras))
@@ -78,7 +81,7 @@ def test_floats_and_channel_orders(tmp_path: Path) -> None:
     for name, images in forms.items():
         path = saved_npz(tmp_path / f"{name}.npz", {"train_images": images, "train_labels": labels,
                                                      "test_images": images, "test_labels": labels})  # fmt: skip
-        assert torch.equal(npz(path=path).train.images, expected), name
+        assert torch.equal(npz(path=path).train.samples.data, expected), name
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,17 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data.dataset import Dataset
-from fedfew.data.federation import federate
+from fedfew.data.federation import Federation, federate
+from fedfew.data.samples import Images
 
 
 def numbered(count: int) -> Dataset:
     """Images that say which they are in their first two pixels."""
     images = torch.zeros(count, 1, 8, 8, dtype=torch.uint8)
     images[:, 0, 0, 0], images[:, 0, 0, 1] = torch.arange(count) // 250, torch.arange(count) % 250
-    part = LabeledSet(images, torch.arange(count) % 5)
+    part = LabeledSet(Images(images), torch.arange(count) % 5)
     return Dataset("numbered", part, part, tuple("abcde"))
 
 
@@ -22,18 +23,23 @@ def numbers(images: Tensor) -> set[int]:
     return {250 * int(row[0, 0, 0]) + int(row[0, 0, 1]) for row in images}
 
 
+def opened(made: Federation) -> Tensor:
+    assert made.open is not None
+    return made.open.data
+
+
 def test_no_client_has_an_open_image_and_every_image_has_one_place() -> None:
     made = federate(numbered(600), labels=50, clients=4, validation=100, open=150)
-    parts = [made.server.images, made.validation.images, made.open, made.images]
+    parts = [made.server.samples.data, made.validation.samples.data, opened(made), made.samples.data]
     assert [len(part) for part in parts] == [50, 100, 150, 300]
     assert set().union(*map(numbers, parts)) == set(range(600))
 
 
 def test_without_an_open_set_everything_is_as_before() -> None:
     plain, some = federate(numbered(600), labels=50, clients=4), federate(numbered(600), labels=50, clients=4, open=100)
-    assert len(plain.open) == 0
-    assert torch.equal(plain.server.images, some.server.images)
-    assert numbers(some.images) < numbers(plain.images)
+    assert len(opened(plain)) == 0
+    assert torch.equal(plain.server.samples.data, some.server.samples.data)
+    assert numbers(some.samples.data) < numbers(plain.samples.data)
 
 
 def test_more_than_there_is_is_refused() -> None:

@@ -20,7 +20,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 def encoded(count: int, start: int = 0) -> tuple[list[bytes], list[int]]:
     digits = mini_mnist().train
-    images = [saved(Image.fromarray(digits.images[i, 0].numpy()), "PNG") for i in range(start, start + count)]
+    images = [saved(Image.fromarray(digits.samples.data[i, 0].numpy()), "PNG") for i in range(start, start + count)]
     return images, digits.labels[start : start + count].tolist()
 
 
@@ -40,8 +40,8 @@ def test_parquet_in_the_hubs_form(tmp_path: Path) -> None:
     write_table(tmp_path / "data" / "test-00000-of-00001.parquet", cells[45:], labels[45:], huggingface=note)
     dataset = parquet(path=str(tmp_path / "data"), size=28, channels=1)
     original = mini_mnist().train
-    assert torch.equal(dataset.train.images, original.images[:45])
-    assert torch.equal(dataset.test.images, original.images[45:60])
+    assert torch.equal(dataset.train.samples.data, original.samples.data[:45])
+    assert torch.equal(dataset.test.samples.data, original.samples.data[45:60])
     assert torch.equal(dataset.test.labels, original.labels[45:60])
     assert dataset.classes == tuple(names)
 
@@ -71,8 +71,8 @@ def test_a_saved_hugging_face_dataset(tmp_path: Path) -> None:
     )
     dataset = huggingface(path=str(tmp_path / "saved"), size=28, channels=1)
     original = mini_mnist().train
-    assert torch.equal(dataset.train.images, original.images[:20])
-    assert torch.equal(dataset.test.images, original.images[20:30])
+    assert torch.equal(dataset.train.samples.data, original.samples.data[:20])
+    assert torch.equal(dataset.test.samples.data, original.samples.data[20:30])
     assert dataset.classes == tuple(f"digit {d}" for d in range(10))
     with pytest.raises(FedfewError, match=r"E204.*no column picture"):
         huggingface(path=str(tmp_path / "saved"), image="picture")

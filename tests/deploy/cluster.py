@@ -169,7 +169,7 @@ def cluster(
     config = load("quick", settings | (changes or {}))
     document = dumps(config.document)
     plan = make_network(folder / "net", sites, port=free_ports(1)[0], insecure=insecure, config=document)
-    images = federation_of(config).images.numpy()
+    images = federation_of(config).samples.data.numpy()
     for number, name in enumerate(sites):
         np.savez(folder / f"{name}.npz", images=images[number * 40 : (number + 1) * 40])
     found = Cluster(folder, plan)

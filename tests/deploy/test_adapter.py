@@ -441,7 +441,7 @@ def test_pixels_never_leave(tiny: Tiny) -> None:
     """A canary image of random bytes at a client: no 12 bytes of it are in anything a site sends."""
     parts = tiny(participation=1.0)
     canary = torch.randint(
-        0, 256, parts.federation.images.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5)
+        0, 256, parts.federation.samples.data.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5)
     )
     sent = bytearray()
     with loop(parts, sites=1) as network:

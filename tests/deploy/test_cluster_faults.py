@@ -172,7 +172,7 @@ def test_folders_of_images_from_end_to_end(tmp_path: Path) -> None:
         part = ("own/server", "own/test", "a", "b")[number % 4]
         place = tmp_path / part / (f"class{label}" if part.startswith("own") else "")
         place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(digits.train.images[number, 0].numpy()).save(place / f"{number}.png")
+        Image.fromarray(digits.train.samples.data[number, 0].numpy()).save(place / f"{number}.png")
     config = tmp_path / "own.toml"
     config.write_text(
         """rounds = 2

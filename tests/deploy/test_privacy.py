@@ -38,7 +38,7 @@ def trained(parts: Parts, clip: float, noise: float) -> tuple[torch.Tensor, torc
     plain = method_of(parts.config.document)
     state = plain.start(omega)
     payload = plain.broadcast(state, 0)
-    site = ClientSite(0, network, parts.federation.images[:30], 10, False)
+    site = ClientSite(0, network, parts.federation.samples.like(parts.federation.samples.data[:30]), 10)
     clear = plain.train_client(payload, site, stream(0, "x")).reply["psi"] - omega
     sent = Wire(plain, [Private(clip, noise)]).train_client(payload, site, stream(0, "x"))
     return clear, sent.reply["psi"] - omega, sent
@@ -111,7 +111,7 @@ def message(parts: Parts, omega: torch.Tensor, round: int = 0, client: int = 1) 
 
 @pytest.fixture
 def images(tmp_path: Path, tiny: Tiny) -> Path:
-    np.savez(tmp_path / "own.npz", images=tiny().federation.images[:20].numpy())
+    np.savez(tmp_path / "own.npz", images=tiny().federation.samples.data[:20].numpy())
     return tmp_path / "own.npz"
 
 
@@ -229,7 +229,7 @@ def test_clipping_fails_closed(tiny: Tiny) -> None:
     parts = tiny()
     payload = {"omega": torch.zeros(4)}
     schema = {"psi": Expected((4,), near="omega")}
-    site = ClientSite(0, parts.network, parts.federation.images[:3], 10, False)
+    site = ClientSite(0, parts.network, parts.federation.samples.like(parts.federation.samples.data[:3]), 10)
     for spoiled in (math.nan, math.inf):
         trained = Trained({"psi": torch.tensor([1.0, 2.0, spoiled, 3.0])})
         with pytest.raises(ArithmeticError, match=r"^the change is not finite, so it cannot be clipped$"):

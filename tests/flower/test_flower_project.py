@@ -17,6 +17,8 @@ from tests.deploy.cluster import eventually
 from torch import nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import LabeledSet
+from fedfew.data.samples import Images
 from fedfew.deploy.processes import flower_environment, free_ports
 from fedfew.deploy.server.superlink import answers
 from fedfew.flower import FewLabels, train
@@ -79,13 +81,18 @@ def grid(clients: int = 3, **options: Any) -> DirectGrid:
     return DirectGrid({7_000 + k: images(24, 10 + k)[0] for k in range(clients)}, **options)
 
 
+def labeled(count: int, seed: int) -> LabeledSet:
+    pixels, labels = images(count, seed)
+    return LabeledSet(Images(pixels, flips=False), labels)
+
+
 def strategy(method: str = "fedavg", **settings: Any) -> FewLabels:
     chosen = SETTINGS | {"method.name": method} | {key.replace("__", "."): value for key, value in settings.items()}
-    return FewLabels(net(), images(12, 1), 3, chosen, flips=False)
+    return FewLabels(net(), labeled(12, 1), 3, chosen)
 
 
 def run(found: FewLabels, over: DirectGrid, rounds: int = 3) -> Result:
-    score = found.scorer(*images(60, 2))
+    score = found.scorer(labeled(60, 2))
     return found.start(over, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=score)
 
 
@@ -109,7 +116,7 @@ def test_a_share_of_the_nodes_is_drawn_from_the_seed() -> None:
     asked = []
     for _ in range(2):
         over = grid(6)
-        found = FewLabels(net(), images(12, 1), 3, SETTINGS, fraction_train=0.5, min_train_nodes=1)
+        found = FewLabels(net(), labeled(12, 1), 3, SETTINGS, fraction_train=0.5, min_train_nodes=1)
         run(found, over)
         asked.append(over.asked)
     assert asked[0] == asked[1] and len(asked[0]) == 9 and len(set(asked[0])) > 3

@@ -107,7 +107,7 @@ def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
     parts = assemble(tiny(**SMALL | ONE_BATCH | clients | CASES[case]))
     fleet = fleet_of(parts, Path())
     assert isinstance(fleet, InlineFleet)
-    for place in (parts.network.device, parts.server.labeled.images.device, fleet.sites.images.device):
+    for place in (parts.network.device, parts.server.labeled.samples.data.device, fleet.sites.samples.data.device):
         assert place == device
     if device == THERE:
         tie(parts.network)

@@ -18,6 +18,7 @@ from fedfew import Run
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.data.images.folders import read_images
+from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
 from fedfew.inference.agreement import Predict
 from fedfew.runs.model_file import read_model
@@ -28,7 +29,7 @@ def digits() -> tuple[Path, Tensor, Tensor]:
     """The run, real images, and what the model says about them."""
     images, run = digits_run()
     batch, _ = read_images(images / "test" / "digit 7", 28, 1)
-    return run, batch, Run.open(run).network().probabilities(batch)
+    return run, batch, Run.open(run).network().probabilities(Images(batch))
 
 
 def check_metadata(about: dict[str, Any]) -> None:

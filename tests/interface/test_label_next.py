@@ -11,7 +11,8 @@ from tests.interface.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 from torch import nn
 
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.data.samples import Images
 from fedfew.inference.label_next import choose, embed
 
 
@@ -37,14 +38,14 @@ def test_copies_come_last() -> None:
 
 def test_features_are_the_input_of_the_last_layer() -> None:
     flat, linear = nn.Flatten(), nn.Linear(4, 3)
-    network = Network.of(nn.Sequential(flat, linear), Pixels.unit(1))
+    network = Network.of(nn.Sequential(flat, linear))
     images = torch.randint(1, 256, (5, 1, 2, 2), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    features, probabilities = embed(network, images, batch=2)
+    features, probabilities = embed(network, Images(images), batch=2)
     plain = images.flatten(1).float() / 255
     assert torch.allclose(features, plain / plain.norm(dim=1, keepdim=True), atol=1e-6)
-    assert torch.equal(probabilities, network.probabilities(images, 2))
-    without = Network.of(nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten()), Pixels.unit(1))
-    assert torch.allclose(embed(without, images)[0].square(), without.probabilities(images), atol=1e-6)
+    assert torch.equal(probabilities, network.probabilities(Images(images), 2))
+    without = Network.of(nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten()))
+    assert torch.allclose(embed(without, Images(images))[0].square(), without.probabilities(Images(images)), atol=1e-6)
 
 
 def test_images_of_a_site_are_suggested_with_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

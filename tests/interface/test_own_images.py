@@ -12,6 +12,7 @@ from tests.data.digit_folders import write_digits
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run
+from fedfew.data.samples import Images
 from fedfew.runs.experiment import Experiment
 
 SHORT = [
@@ -115,7 +116,9 @@ def test_a_run_on_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     about = Run.open(tmp_path / "run").about_model()
     assert (about["shape"], about["classes"]) == ([3, 16, 16], ["0", "1", "2"])
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 1
-    assert Run.open(tmp_path / "run").network().probabilities(torch.zeros(2, 3, 16, 16, dtype=torch.uint8)).shape == (
+    assert Run.open(tmp_path / "run").network().probabilities(
+        Images(torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+    ).shape == (
         2,
         3,
     )

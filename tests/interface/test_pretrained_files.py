@@ -10,6 +10,7 @@ from PIL import Image
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run
+from fedfew.data.samples import Images
 
 CONFIG = """
 rounds = 2
@@ -108,5 +109,5 @@ def test_from_files_to_files(
     assert "scales images to 32×32 (bicubic)" in json.loads(extra["fedfew.json"])["inside"]
     batch = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8)
     torch.testing.assert_close(
-        whole(batch), Run.open(tmp_path / "run").network().probabilities(batch), atol=1e-5, rtol=0
+        whole(batch), Run.open(tmp_path / "run").network().probabilities(Images(batch)), atol=1e-5, rtol=0
     )

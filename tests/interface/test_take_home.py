@@ -14,6 +14,7 @@ from tests.interface.fedfew_command import fedfew
 
 from fedfew import FedfewError, Run, load_model
 from fedfew.core.storage import file_digest
+from fedfew.data.samples import Images
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md"
 Capture = pytest.CaptureFixture[str]
@@ -84,7 +85,7 @@ def test_hugging_face_layout(run: Path, tmp_path: Path, capsys: Capture) -> None
     assert readme.startswith("---\nlibrary_name: fedfew\n") and "## Limits" in readme
     network, about = load_model(hub)
     images = torch.randint(0, 256, (3, *about["shape"]), dtype=torch.uint8)
-    assert torch.equal(network.probabilities(images), Run.open(run).network().probabilities(images))
+    assert torch.equal(network.probabilities(Images(images)), Run.open(run).network().probabilities(Images(images)))
     with pytest.raises(FedfewError, match="E302"):
         load_model(tmp_path / "runs")
 
@@ -96,7 +97,7 @@ def test_transformers_reads_the_preprocessor_settings(run: Path, tmp_path: Path,
     network, about = load_model(tmp_path / "hub")
     pixels = np.random.default_rng(0).integers(0, 256, (28, 28, 1), dtype=np.uint8)
     given = processor(pixels, return_tensors="pt", input_data_format="channels_last")["pixel_values"]
-    expected = network.input(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+    expected = Images.described(torch.from_numpy(pixels).permute(2, 0, 1)[None], about).inputs(network.device)
     torch.testing.assert_close(given, expected, atol=1e-5, rtol=1e-5)
     assert about["classes"][0] == "digit 0"
 

@@ -10,11 +10,12 @@ from torch.nn.functional import cross_entropy, kl_div
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.layout import Layout
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, Method, ServerSite
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
+from fedfew.data.samples import Images
 from fedfew.methods.fl2 import FL2, class_thresholds
 from fedfew.methods.semifl import SemiFL
-from fedfew.training.augment import strong, weak
 from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 from fedfew.training.sharpness import FLOOR, ascent_step
@@ -28,7 +29,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def net() -> Network:
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    return Network.of(module, Pixels.unit(1))
+    return Network.of(module)
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -36,11 +37,11 @@ def images(count: int, seed: int) -> Tensor:
 
 
 def client(network: Network, count: int = 8, seed: int = 1) -> ClientSite:
-    return ClientSite(0, network, images(count, seed), 3, flips=False)
+    return ClientSite(0, network, Images(images(count, seed), flips=False), 3)
 
 
 def server(network: Network) -> ServerSite:
-    return ServerSite(network, LabeledSet(images(6, 9), torch.arange(6) % 3), 3, flips=False)
+    return ServerSite(network, LabeledSet(Images(images(6, 9), flips=False), torch.arange(6) % 3), 3)
 
 
 def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Tensor:
@@ -68,10 +69,10 @@ def test_semifl_loss_is_its_equation() -> None:
     site, rng = client(network), seeded(5)
     fix, mix, labels = torch.tensor([0, 3, 4]), torch.tensor([7, 3, 1]), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
     ours = semifl(lambda_mix=0.7).loss(site, fix, mix, labels, seeded(5))
-    fixed = cross_entropy(network(strong(site.images[fix], rng, flips=False)), labels[fix])
+    fixed = cross_entropy(network(site.samples.take(fix).strong(rng)), labels[fix])
     lam = float(beta_draw(0.75, 1, rng))
-    x = lam * weak(site.images[fix], rng, False).float() + (1 - lam) * weak(site.images[mix], rng, False).float()
-    logits = network(x)
+    x = lam * site.samples.take(fix).weak(rng).data.float() + (1 - lam) * site.samples.take(mix).weak(rng).data.float()
+    logits = network(Images(x))
     mixed = lam * cross_entropy(logits, labels[fix]) + (1 - lam) * cross_entropy(logits, labels[mix])
     assert ours.item() == pytest.approx((fixed + 0.7 * mixed).item(), rel=1e-5)
 
@@ -91,7 +92,7 @@ def test_semifl_labels_once_with_the_received_model() -> None:
     omega, site = theta(network), client(network)
     trained = semifl(threshold=0.6).train_client(payload(omega), site, seeded(2))
     network.load(omega)
-    confidence, labels = network.probabilities(weak(site.images, seeded(2), False)).max(1)
+    confidence, labels = network.probabilities(site.samples.weak(seeded(2))).max(1)
     assert trained.votes is not None
     assert trained.votes.tolist() == torch.where(confidence >= 0.6, labels, -1).tolist()
     kept = int((confidence >= 0.6).sum())
@@ -177,7 +178,7 @@ def test_fl2_keeps_by_class_and_reports_its_status() -> None:
     omega, site = theta(network), client(network)
     trained = fl2().train_client(payload(omega), site, seeded(2))
     network.load(omega)
-    p = network.probabilities(weak(site.images, seeded(2), False))
+    p = network.probabilities(site.samples.weak(seeded(2)))
     thresholds, tau = class_thresholds(p)
     confidence, labels = p.max(1)
     assert trained.votes is not None
@@ -206,18 +207,18 @@ def test_the_sharpness_term_adds_the_divergences_gradient_at_the_ascent_step_and
         torch.tensor([True, False, True, True, False]),
     )
     network.gradient.zero_()
-    fl2(rho=0.3, lambda_sharp=2.0).add_sharpness(network, views, targets, certain)
+    fl2(rho=0.3, lambda_sharp=2.0).add_sharpness(network, Images(views), targets, certain)
     ours = network.gradient.clone()
     assert torch.equal(network.vector, w)
 
     other = net()
     other.load(w)
-    goal = other(views[certain]).detach().softmax(1)
+    goal = other(Images(views[certain])).detach().softmax(1)
     other.gradient.zero_()
-    cross_entropy(other(views[certain]), targets[certain]).backward()
+    cross_entropy(other(Images(views[certain])), targets[certain]).backward()
     other.load(w + ascent_step(other, 0.3))
     other.gradient.zero_()
-    (2.0 * kl_div(other(views[certain]).log_softmax(1), goal, reduction="sum") / 5).backward()
+    (2.0 * kl_div(other(Images(views[certain])).log_softmax(1), goal, reduction="sum") / 5).backward()
     assert float(ours.norm()) > 1e-4
     assert torch.allclose(ours, other.gradient, atol=1e-6)
 
@@ -226,7 +227,7 @@ def test_without_certain_images_there_is_no_sharpness_term() -> None:
     network = net()
     network.load(theta(network))
     network.gradient.zero_()
-    fl2().add_sharpness(network, images(3, 4), torch.tensor([0, 1, 2]), torch.zeros(3, dtype=torch.bool))
+    fl2().add_sharpness(network, Images(images(3, 4)), torch.tensor([0, 1, 2]), torch.zeros(3, dtype=torch.bool))
     assert float(network.gradient.norm()) == 0
 
 

@@ -17,7 +17,8 @@ from tests.methods.tiny import (
 )
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Oracle, OracleSite, Pool
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientUpdate, Method, Missing, Oracle, OracleSite, Pool
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.pooled import Pooled, sequence
@@ -103,7 +104,7 @@ def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
     )
     state = replace(method.start(random_theta(1)), round=1, extra={"lot": torch.tensor(5)})
     done = method.before_clients(state, site, generator(0))
-    labeled = LabeledSet(pool.labeled.images[drawn], pool.labeled.labels[drawn])
+    labeled = LabeledSet(pool.labeled.samples.take(drawn), pool.labeled.labels[drawn])
     expected, steps = train_supervised(
         site.network, state.omega, labeled, Supervised(LocalSGD(lr=0.2, batch=4)), 0.2, generator(0)
     )
@@ -120,13 +121,13 @@ class Alternate:
 
 
 def sites(algorithm: Method, labeled: LabeledSet) -> Sites:
-    none = LabeledSet(labeled.images[:0], labeled.labels[:0])
-    return Sites(algorithm, linear_network(), labeled.images, labeled.labels, Alternate(), CLASSES, True, 0, none, none)
+    none = LabeledSet(labeled.samples.like(labeled.samples.data[:0]), labeled.labels[:0])
+    return Sites(algorithm, linear_network(), labeled.samples, labeled.labels, Alternate(), CLASSES, 0, none, none)
 
 
 def test_labels_reach_all_labels_through_its_own_site_and_no_other_method() -> None:
     labeled, omega = random_labeled(10, 3), random_theta(1)
-    changed = LabeledSet(labeled.images, (labeled.labels + 1) % CLASSES)
+    changed = LabeledSet(labeled.samples, (labeled.labels + 1) % CLASSES)
     payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
     told, blind = AllLabels(SERVER, CLIENT, MEAN), FedMix(SERVER, CLIENT, MEAN, lambda_anchor=0.0, threshold=0.4)
 

@@ -13,10 +13,11 @@ from torch.nn.functional import cross_entropy
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
+from fedfew.data.samples import Images
 from fedfew.methods.cbafed import CBAFed, believed, shares
-from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
 
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
@@ -27,7 +28,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def net() -> Network:
-    return Network.of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)), Pixels.unit(1))
+    return Network.of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)))
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -35,11 +36,11 @@ def images(count: int, seed: int) -> Tensor:
 
 
 def client(network: Network, count: int = 12) -> ClientSite:
-    return ClientSite(0, network, images(count, 1), 3, flips=False)
+    return ClientSite(0, network, Images(images(count, 1), flips=False), 3)
 
 
 def server(network: Network) -> ServerSite:
-    return ServerSite(network, LabeledSet(images(6, 9), torch.tensor([0, 0, 0, 1, 1, 2])), 3, flips=False)
+    return ServerSite(network, LabeledSet(Images(images(6, 9), flips=False), torch.tensor([0, 0, 0, 1, 1, 2])), 3)
 
 
 def theta(network: Network, scale: float = 0.2) -> Tensor:
@@ -77,7 +78,7 @@ def test_classes_that_are_alike_have_the_same_threshold_however_many_there_are(c
 
 def test_a_class_that_nobody_labels_gets_a_lower_threshold() -> None:
     network = net()
-    site = replace(server(network), labeled=LabeledSet(images(6, 9), torch.arange(6) % 3))
+    site = replace(server(network), labeled=LabeledSet(Images(images(6, 9)), torch.arange(6) % 3))
     method = cbafed()
     state = method.before_clients(method.start(theta(network)), site, seeded())
     before = method.thresholds(state.extra["shares"])
@@ -111,11 +112,11 @@ def test_labels_are_fixed_within_a_round() -> None:
     sent = payload(omega, [6.0, 3.0, 1.0])
     trained = method.train_client(sent, site, seeded(2))
     rng = seeded(2)
-    views = weak(site.images, rng, False)
-    later = method.labels(network.probabilities(views), sent["shares"])
+    views = site.samples.weak(rng).data
+    later = method.labels(network.probabilities(Images(views)), sent["shares"])
 
     network.load(omega)
-    expected = method.labels(network.probabilities(views), sent["shares"])
+    expected = method.labels(network.probabilities(Images(views)), sent["shares"])
     assert trained.votes is not None and torch.equal(trained.votes, expected)
     kept = (expected >= 0).nonzero().squeeze(1)
     assert 0 < len(kept) < 12
@@ -126,7 +127,7 @@ def test_labels_are_fixed_within_a_round() -> None:
     for _ in range(30):
         for batch in torch.randperm(len(kept), generator=rng).split(4):
             network.gradient.zero_()
-            cross_entropy(network(views[kept[batch]]), expected[kept[batch]]).backward()
+            cross_entropy(network(Images(views[kept[batch]])), expected[kept[batch]]).backward()
             network.vector.sub_(0.05 * network.gradient)
     assert torch.allclose(trained.reply["psi"], network.snapshot(), atol=1e-5)
 

@@ -24,8 +24,10 @@ from fedfew.build.parts import assemble, federation_of, prepare, sites_of
 from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.core.types import ClientSite, ClientUpdate, Expected, LabeledClientSite, LabeledSet, Method, Trained
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, Expected, LabeledClientSite, Method, Trained
 from fedfew.data.client_labels import ClientLabels
+from fedfew.data.samples import Images
 from fedfew.methods import METHODS
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.runtime.gate import Gate
@@ -51,7 +53,9 @@ def refusal(**changes: Any) -> str:
 
 def labeled_site(count: int = 12, labels: int = 4) -> LabeledClientSite:
     images, truth = random_images(count, 7), torch.randint(0, CLASSES, (labels,), generator=generator(8))
-    return LabeledClientSite(0, linear_network(), images, CLASSES, labeled=LabeledSet(images[:labels], truth))
+    return LabeledClientSite(
+        0, linear_network(), Images(images), CLASSES, labeled=LabeledSet(Images(images[:labels]), truth)
+    )
 
 
 class TestWhoHoldsWhich:
@@ -97,9 +101,12 @@ class TestWhoHoldsWhich:
         assert len(labeled) == 3
         for site in labeled:
             index = torch.from_numpy(federation.partition.of(site.client))
-            pairs = {(i.numpy().tobytes(), int(y)) for i, y in zip(site.images, federation.truth[index], strict=True)}
+            pairs = {
+                (i.numpy().tobytes(), int(y)) for i, y in zip(site.samples.data, federation.truth[index], strict=True)
+            }
             held = {
-                (i.numpy().tobytes(), int(y)) for i, y in zip(site.labeled.images, site.labeled.labels, strict=True)
+                (i.numpy().tobytes(), int(y))
+                for i, y in zip(site.labeled.samples.data, site.labeled.labels, strict=True)
             }
             assert len(held) == min(3, len(index)) and held <= pairs
 
@@ -110,12 +117,12 @@ class TestTraining:
         site.network.load(theta)
         loss = label_loss(site, Supervised(), batch=4, weight=2.5, rng=generator(0))()
         assert loss is not None
-        expected = 2.5 * cross_entropy(linear_logits(theta, site.labeled.images), site.labeled.labels)
+        expected = 2.5 * cross_entropy(linear_logits(theta, site.labeled.samples.data), site.labeled.labels)
         torch.testing.assert_close(loss, expected)
 
     def test_a_client_without_labels_draws_nothing(self) -> None:
         rng = generator(0)
-        plain = ClientSite(0, linear_network(), random_images(4, 1), CLASSES)
+        plain = ClientSite(0, linear_network(), Images(random_images(4, 1)), CLASSES)
         assert label_loss(plain, Supervised(), 4, 1.0, rng)() is None
         assert torch.equal(rng.get_state(), generator(0).get_state())
 
@@ -132,7 +139,7 @@ class TestTraining:
         payload = {"omega": omega, "lr": scalar(0.1), "progress": scalar(0.0)}
         trained = method_of(document).train_client(payload, site, generator(2))
         theta = omega.clone().requires_grad_()
-        step = gradient_of(cross_entropy(linear_logits(theta, site.labeled.images), site.labeled.labels), theta)
+        step = gradient_of(cross_entropy(linear_logits(theta, site.labeled.samples.data), site.labeled.labels), theta)
         torch.testing.assert_close(trained.reply["psi"], omega - 0.1 * step)
         assert trained.metrics["steps"] == 1
 
@@ -141,7 +148,9 @@ class TestTraining:
         method = fedmatch()
         trained = method.train_client({"sigma": sigma, "psi": psi, "lr": scalar(0.1)}, site, generator(2))
         theta = (sigma + psi).requires_grad_()
-        step = 10 * gradient_of(cross_entropy(linear_logits(theta, site.labeled.images), site.labeled.labels), theta)
+        step = 10 * gradient_of(
+            cross_entropy(linear_logits(theta, site.labeled.samples.data), site.labeled.labels), theta
+        )
         change = torch.zeros_like(sigma)
         change[trained.reply["sigma_index"].long()] = trained.reply["sigma_change"]
         torch.testing.assert_close(change, -0.1 * step, atol=2e-5, rtol=1e-5)

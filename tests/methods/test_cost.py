@@ -5,8 +5,9 @@ import torch
 from tests.methods.tiny import CLASSES, MEAN, PIXELS, generator, random_images, random_theta
 from torch import Tensor, nn
 
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.types import ClientSite
+from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.training.sgd import LocalSGD, Supervised
 
@@ -28,7 +29,7 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("threshold", [0.0, 0.42, 0.48, 1.0])
 def test_an_epoch_costs_at_most_nine_and_three_times_the_coverage(threshold: float) -> None:
     counting = Counting()
-    site = ClientSite(0, Network.of(counting, Pixels.unit(1)), random_images(30, 1), CLASSES)
+    site = ClientSite(0, Network.of(counting), Images(random_images(30, 1)), CLASSES)
     method = FedMix(Supervised(), LocalSGD(batch=8, lr=0.01), MEAN, threshold=threshold)
     payload = {"omega": random_theta(1), "sigma": random_theta(2), "lr": torch.tensor(0.01)}
 

@@ -22,7 +22,6 @@ from fedfew.methods.fedavg import FEDPROX, FedAvg
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import Step
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 
 SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=64)
@@ -120,7 +119,7 @@ def test_fedprox_is_fedavg_with_a_proximal_term() -> None:
 
 def test_pseudo_labels_are_the_models_own_where_it_is_sure() -> None:
     site, omega = client_site(0), random_theta(1)
-    confidence = linear_logits(omega, site.images).softmax(1).max(1).values
+    confidence = linear_logits(omega, site.samples.data).softmax(1).max(1).values
     tau = float(confidence.sort().values[5:7].mean())
     method = fedavg(objective=PseudoLabel(threshold=tau, weight=1.5))
 
@@ -130,8 +129,8 @@ def test_pseudo_labels_are_the_models_own_where_it_is_sure() -> None:
     order = torch.randperm(12, generator=rng)
     chosen = order[confidence[order] >= tau]
     variable = omega.clone().requires_grad_()
-    labels = linear_logits(omega, site.images[chosen]).argmax(1)
-    log_p = linear_logits(variable, weak(site.images[chosen], rng, site.flips)).log_softmax(1)
+    labels = linear_logits(omega, site.samples.data[chosen]).argmax(1)
+    log_p = linear_logits(variable, site.samples.take(chosen).weak(rng).data).log_softmax(1)
     loss = -1.5 * log_p[torch.arange(6), labels].mean()
     torch.testing.assert_close(trained.reply["psi"], omega - 0.1 * gradient_of(loss, variable), rtol=0, atol=1e-6)
     assert trained.votes is not None and sorted(trained.votes.tolist())[:7].count(-1) == 6

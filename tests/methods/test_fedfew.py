@@ -23,7 +23,6 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.types import ClientUpdate
 from fedfew.methods import fedfew as module
 from fedfew.methods.fedfew import FedFew
-from fedfew.training.augment import noisy, strong, weak
 from fedfew.training.label_shift import log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 
@@ -55,7 +54,7 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
     adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
     labels = adjusted.argmax(1)
     order = torch.randperm(len(site), generator=rng)
-    views = strong(site.images[order], rng, flips=site.flips)
+    views = site.samples.take(order).strong(rng).data
     free = theta.clone().requires_grad_()
     logits = linear_logits(free, views) + correction * (mix / EVEN).log()
     expected = theta - 0.1 * gradient_of(cross_entropy(logits, labels[order]), free)
@@ -75,14 +74,14 @@ def test_consistency_adds_the_agreement_of_two_noisy_views_of_every_image(thresh
     adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
     confidence, labels = adjusted.max(1)
     order = torch.randperm(len(site), generator=rng)
-    one, other = (noisy(weak(site.images[order], rng, site.flips), 0.1, rng) for _ in range(2))
+    one, other = (site.samples.take(order).weak(rng).noisy(0.1, rng).data for _ in range(2))
     free = theta.clone().requires_grad_()
     gap = linear_logits(free, one).softmax(1) - linear_logits(free, other).softmax(1)
     loss = 3.0 * gap.square().sum(1).mean()
     sure = order[confidence[order] >= threshold]
     assert (len(sure) == 0) == (threshold == 1.0) and (len(sure) < len(site)) == (threshold > 0)
     if len(sure):
-        logits = linear_logits(free, strong(site.images[sure], rng, flips=site.flips)) + (mix / EVEN).log()
+        logits = linear_logits(free, site.samples.take(sure).strong(rng).data) + (mix / EVEN).log()
         loss = loss + cross_entropy(logits, labels[sure], reduction="sum") / len(site)
     expected = theta - 0.1 * gradient_of(loss, free)
     torch.testing.assert_close(trained.reply["psi"], expected, rtol=1e-4, atol=1e-6)
@@ -97,7 +96,7 @@ def test_soft_labels_are_the_adjusted_probabilities() -> None:
     network.load(theta)
     adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
     order = torch.randperm(len(site), generator=rng)
-    views = strong(site.images[order], rng, flips=site.flips)
+    views = site.samples.take(order).strong(rng).data
     free = theta.clone().requires_grad_()
     logits = linear_logits(free, views) + (mix / EVEN).log()
     loss = -(adjusted[order] * logits.log_softmax(1)).sum(1).mean()

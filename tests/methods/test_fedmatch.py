@@ -22,9 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedfew.core.types import ClientUpdate, Payload
+from fedfew.data.samples import Images
+from fedfew.data.samples.randaugment import POOL, rand_augment
 from fedfew.methods import fedmatch as module
 from fedfew.methods.fedmatch import FEDMATCH, FEDMATCH_LITE, FedMatch
-from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 
 SIZE = CLASSES * (PIXELS + 1)
@@ -64,7 +65,7 @@ def test_the_server_trains_sigma_and_leaves_psi() -> None:
     trained = method.before_clients(state, site, generator(0))
 
     sigma, psi = state.sigma.clone().requires_grad_(), state.extra["psi"]
-    loss = cross_entropy(linear_logits(sigma + psi, site.labeled.images), site.labeled.labels)
+    loss = cross_entropy(linear_logits(sigma + psi, site.labeled.samples.data), site.labeled.labels)
     torch.testing.assert_close(
         trained.sigma, (sigma - 0.2 * 3.0 * gradient_of(loss, sigma)).detach(), rtol=0, atol=1e-6
     )
@@ -79,12 +80,12 @@ def test_a_client_trains_psi_on_the_confident_and_leaves_sigma() -> None:
     trained = method.train_client(payload_of(sigma, psi), site, generator(5))
 
     rng = generator(5)
-    images = site.images[torch.randperm(len(site), generator=rng)]
+    images = site.samples.data[torch.randperm(len(site), generator=rng)]
     confidence, labels = linear_logits(sigma + psi, images).softmax(1).max(1)
     keep = confidence >= 0.5
     assert 0 < int(keep.sum()) < len(site)
     variable = psi.clone().requires_grad_()
-    log_p = linear_logits(sigma + variable, module.strong(images[keep], rng)).log_softmax(1)
+    log_p = linear_logits(sigma + variable, Images(images[keep]).strong(rng, module.STRONG).data).log_softmax(1)
     loss = -0.7 * log_p[torch.arange(int(keep.sum())), labels[keep]].mean()
     loss = loss + 0.013 * variable.abs().sum() + 0.11 * ((sigma - variable) ** 2).sum()
     torch.testing.assert_close(dense(trained.reply), -lr * gradient_of(loss, variable), rtol=0, atol=1e-6)
@@ -111,12 +112,12 @@ def test_the_agreement_label_is_that_of_most_votes_and_a_tie_is_the_clients(mine
     network.load(theta)
     helpers = one_hot(torch.tensor([[mine, 1, 1, 1, other], [mine, 1, other, mine, other]]), CLASSES).float()  # H×B×C
 
-    _, labels, keep = fedmatch(threshold=0.0).loss(network, images, helpers, generator(0))
+    _, labels, keep = fedmatch(threshold=0.0).loss(network, Images(images), helpers, generator(0))
 
     # all agree; two helpers against the client; three ways, a tie; one helper against two; two against the client
     assert labels.tolist() == [mine, 1, mine, mine, other]
     assert keep.all()
-    _, labels, _ = fedmatch(threshold=0.0).loss(network, images, helpers[:1], generator(0))
+    _, labels, _ = fedmatch(threshold=0.0).loss(network, Images(images), helpers[:1], generator(0))
     assert labels.tolist() == [mine] * 5, "one against one is a tie"
 
 
@@ -128,7 +129,9 @@ def test_inter_client_consistency_is_the_mean_kl_divergence_from_the_helpers() -
     tau = float(own.max(1).values.sort().values[1:3].mean())  # four of six
     helpers = torch.stack([linear_logits(random_theta(s), images).softmax(1) for s in (7, 8)])
 
-    loss, _, keep = fedmatch(lambda_a=0.0, lambda_i=0.6, threshold=tau).loss(network, images, helpers, generator(0))
+    loss, _, keep = fedmatch(lambda_a=0.0, lambda_i=0.6, threshold=tau).loss(
+        network, Images(images), helpers, generator(0)
+    )
     assert loss is not None and int(keep.sum()) == 4
     loss.backward()
 
@@ -149,15 +152,15 @@ def test_helpers_speak_as_sigma_plus_their_psi() -> None:
     change = dense(method.train_client(payload_of(sigma, psi, *others), site, generator(5)).reply)
 
     variable = psi.clone().requires_grad_()
-    p = linear_logits(sigma + variable, site.images).softmax(1)
-    h = torch.stack([linear_logits(sigma + other, site.images).softmax(1) for other in others])
+    p = linear_logits(sigma + variable, site.samples.data).softmax(1)
+    h = torch.stack([linear_logits(sigma + other, site.samples.data).softmax(1) for other in others])
     kl = (h * (h / p).log()).sum(2).mean()
     torch.testing.assert_close(change, -0.1 * gradient_of(2.0 * kl, variable), rtol=0, atol=1e-6)
 
 
 def test_only_entries_that_changed_by_more_than_delta_travel() -> None:
     site, sigma, psi = client_site(0), random_theta(1), random_theta(2)
-    site.images[:, :, :2] = 0  # these pixels' weights have no gradient where no shift or turn reaches them
+    site.samples.data[:, :, :2] = 0  # these pixels' weights have no gradient where no shift or turn reaches them
     method = fedmatch(lambda_l1=0.0, lambda_l2=0.0, lambda_a=1.0, delta=0.0)
     payload = payload_of(sigma, psi, lr=0.01)
 
@@ -213,7 +216,7 @@ def test_small_entries_of_psi_become_zero() -> None:
 def test_strong_views_are_fedmatchs() -> None:
     """Six operations out of the 13 that do something, each at a level below M, M drawn from 2 to 5 for each image."""
     images, others = random_images(64, 1), tuple(name for name in POOL if name != "identity")
-    seen = module.strong(images, generator(0))
+    seen = Images(images).strong(generator(0), module.STRONG).data
     assert len(others) == 13
     assert torch.equal(seen, rand_augment(images, generator(0), layers=6, magnitude=(2, 5), pool=others))
     assert int((seen != images).flatten(1).any(1).sum()) > 48

@@ -101,8 +101,8 @@ def test_bytes_down_are_those_a_client_with_a_copy_would_need(delta: float) -> N
     draw = np.random.default_rng(7)
     fewer = 0
     for t in range(8):
-        server.labeled.images[:] = 0
-        server.labeled.images[:, :, t % 8] = 200  # the server learns about one row of pixels a round
+        server.labeled.samples.data[:] = 0
+        server.labeled.samples.data[:, :, t % 8] = 200  # the server learns about one row of pixels a round
         state = method.before_clients(state, server, generator(t))
         cohort = sorted(int(k) for k in draw.choice(6, 3, replace=False))
         for k in cohort:

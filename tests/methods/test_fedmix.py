@@ -21,11 +21,11 @@ from torch import Tensor
 from fedfew.aggregators.weighted import fedfreq
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
+from fedfew.data.samples import Images
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmix import FEDMIX, FedMix
 from fedfew.objectives.objective import Step
 from fedfew.runtime.rounds import count
-from fedfew.training.augment import views
 from fedfew.training.sgd import LocalSGD, Supervised
 
 A = 5
@@ -42,8 +42,8 @@ def fedmix(**settings: Any) -> FedMix:
 
 def softmaxes(theta: Tensor, images: Tensor, rng: torch.Generator) -> Tensor:
     """A×B×C: what the model says of each view, in the order in which the paper lists them."""
-    family = views(images, A, rng, flips=True)
-    return torch.stack([linear_logits(theta, view).softmax(1) for view in family])
+    family = Images(images).views(A, rng)
+    return torch.stack([linear_logits(theta, view.data).softmax(1) for view in family])
 
 
 def hand_loss(
@@ -75,7 +75,7 @@ def test_consistency_is_summed_over_classes_and_averaged_over_the_batch(batch: t
     network.load(theta)
     method = fedmix(lambda_ce=0.0, lambda_consistency=2.0, threshold=tau)
 
-    loss, _, _ = method.loss(network, images, generator(3), flips=True)
+    loss, _, _ = method.loss(network, Images(images), generator(3))
     loss.backward()
 
     p = softmaxes(theta, images, generator(3))
@@ -99,7 +99,7 @@ def test_cross_entropy_is_on_the_plain_image_over_the_confident(
     network.load(theta)
     method = fedmix(lambda_ce=3.0, lambda_consistency=0.0, threshold=tau, ce_over=ce_over)
 
-    loss, labels, keep = method.loss(network, images, generator(3), flips=True)
+    loss, labels, keep = method.loss(network, Images(images), generator(3))
     loss.backward()
 
     mean = softmaxes(theta, images, generator(3)).mean(0)
@@ -119,7 +119,7 @@ def test_the_mask_can_look_at_view_one_alone(batch: tuple[Tensor, Tensor, float]
     network.load(theta)
     first = softmaxes(theta, images, generator(3))[0].max(1).values
     tau = float(first.sort().values[3:5].mean())
-    _, labels, keep = fedmix(threshold=tau, mask_on="first").loss(network, images, generator(3), flips=True)
+    _, labels, keep = fedmix(threshold=tau, mask_on="first").loss(network, Images(images), generator(3))
     assert keep.tolist() == (first >= tau).tolist()
     assert labels[keep].tolist() == softmaxes(theta, images, generator(3)).mean(0).argmax(1)[keep].tolist()
 
@@ -128,16 +128,16 @@ def test_two_views_are_enough_to_vote(batch: tuple[Tensor, Tensor, float]) -> No
     theta, images, _ = batch
     network = linear_network()
     network.load(theta)
-    _, labels, _ = fedmix(views=2).loss(network, images, generator(3), flips=True)
-    pair = views(images, 2, generator(3), flips=True)
-    assert labels.tolist() == sum(linear_logits(theta, view).softmax(1) for view in pair).argmax(1).tolist()  # type: ignore[union-attr]
+    _, labels, _ = fedmix(views=2).loss(network, Images(images), generator(3))
+    pair = Images(images).views(2, generator(3))
+    assert labels.tolist() == sum(linear_logits(theta, view.data).softmax(1) for view in pair).argmax(1).tolist()  # type: ignore[union-attr]
 
 
 def test_nobody_confident_leaves_the_consistency(batch: tuple[Tensor, Tensor, float]) -> None:
     theta, images, _ = batch
     network = linear_network()
     network.load(theta)
-    loss, _, keep = fedmix(threshold=1.0).loss(network, images, generator(3), flips=True)
+    loss, _, keep = fedmix(threshold=1.0).loss(network, Images(images), generator(3))
     p = softmaxes(theta, images, generator(3))
     assert not keep.any()
     assert float(loss.detach()) == pytest.approx(float((p[0] - p[1]).square().sum(1).mean()), rel=1e-5)
@@ -171,7 +171,7 @@ def hand_client(
     psi, confident = omega.clone(), torch.zeros(len(site), dtype=torch.bool)
     for indices in torch.randperm(len(site), generator=rng).split(5):
         psi = psi.requires_grad_()
-        loss, keep = hand_loss(psi, site.images[indices], rng, tau, l1, l2)
+        loss, keep = hand_loss(psi, site.samples.data[indices], rng, tau, l1, l2)
         loss = loss + anchor * ((sigma - psi) ** 2).sum()
         psi, confident[indices] = (psi - lr * gradient_of(loss, psi)).detach(), keep
     return psi, confident
@@ -205,7 +205,7 @@ def test_one_round_of_algorithm_1_by_hand(batch: tuple[Tensor, Tensor, float]) -
     updates = [ClientUpdate(k, t.reply, 12, t.metrics) for k, t in trained.items()]
     done = method.after_clients(replace(state, participation=count(state, updates)), updates, server, generator(11))
 
-    sigma = hand_server(omega, server.labeled.images, server.labeled.labels, generator(10), 0.2, 2.0)
+    sigma = hand_server(omega, server.labeled.samples.data, server.labeled.labels, generator(10), 0.2, 2.0)
     psi = {s.client: hand_client(omega, sigma, s, generator(s.client), tau, 0.3, lambdas) for s in clients}
     q = {3: 1, 8: 5}  # this round counts
     w = {k: 1 - q[k] / 6 for k in q}  # m − 1 = 1
@@ -280,7 +280,7 @@ class FedMixObjective:
     labels: ClassVar[bool] = True
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Any = None) -> Any:
-        return lambda indices: Step(*self.method.loss(site.network, site.images[indices], rng, site.flips))
+        return lambda indices: Step(*self.method.loss(site.network, site.samples.take(indices), rng))
 
 
 def test_anchor_omega_is_fedprox_with_twice_lambda() -> None:

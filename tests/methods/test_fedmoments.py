@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
+from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.method import FedMoments
 from fedfew.methods.fedmoments.method import features as features_of
 from fedfew.methods.fedmoments.survey import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
@@ -44,20 +46,25 @@ def world(mu: float, clients: int = 60, images: int = 40) -> tuple[list[Tensor],
     labels = [torch.from_numpy(rng.choice(CLASSES, images, p=share)) for share in shares]
     parts = [cloud(own, 100 + k) for k, own in enumerate(labels)]
     few = torch.arange(CLASSES).repeat(3)
-    network = Network.of(Head(WIDTH, CLASSES), Pixels.unit(3))
+    network = Network.of(Head(WIDTH, CLASSES))
     held = torch.arange(CLASSES).repeat(250)
-    return parts, labels, ServerSite(network, LabeledSet(cloud(few, 1), few), CLASSES), LabeledSet(cloud(held, 2), held)
+    return (
+        parts,
+        labels,
+        ServerSite(network, LabeledSet(Vectors(cloud(few, 1)), few), CLASSES),
+        LabeledSet(Vectors(cloud(held, 2)), held),
+    )
 
 
 def accuracy(site: ServerSite, omega: Tensor, test: LabeledSet) -> float:
     site.network.load(omega)
-    return float((site.network.probabilities(test.images).argmax(1) == test.labels).float().mean())
+    return float((site.network.probabilities(test.samples).argmax(1) == test.labels).float().mean())
 
 
 def asked(method: FedMoments, state: ServerState, parts: Sequence[Tensor], who: Sequence[int], site: ServerSite
           ) -> list[ClientUpdate]:  # fmt: skip
     def update(k: int) -> ClientUpdate:
-        client = ClientSite(k, site.network, parts[k], CLASSES)
+        client = ClientSite(k, site.network, Vectors(parts[k]), CLASSES)
         trained = method.train_client(method.broadcast(state, k), client, torch.Generator())
         return ClientUpdate(k, trained.reply, len(parts[k]), trained.metrics)
 
@@ -76,7 +83,7 @@ def trained(method: FedMoments, parts: Sequence[Tensor], site: ServerSite, cohor
 
 
 def survey_of(parts: Sequence[Tensor]) -> Survey:
-    own = [features_of(part) for part in parts]
+    own = [features_of(Vectors(part)) for part in parts]
     total, x = [p.sum(0) for p in own], torch.cat(own)
     between = torch.stack([torch.outer(t, t) / len(p) for t, p in zip(total, own, strict=True)]).sum(0)
     sizes = torch.tensor([float(len(p)) for p in own])
@@ -97,7 +104,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
     survey = survey_of(parts)
     space = Space.of(survey, WIDTH)
     many = torch.arange(CLASSES).repeat(200)
-    prior = prior_of(survey, space, 8, space(features_of(cloud(many, 5))), many, CLASSES, 0.5)
+    prior = prior_of(survey, space, 8, space(features_of(Vectors(cloud(many, 5)))), many, CLASSES, 0.5)
     assert prior.seen == CLASSES - 1
     assert low < prior.alpha < high, "α = μ·C"
 
@@ -151,7 +158,7 @@ def test_small_and_empty_clients_do_no_harm() -> None:
 
 def test_one_client_and_one_label_a_class_do_no_harm() -> None:
     parts, _, site, _ = world(0.3)
-    few = LabeledSet(site.labeled.images[:CLASSES], site.labeled.labels[:CLASSES])
+    few = LabeledSet(site.labeled.samples.like(site.labeled.samples.data[:CLASSES]), site.labeled.labels[:CLASSES])
     found = trained(METHOD, parts[:1], replace(site, labeled=few), [range(1)] * 3)
     assert bool(torch.isfinite(found.omega).all())
 
@@ -174,7 +181,7 @@ def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
 def test_sums_can_be_private() -> None:
     parts, _, site, _ = world(0.3)
     state = trained(METHOD, parts, site, [range(60)] * 2)
-    client = ClientSite(0, site.network, parts[0], CLASSES)
+    client = ClientSite(0, site.network, Vectors(parts[0]), CLASSES)
     wire = Wire(METHOD, [Private(1.0, 0.0)])
     sent = wire.train_client(METHOD.broadcast(state, 0), client, torch.Generator())
     assert float(sent.reply["sums"].norm()) == pytest.approx(1.0, abs=1e-4)
@@ -237,7 +244,7 @@ def test_no_direction_is_thinner_than_it_can_be() -> None:
 def test_a_class_without_labels_and_an_uneven_server_do_no_harm() -> None:
     parts, _, site, test = world(0.3)
     some = torch.tensor([0, 0, 0, 0, 1, 1, 2])
-    labeled = LabeledSet(cloud(some, 1), some)
+    labeled = LabeledSet(Vectors(cloud(some, 1)), some)
     for method in (METHOD, replace(METHOD, mix="labels")):
         found = trained(method, parts, replace(site, labeled=labeled), [range(60)] * 5)
         assert bool(torch.isfinite(found.omega).all())
@@ -288,8 +295,8 @@ def test_what_scores_do_not_see_is_held_back_and_honest_sums_keep_their_bits(mu:
 
 def test_a_survey_further_off_than_any_class_counts_less() -> None:
     parts, _, site, _ = world(0.05)
-    labeled, labels = features_of(site.labeled.images), site.labeled.labels
-    means = [features_of(part).mean(0) for part in parts]
+    labeled, labels = features_of(site.labeled.samples), site.labeled.labels
+    means = [features_of(Vectors(part)).mean(0) for part in parts]
     assert survey_weights(means, labeled, labels) == [1.0] * 60
     assert survey_weights([-means[0], *means[1:]], labeled, labels) == [0.0] + [1.0] * 59
     shifted = [mean + 100 for mean in means]
@@ -305,5 +312,5 @@ def test_what_only_clients_differ_in_is_not_taken_for_classes() -> None:
     shifted = [part.float() + 2 * torch.randn(1, generator=rng) * blind for part in parts]
     survey = survey_of([(LENGTH * x / x.norm(dim=2, keepdim=True)).half() for x in shifted])
     space = Space.of(survey, WIDTH)
-    mine = space(features_of(site.labeled.images))
+    mine = space(features_of(site.labeled.samples))
     assert prior_of(survey, space, WIDTH, mine, site.labeled.labels, CLASSES, 0.5).seen == 0

@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedfew.aggregators.weighted import uniform
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, LabeledSet, OracleSite, Payload, ServerSite
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, OracleSite, Payload, ServerSite
+from fedfew.data.samples import Images
 from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmatch import FedMatch
@@ -27,7 +29,7 @@ LR = torch.tensor(0.1, dtype=torch.float64)
 
 def conv_network(norm: str = "group") -> Network:
     module = build_model("cnn", 1, 12, CLASSES, {"width": 4, "norm": norm}, generator(0))
-    network = Network.of(module, Pixels.unit(1))
+    network = Network.of(module)
     with torch.no_grad():  # norms at 1 and 0 and a small last layer hide some gradients, so a little noise on all
         network.vector[: network.layout.trainable] += 0.05 * torch.randn(
             network.layout.trainable, generator=generator(1)
@@ -40,11 +42,11 @@ def images(count: int = 8) -> Tensor:
 
 
 def labeled(count: int = 8) -> LabeledSet:
-    return LabeledSet(images(count), torch.arange(count) % CLASSES)
+    return LabeledSet(Images(images(count)), torch.arange(count) % CLASSES)
 
 
 def site(network: Network) -> ClientSite:
-    return ClientSite(0, network, images(), CLASSES)
+    return ClientSite(0, network, Images(images()), CLASSES)
 
 
 def assert_all_moved(network: Network, before: Tensor, after: Tensor) -> None:
@@ -103,7 +105,7 @@ def test_helpers_are_constants_for_the_divergence() -> None:
     network = conv_network()
     targets = one_hot(torch.arange(8) % CLASSES, CLASSES).float()[None].requires_grad_()
     method = FedMatch(PLAIN, LocalSGD(), MEAN, **(FEDMATCH_OFF | {"lambda_i": 1.0}))  # type: ignore[arg-type]
-    loss, _, _ = method.loss(network, images(), targets.detach(), generator(0))
+    loss, _, _ = method.loss(network, Images(images()), targets.detach(), generator(0))
     assert loss is not None
     loss.backward()
     assert network.gradient[: network.layout.trainable].any() and targets.grad is None

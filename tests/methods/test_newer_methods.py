@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.types import ClientSite, ClientUpdate, Payload, Pool
+from fedfew.data.samples import Images
 from fedfew.methods.alternate import CARRIED
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedopt import FEDADAM, FEDYOGI, FedAdam
@@ -31,7 +32,6 @@ from fedfew.methods.scaffold import Scaffold
 from fedfew.methods.semifl import SemiFL
 from fedfew.objectives.freematch import FreeMatch
 from fedfew.objectives.objective import Batch, Step
-from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import LocalSGD, Supervised, descend
 from fedfew.transforms.norm_policy import AllStatistics, NormPolicy
@@ -148,19 +148,19 @@ def test_equal_controls_leave_fedavg() -> None:
 
 def test_thresholds_follow_the_model_and_the_loss_is_fixmatchs() -> None:
     network, theta = linear_network(), random_theta(1, 1.5)
-    site = ClientSite(0, network, random_images(12, 4), CLASSES, True)
+    site = ClientSite(0, network, Images(random_images(12, 4)), CLASSES)
     network.load(theta)
     step = FreeMatch(decay=0.6, weight=2.0).begin(site, 0.0, generator(0))
     tau, mean, rng = 1 / CLASSES, torch.full((CLASSES,), 1 / CLASSES), generator(0)
     for indices in (torch.arange(6), torch.arange(6, 12)):
         outcome = step(indices)
-        p = linear_logits(theta, weak(site.images[indices], rng)).softmax(1)
+        p = linear_logits(theta, site.samples.take(indices).weak(rng).data).softmax(1)
         confidence, labels = p.max(1)
         tau = 0.6 * tau + 0.4 * float(confidence.mean())
         mean = 0.6 * mean + 0.4 * p.mean(0)
         keep = confidence >= (mean / mean.max() * tau)[labels]
         assert outcome.keep is not None and torch.equal(outcome.keep, keep) and outcome.loss is not None
-        views = strong(site.images[indices][keep], rng)
+        views = Images(site.samples.data[indices][keep]).strong(rng).data
         loss = 2.0 * cross_entropy(linear_logits(theta, views), labels[keep], reduction="sum") / 6
         assert outcome.loss.item() == pytest.approx(float(loss), rel=1e-4)
     torch.testing.assert_close(site.memory["freematch"], torch.cat([mean, torch.tensor([tau])]))
@@ -182,7 +182,7 @@ def test_momentum_that_lasts_makes_two_rounds_one() -> None:
     images, labels = random_images(12, 3), torch.arange(12) % CLASSES
 
     def loss_of(indices: Tensor) -> Tensor:
-        return cross_entropy(network(images[indices]), labels[indices])
+        return cross_entropy(network(Images(images[indices])), labels[indices])
 
     descend(network, sgd, 0.05, 12, loss_of, generator(0))
     at_once, rng = network.snapshot(), generator(0)
@@ -212,7 +212,7 @@ def test_momentum_is_kept_by_each_client_and_by_the_server() -> None:
 
 def test_static_batch_norm_has_the_statistics_of_all_images() -> None:
     module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, CLASSES))
-    network = Network.of(module, Pixels.unit(1))
+    network = Network.of(module)
     everything = random_labeled(700, 5)
     site = server_site(network=network)
     transform = NormPolicy("clients").transform()
@@ -225,7 +225,7 @@ def test_static_batch_norm_has_the_statistics_of_all_images() -> None:
     after = transform.after_round(start, site)
     network.load(after.omega)
     with torch.no_grad():
-        seen = module[0](everything.images.float() / 255)
+        seen = module[0](everything.samples.data.float() / 255)
     norm = module[1]
     assert isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and norm.running_var is not None
     torch.testing.assert_close(norm.running_mean, seen.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)

@@ -11,15 +11,16 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite, ServerState
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
+from fedfew.data.samples import Images
 from fedfew.methods.dsfl import DSFL, sharpened
 from fedfew.methods.fedsiam import FEDSIAM_PI, FedSiam, follow
 from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.augment import weak
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 from fedfew.training.updates import outputs
 
@@ -32,7 +33,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 
 def net() -> Network:
-    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), Pixels.unit(1))
+    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)))
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -40,12 +41,12 @@ def images(count: int, seed: int) -> Tensor:
 
 
 def client(network: Network, count: int = 8, k: int = 0) -> ClientSite:
-    return ClientSite(k, network, images(count, 20 + k), 3, flips=False)
+    return ClientSite(k, network, Images(images(count, 20 + k), flips=False), 3)
 
 
 def server(network: Network, open_images: int = 0) -> ServerSite:
-    labeled = LabeledSet(images(6, 9), torch.arange(6) % 3)
-    return ServerSite(network, labeled, 3, flips=False, open=images(open_images, 10))
+    labeled = LabeledSet(Images(images(6, 9), flips=False), torch.arange(6) % 3)
+    return ServerSite(network, labeled, 3, open=Images(images(open_images, 10), flips=False))
 
 
 def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Tensor:
@@ -68,13 +69,13 @@ def test_fedsiam_compares_the_online_network_with_the_target() -> None:
     online, target = theta(network), theta(network, 0.2, 4)
     network.load(online)
     method, rng = siam(noise=0.0), seeded(7)
-    ours = method.loss(network, images(5, 1), target, seeded(7), False)
-    one, other = weak(images(5, 1), rng, False), None
+    ours = method.loss(network, Images(images(5, 1), flips=False), target, seeded(7))
+    one, other = Images(images(5, 1), flips=False).weak(rng).data, None
     torch.randn(one.shape, generator=rng)
-    other = weak(images(5, 1), rng, False)
-    p = network(other).softmax(1)
+    other = Images(images(5, 1), flips=False).weak(rng).data
+    p = network(Images(other)).softmax(1)
     network.load(target)
-    q = network(one).softmax(1).detach()
+    q = network(Images(one)).softmax(1).detach()
     assert ours.item() == pytest.approx(((p - q) ** 2).sum(1).mean().item(), rel=1e-5)
 
 
@@ -85,15 +86,9 @@ def test_the_agreement_has_a_gradient_in_the_online_network_alone(uploads: Any) 
     target = theta(network, 0.2, 4) if uploads == "both" else None
     before = None if target is None else target.clone()
     network.gradient.zero_()
-    siam(uploads=uploads).loss(network, images(5, 1), target, seeded(7), False).backward()
+    siam(uploads=uploads).loss(network, Images(images(5, 1), flips=False), target, seeded(7)).backward()
     assert float(network.gradient.norm()) > 1e-4
     assert target is None or (before is not None and torch.equal(target, before))
-
-
-def test_the_noise_has_the_deviation_it_says() -> None:
-    grey = torch.full((50, 1, 8, 8), 128, dtype=torch.uint8)
-    views = siam(noise=0.1).disturbed(grey, seeded(0), False)
-    assert float((views - 128).std()) == pytest.approx(25.5, rel=0.05)
 
 
 def test_the_target_follows_with_a_ramp() -> None:
@@ -169,23 +164,26 @@ def test_clients_are_heard_on_the_open_images_and_the_server_distils() -> None:
     state = method.before_clients(method.start(theta(network)), site, seeded(0))
     asked = state.extra["open"]
     assert asked.shape == (7, 1, 8, 8)
-    open_rows = {tuple(row.flatten().tolist()) for row in site.open}
+    assert site.open is not None
+    open_rows = {tuple(row.flatten().tolist()) for row in site.open.data}
     assert all(tuple(row.flatten().tolist()) in open_rows for row in asked)
 
     payload = method.broadcast(state, 0)
     trained = method.train_client(payload, client(network), seeded(1))
     assert list(trained.reply) == ["probabilities"]
     assert trained.reply["probabilities"].shape == (7, 3)
-    assert torch.allclose(trained.reply["probabilities"], network.probabilities(asked))
+    assert torch.allclose(trained.reply["probabilities"], network.probabilities(Images(asked)))
     network.load(payload["omega"])
-    assert not torch.allclose(trained.reply["probabilities"], network.probabilities(asked)), "the client trained first"
+    assert not torch.allclose(trained.reply["probabilities"], network.probabilities(Images(asked))), (
+        "the client trained first"
+    )
 
     p = torch.rand(2, 7, 3, generator=seeded(4)).softmax(2)
     updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(2)]
     after = method.after_clients(answered(state, 2), updates, site, seeded(5))
     rng = seeded(5)
     targets = sharpened((p[0] + p[1]) / 2, 0.1)
-    middle = method.distill(state, asked, targets, site, rng)
+    middle = method.distill(state, Images(asked), targets, site, rng)
     assert torch.allclose(after.omega, train_server(SERVER, middle, state, site, rng), atol=1e-5)
 
 
@@ -195,12 +193,13 @@ def test_distillation_is_the_cross_entropy_with_the_soft_target() -> None:
     start = theta(network)
     state = ServerState(0, start, start)
     asked, targets = site.open, torch.tensor([[0.7, 0.2, 0.1]]).repeat(4, 1)
+    assert asked is not None
     moved = method.distill(state, asked, targets, site, seeded(3))
     rng = seeded(3)
     order = torch.randperm(4, generator=rng)
     network.load(start)
     network.gradient.zero_()
-    cross_entropy(network(weak(asked[order], rng, False)), targets).backward()
+    cross_entropy(network(asked.take(order).weak(rng)), targets).backward()
     assert torch.allclose(moved, start - 0.05 * network.gradient, atol=1e-6)
     assert float(network.gradient.norm()) > 1e-3
 
@@ -232,7 +231,7 @@ def test_aggregators_combine_probabilities_too(name: str) -> None:
 def test_the_reply_does_not_grow_with_the_model() -> None:
     small, large = (
         net().layout,
-        Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3)), Pixels.unit(1)),
+        Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3))),
     )
     assert dsfl(subset=9).reply_schema(small) == dsfl(subset=9).reply_schema(large.layout)
     assert outputs(small) == 3
@@ -245,7 +244,7 @@ def test_too_small_an_open_set_is_refused_with_the_remedy() -> None:
 
 
 def test_a_model_whose_classes_cannot_be_told_is_refused() -> None:
-    odd = Network.of(nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()), Pixels.unit(1))
+    odd = Network.of(nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()))
     with pytest.raises(FedfewError, match=r"E113 model.name"):
         dsfl(subset=2).before_clients(dsfl().start(odd.snapshot()), server(odd, 4), seeded(0))
 

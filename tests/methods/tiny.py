@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.layout import Vector
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import Aggregate, Aggregator, ClientSite, Contribution, LabeledSet, ServerSite
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import Aggregate, Aggregator, ClientSite, Contribution, ServerSite
+from fedfew.data.samples import Images
 
 CLASSES = 3
 SIDE = 8
@@ -20,7 +22,7 @@ def generator(seed: int) -> torch.Generator:
 
 def linear_network(classes: int = CLASSES) -> Network:
     """Logits W·x + b with x the image divided by 255; the vector is W row by row, then b."""
-    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, classes)), Pixels.unit(1))
+    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(PIXELS, classes)))
 
 
 def linear_logits(theta: Tensor, images: Tensor, classes: int = CLASSES) -> Tensor:
@@ -38,15 +40,17 @@ def random_images(count: int, seed: int) -> Tensor:
 
 
 def random_labeled(count: int, seed: int) -> LabeledSet:
-    return LabeledSet(random_images(count, seed), torch.randint(0, CLASSES, (count,), generator=generator(seed + 1)))
+    return LabeledSet(
+        Images(random_images(count, seed)), torch.randint(0, CLASSES, (count,), generator=generator(seed + 1))
+    )
 
 
 def server_site(count: int = 10, seed: int = 50, network: Network | None = None) -> ServerSite:
-    return ServerSite(network or linear_network(), random_labeled(count, seed), CLASSES, flips=True)
+    return ServerSite(network or linear_network(), random_labeled(count, seed), CLASSES)
 
 
 def client_site(client: int, count: int = 12, network: Network | None = None) -> ClientSite:
-    return ClientSite(client, network or linear_network(), random_images(count, 100 + client), CLASSES, flips=True)
+    return ClientSite(client, network or linear_network(), Images(random_images(count, 100 + client)), CLASSES)
 
 
 def gradient_of(loss: Tensor, theta: Tensor) -> Tensor:

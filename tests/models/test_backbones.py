@@ -14,7 +14,8 @@ from tests.models.backbone_folders import KINDS, LOOKS, backbone_folder
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.data.samples import Images
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.models.backbones import efficientnet_lite0 as lite0
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
@@ -103,10 +104,10 @@ def test_grey_and_colour_and_any_size_come_to_the_same_input() -> None:
 def test_a_frozen_backbone_has_no_place_in_the_vector() -> None:
     module = build_model("efficientnet-lite0", 3, 32, 10, {}, rng())
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    network = Network.of(module, Pixels.unit(3))
+    network = Network.of(module)
     assert network.layout.names == ("head.weight", "head.bias")
     network.set_training(True)
-    network(photographs()).sum().backward()
+    network(Images(photographs())).sum().backward()
     network.vector.sub_(network.gradient, alpha=0.1)
     after = module.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before if name.startswith("backbone."))
@@ -117,7 +118,7 @@ def test_a_frozen_backbone_has_no_place_in_the_vector() -> None:
 def test_what_is_trained_is_what_travels(train: str, share: tuple[float, float]) -> None:
     module = build_model("efficientnet-lite0", 3, 32, 10, {"train": train, "lr_scale": 0.1}, rng())
     assert isinstance(module, Pretrained)
-    layout = Network.of(module, Pixels.unit(3)).layout
+    layout = Network.of(module).layout
     whole = sum(p.numel() for p in module.parameters())
     assert share[0] <= layout.size / whole <= share[1]
     assert layout.size == layout.trainable, "there are no statistics that travel"
@@ -245,8 +246,8 @@ def test_a_folder_of_transformers(kind: str, train: str, folder: Callable[[str],
     model = build_model("transformers", 1, 28, 7, options, rng())
     assert isinstance(model, Pretrained)
     assert model.preprocess == Preprocess(96, (0.5, 0.4, 0.3), (0.2, 0.25, 0.3), "bilinear")
-    network = Network.of(model, Pixels.unit(1))
-    logits = network(photographs(3, 1, 28))
+    network = Network.of(model)
+    logits = network(Images(photographs(3, 1, 28)))
     logits.log_softmax(1)[:, 0].sum().backward()
     assert logits.shape == (3, 7)
     still = {"backbone.model.embeddings.mask_token"}  # DINOv2's, for pretraining

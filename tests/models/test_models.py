@@ -5,8 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.settings import settings_of
+from fedfew.data.samples import Images
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
 from fedfew.models.layers import convolution, groups
@@ -48,8 +49,8 @@ def test_the_small_cnn_is_small() -> None:
 @pytest.mark.parametrize("size", [8, 28, 32, 64])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_one_logit_per_class_for_any_size(name: str, size: int, channels: int) -> None:
-    network = Network.of(build_model(name, channels, size, 7, SMALL[name], rng()), Pixels.unit(channels))
-    logits = network(images(channels, size))
+    network = Network.of(build_model(name, channels, size, 7, SMALL[name], rng()))
+    logits = network(Images(images(channels, size)))
     assert logits.shape == (3, 7)
     assert bool(logits.isfinite().all())
 
@@ -101,8 +102,8 @@ def test_binding_to_a_vector_keeps_outputs_and_fills_the_flat_gradient(name: str
     slopes = {key: p.grad.clone() for key, p in module.named_parameters() if p.grad is not None}
     module.zero_grad()
 
-    network = Network.of(module, Pixels.unit(1))
-    logits = network(images(1, 16))
+    network = Network.of(module)
+    logits = network(Images(images(1, 16)))
     torch.testing.assert_close(logits, expected)
     logits.square().sum().backward()
     views = network.layout.views(network.gradient)
@@ -112,12 +113,12 @@ def test_binding_to_a_vector_keeps_outputs_and_fills_the_flat_gradient(name: str
         torch.testing.assert_close(views[key], slope, rtol=1e-3, atol=1e-4)
     with torch.no_grad():
         network.vector.zero_()
-    assert not bool(network(images(1, 16)).any())
+    assert not bool(network(Images(images(1, 16))).any())
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_convolution_weights_are_channels_last_views_into_the_vector(name: str) -> None:
-    network = Network.of(build_model(name, 3, 16, 10, SMALL[name], rng()), Pixels.unit(3))
+    network = Network.of(build_model(name, 3, 16, 10, SMALL[name], rng()))
     memory = network.vector.untyped_storage().data_ptr()
     for parameter in network.module.parameters():
         assert parameter.untyped_storage().data_ptr() == memory
@@ -126,10 +127,10 @@ def test_convolution_weights_are_channels_last_views_into_the_vector(name: str) 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_batch_norm_statistics_live_in_the_vector(name: str) -> None:
-    network = Network.of(build_model(name, 1, 16, 10, SMALL[name] | {"norm": "batch"}, rng()), Pixels.unit(1))
+    network = Network.of(build_model(name, 1, 16, 10, SMALL[name] | {"norm": "batch"}, rng()))
     before = network.vector.clone()
     with torch.no_grad():
-        network(images(1, 16))
+        network(Images(images(1, 16)))
     changed = network.layout.views((network.vector != before).float())
     moved = {key for key, mask in changed.items() if bool(mask.any())}
     assert moved == {key for key in network.layout.names if key.endswith(("running_mean", "running_var"))}
@@ -157,8 +158,8 @@ def test_pooling_before_the_relu_changes_nothing() -> None:
 
 @pytest.mark.parametrize("width", [16, 32])
 def test_activations_without_normalisation_stay_in_range(width: int) -> None:
-    network = Network.of(build_model("resnet9", 3, 32, 10, {"width": width}, rng()), Pixels.unit(3))
-    signal = network.input(images(3, 32, 8))
+    network = Network.of(build_model("resnet9", 3, 32, 10, {"width": width}, rng()))
+    signal = Images(images(3, 32, 8)).inputs(network.device)
     assert isinstance(network.module, nn.Sequential)
     with torch.no_grad():
         for layer in network.module:

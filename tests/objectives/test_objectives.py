@@ -7,16 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, LabeledSet, ServerSite, ServerState
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet, blend
+from fedfew.core.types import ClientSite, ServerSite, ServerState
+from fedfew.data.samples import Images
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.consistency import MeanTeacher, PiModel, TemporalEnsembling
 from fedfew.objectives.mixmatch import MixMatch
 from fedfew.objectives.objective import ramp, soft_ramp
 from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
-from fedfew.training.augment import strong, weak
 from fedfew.training.label_shift import Voting, em_prior, shifted, tempered
-from fedfew.training.mixup import beta_draw, blend
+from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server, train_supervised
 
 ALL = torch.arange(6)
@@ -33,11 +34,11 @@ def small_site(seed: int = 0, scale: float = 1.2) -> ClientSite:
         for parameter in module.parameters():
             parameter.normal_(0, scale / 8, generator=rng_of(seed))
     images = torch.randint(0, 256, (6, 1, 8, 8), dtype=torch.uint8, generator=rng_of(seed + 1))
-    return ClientSite(0, Network.of(module, Pixels.unit(1)), images, 3, flips=False)
+    return ClientSite(0, Network.of(module), Images(images, flips=False), 3)
 
 
 def probabilities(site: ClientSite, images: Tensor) -> Tensor:
-    return site.network(images).softmax(1)
+    return site.network(Images(images)).softmax(1)
 
 
 def test_ramps() -> None:
@@ -49,11 +50,11 @@ def test_ramps() -> None:
 def test_pseudo_label_is_the_cross_entropy_of_the_confident() -> None:
     site = small_site()
     outcome = PseudoLabel(threshold=0.6, weight=2.0, ramp=0.5).begin(site, 0.25, rng_of())(ALL)
-    p = probabilities(site, site.images)
+    p = probabilities(site, site.samples.data)
     keep = p.max(1).values >= 0.6
     assert 0 < int(keep.sum()) < 6
-    views = weak(site.images[keep], rng_of(), flips=False)
-    expected = 2.0 * 0.5 * cross_entropy(site.network(views), p.argmax(1)[keep])
+    views = site.samples.take(keep).weak(rng_of()).data
+    expected = 2.0 * 0.5 * cross_entropy(site.network(Images(views)), p.argmax(1)[keep])
     assert outcome.loss is not None
     assert outcome.loss.item() == pytest.approx(expected.item())
     assert outcome.keep is not None
@@ -63,10 +64,10 @@ def test_pseudo_label_is_the_cross_entropy_of_the_confident() -> None:
 def test_fixmatch_averages_over_the_whole_batch() -> None:
     site, rng = small_site(), rng_of(3)
     outcome = FixMatch(threshold=0.6, weight=1.5).begin(site, 0.0, rng_of(3))(ALL)
-    confidence, labels = probabilities(site, weak(site.images, rng, flips=False)).max(1)
+    confidence, labels = probabilities(site, site.samples.weak(rng).data).max(1)
     keep = confidence >= 0.6
     assert 0 < int(keep.sum()) < 6
-    logits = site.network(strong(site.images[keep], rng, flips=False))
+    logits = site.network(site.samples.take(keep).strong(rng))
     expected = 1.5 * cross_entropy(logits, labels[keep], reduction="sum") / 6
     assert outcome.loss is not None
     assert outcome.loss.item() == pytest.approx(expected.item())
@@ -75,11 +76,11 @@ def test_fixmatch_averages_over_the_whole_batch() -> None:
 def test_uda_trains_on_a_sharpened_target() -> None:
     site, rng = small_site(), rng_of(3)
     outcome = UDA(threshold=0.6, temperature=0.4).begin(site, 0.0, rng_of(3))(ALL)
-    p = probabilities(site, weak(site.images, rng, flips=False)).detach()
+    p = probabilities(site, site.samples.weak(rng).data).detach()
     keep = p.max(1).values >= 0.6
     sharp = p[keep] ** (1 / 0.4)
     sharp = sharp / sharp.sum(1, keepdim=True)
-    logits = site.network(strong(site.images[keep], rng, flips=False))
+    logits = site.network(site.samples.take(keep).strong(rng))
     expected = -(sharp * logits.log_softmax(1)).sum() / 6
     assert outcome.loss is not None
     assert outcome.loss.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -96,7 +97,7 @@ def test_nothing_confident_is_nothing_to_learn(objective: PseudoLabel | FixMatch
 def test_pi_model_compares_two_views() -> None:
     site, rng = small_site(), rng_of(5)
     outcome = PiModel(weight=3.0, ramp=0.5).begin(site, 0.25, rng_of(5))(ALL)
-    first, second = (probabilities(site, weak(site.images, rng, flips=False)) for _ in range(2))
+    first, second = (probabilities(site, site.samples.weak(rng).data) for _ in range(2))
     squares = ((first - second) ** 2).sum(1).mean()
     assert outcome.loss is not None
     assert outcome.loss.item() == pytest.approx(3.0 * math.exp(-5 * 0.25) * squares.item(), rel=1e-5)
@@ -108,15 +109,15 @@ def test_temporal_ensembling_keeps_unbiased_means_in_the_clients_memory() -> Non
     a = 0.6
     objective = TemporalEnsembling(ramp=0.0, decay=a)
     assert objective.begin(site, 0.0, rng_of(5))(ALL).loss is None  # nothing was said of these images before
-    first = probabilities(site, weak(site.images, rng, flips=False)).detach()
+    first = probabilities(site, site.samples.weak(rng).data).detach()
     kept = site.memory["ensemble"]
     assert torch.allclose(kept, (1 - a) * first)
 
     outcome = objective.begin(site, 0.0, rng)(ALL[:2])  # the next round, with the draws that follow
     assert site.memory["ensemble"] is not kept, "a checkpoint may still hold the tensor of the last round"
     state = rng_of(5)
-    weak(site.images, state, flips=False)
-    second = probabilities(site, weak(site.images[:2], state, flips=False))
+    site.samples.weak(state).data
+    second = probabilities(site, site.samples.like(site.samples.data[:2]).weak(state).data)
     expected = ((second - first[:2]) ** 2).sum(1).mean()  # Z/(1 − a) is the first output itself
     assert outcome.loss is not None
     assert outcome.loss.item() == pytest.approx(expected.item(), rel=1e-4)
@@ -140,7 +141,7 @@ def test_mean_teacher_follows_the_student() -> None:
     step = MeanTeacher(ramp=0.0, late=0.75).begin(site, 0.0, rng_of(5))
     first = step(ALL).loss
     rng = rng_of(5)
-    teacher_view, student_view = weak(site.images, rng, flips=False), weak(site.images, rng, flips=False)
+    teacher_view, student_view = site.samples.weak(rng).data, site.samples.weak(rng).data
     same = ((probabilities(site, student_view) - probabilities(site, teacher_view)) ** 2).sum(1).mean()
     assert first is not None
     assert first.item() == pytest.approx(same.item(), rel=1e-5)
@@ -148,8 +149,8 @@ def test_mean_teacher_follows_the_student() -> None:
     network.load(start + 1)  # a step of the student
     second = step(ALL).loss
     teacher = 0.75 * start + 0.25 * (start + 1)
-    teacher_view, student_view = weak(site.images, rng, flips=False), weak(site.images, rng, flips=False)
-    target = network.outputs_of(teacher, teacher_view).softmax(1)
+    teacher_view, student_view = site.samples.weak(rng).data, site.samples.weak(rng).data
+    target = network.outputs_of(teacher, Images(teacher_view)).softmax(1)
     moved = ((probabilities(site, student_view) - target) ** 2).sum(1).mean()
     assert second is not None
     assert second.item() == pytest.approx(moved.item(), rel=1e-5)
@@ -166,9 +167,9 @@ def test_mean_teacher_is_quicker_during_the_ramp() -> None:
         loss = step(ALL).loss
         rng = rng_of()
         for _ in range(2):
-            weak(site.images, rng, flips=False)
-        target = site.network.outputs_of(start + (1 - decay), weak(site.images, rng, flips=False)).softmax(1)
-        student = probabilities(site, weak(site.images, rng, flips=False))
+            site.samples.weak(rng).data
+        target = site.network.outputs_of(start + (1 - decay), site.samples.weak(rng)).softmax(1)
+        student = probabilities(site, site.samples.weak(rng).data)
         expected = soft_ramp(progress, 0.2) * ((student - target) ** 2).sum(1).mean()
         assert loss is not None
         assert loss.item() == pytest.approx(expected.item(), rel=1e-4)
@@ -177,7 +178,7 @@ def test_mean_teacher_is_quicker_during_the_ramp() -> None:
 def test_outputs_of_other_weights_leave_the_network_alone() -> None:
     site = small_site()
     before, other = site.network.snapshot(), torch.zeros_like(site.network.vector)
-    assert site.network.outputs_of(other, site.images).abs().max() == 0
+    assert site.network.outputs_of(other, site.samples).abs().max() == 0
     assert torch.equal(site.network.snapshot(), before)
 
 
@@ -185,7 +186,7 @@ def test_mixmatch_by_its_equations() -> None:
     site, rng = small_site(), rng_of(8)
     objective = MixMatch(views=2, temperature=0.5, beta=0.75, weight=4.0, ramp=0.5)
     outcome = objective.begin(site, 0.25, rng_of(8))(ALL)
-    views = [weak(site.images, rng, flips=False) for _ in range(2)]
+    views = [site.samples.weak(rng).data for _ in range(2)]
     q = sum(probabilities(site, view).detach() for view in views) / 2
     assert isinstance(q, Tensor)
     q = q**2 / (q**2).sum(1, keepdim=True)  # sharpened with T = ½
@@ -257,19 +258,19 @@ def test_voting_reads_with_the_estimated_prior() -> None:
     prior = torch.tensor([0.2, 0.3, 0.5])
     adjust = how.adjust({"prior": prior}, site, rng_of(4))
     rng = rng_of(4)
-    views = [site.network.probabilities(weak(site.images, rng, flips=False)) for _ in range(2)]
+    views = [site.network.probabilities(site.samples.weak(rng)) for _ in range(2)]
     estimated = em_prior((views[0] + views[1]) / 2, prior, 1.5, 10, 1.0)[1]
-    p = site.network.probabilities(site.images)
+    p = site.network.probabilities(site.samples)
     by_hand = tempered(p, 1.5) * estimated / prior
     assert torch.allclose(adjust(p), by_hand / by_hand.sum(1, keepdim=True), atol=1e-5)
 
 
 def test_voting_is_off_by_default_and_waits_for_its_warm_up() -> None:
     site = small_site()
-    labeled = LabeledSet(site.images[:4], torch.tensor([0, 0, 0, 2]))
+    labeled = LabeledSet(site.samples.like(site.samples.data[:4]), torch.tensor([0, 0, 0, 2]))
     server = ServerSite(site.network, labeled, 3)
     assert Voting().learn(server) == {}
-    p = site.network.probabilities(site.images)
+    p = site.network.probabilities(site.samples)
     assert Voting().adjust({}, site, rng_of())(p) is p
     how = Voting(prior="em", warmup=0.2, rounds=10)
     kept = how.learn(server)
@@ -299,24 +300,24 @@ def test_annealing_follows_its_schedule(schedule: str, bounds: list[float]) -> N
 def test_annealing_leaves_out_what_is_known_already() -> None:
     site = small_site()
     network, start = site.network, site.network.snapshot()
-    p = network.probabilities(site.images)
+    p = network.probabilities(site.samples)
     labels = p.argmax(1)
     sure = p.max(1).values
     bound = float(sure.median())  # half of the examples are surer of their label than this
     progress = (bound - 1 / 3) / (1 - 1 / 3)
     how = Supervised(LocalSGD(batch=6, lr=0.5), annealing="linear")
     moved, steps = train_supervised(
-        network, start, LabeledSet(site.images, labels), how, 0.5, rng_of(), flips=False, progress=progress
+        network, start, LabeledSet(site.samples, labels), how, 0.5, rng_of(), progress=progress
     )
     unsure = sure <= bound
     plain = Supervised(LocalSGD(batch=6, lr=0.5))
     expected, _ = train_supervised(
-        network, start, LabeledSet(site.images[unsure], labels[unsure]), plain, 0.5, rng_of(), flips=False
+        network, start, LabeledSet(site.samples.take(unsure), labels[unsure]), plain, 0.5, rng_of()
     )
     assert steps == 1
     assert torch.allclose(moved, expected, atol=1e-6)
     everything_known, steps = train_supervised(
-        network, 20 * start, LabeledSet(site.images, labels), how, 0.5, rng_of(), flips=False, progress=0.0
+        network, 20 * start, LabeledSet(site.samples, labels), how, 0.5, rng_of(), progress=0.0
     )
     assert steps == 0
     assert torch.equal(everything_known, 20 * start)
@@ -324,8 +325,8 @@ def test_annealing_leaves_out_what_is_known_already() -> None:
 
 def test_a_warm_up_trains_on_all_labels_whatever_annealing_says() -> None:
     site = small_site()
-    labeled = LabeledSet(site.images, torch.arange(6) % 3)
-    server, start = ServerSite(site.network, labeled, 3, flips=False), site.network.snapshot()
+    labeled = LabeledSet(site.samples, torch.arange(6) % 3)
+    server, start = ServerSite(site.network, labeled, 3), site.network.snapshot()
     sgd = LocalSGD(batch=6, lr=0.5)
     state = ServerState(0, start, start)
     warm = train_server(Supervised(sgd, annealing="linear"), start, state, server, rng_of(), epochs=1)

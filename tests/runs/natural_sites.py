@@ -9,15 +9,18 @@ import torch
 from fedfew.core.settings import Count, Doc
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.data import DATASETS
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.methods.fedmix import FedMix
 
 
 def three_sites() -> Dataset:
     """Three sites of thirty digits each, whose classes a simulation knows."""
     digits = DATASETS["mini-mnist"]()
-    sites = SiteImages(
-        ("north", "south", "west"), digits.train.images[-90:], np.array([0, 30, 60, 90]), digits.train.labels[-90:]
+    sites = SiteSamples(
+        ("north", "south", "west"),
+        digits.train.samples.like(digits.train.samples.data[-90:]),
+        np.array([0, 30, 60, 90]),
+        digits.train.labels[-90:],
     )
     return replace(digits, name="three-sites", sites=sites)
 

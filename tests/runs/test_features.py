@@ -12,8 +12,6 @@ import torch
 from tests.contract.runs import SURE, TINY, tiny_rounds
 from torch import Tensor
 
-from fedfew.build import features
-from fedfew.build.features import extract
 from fedfew.build.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
@@ -21,8 +19,9 @@ from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data import DATASETS
 from fedfew.data.cache import is_fetched
 from fedfew.methods import METHODS
-from fedfew.models.backbones import Pretrained
+from fedfew.models.backbones import Pretrained, features
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
+from fedfew.models.backbones.features import extract
 from fedfew.objectives import OBJECTIVES
 from fedfew.runs.experiment import Experiment, predict
 from fedfew.runs.run import Run
@@ -185,9 +184,9 @@ def test_a_run_on_features_gives_a_model_for_images(tmp_path: Path, passes: list
     experiment = Experiment.load(TINY | FIRST | {"method": {"name": "fedmix"}})
     told: list[tuple[int, int]] = []
     session = experiment.start(tmp_path / "run", report=lambda done, total: told.append((done, total)))
-    assert told[-1][0] == told[-1][1] == sum(1 for _ in session.parts.federation.images) + 20 + 20 + 10 + 12
+    assert told[-1][0] == told[-1][1] == sum(1 for _ in session.parts.federation.samples.data) + 20 + 20 + 10 + 12
     federation = session.parts.federation
-    assert federation.images.shape == (48, 3, 1280) and session.parts.network.layout.size == 1280 * 10 + 10
+    assert federation.samples.data.shape == (48, 3, 1280) and session.parts.network.layout.size == 1280 * 10 + 10
     for _ in session.advance():
         pass
     run = Run.open(tmp_path / "run")
@@ -197,7 +196,7 @@ def test_a_run_on_features_gives_a_model_for_images(tmp_path: Path, passes: list
     assert (tmp_path / "run" / "model.safetensors").stat().st_size < 60_000, "the head alone"
 
     images = load_test_images()
-    expected = session.parts.network.probabilities(federation.test.images)
+    expected = session.parts.network.probabilities(federation.test.samples)
     torch.testing.assert_close(predict(run, images), expected, atol=5e-3, rtol=0)
     full = run.network()
     assert isinstance(full.module, Pretrained)
@@ -212,7 +211,7 @@ def load_test_images() -> Tensor:
     """The test images of TINY's federation, as they were before they became features."""
     from fedfew.build.parts import federation_of
 
-    return federation_of(load(TINY | FIRST)).test.images
+    return federation_of(load(TINY | FIRST)).test.samples.data
 
 
 @pytest.mark.parametrize(("kind", "train"), [("pool", "last"), ("inline", "head")])
@@ -318,7 +317,7 @@ def test_fine_tuning_starts_from_the_head_of_a_run(tmp_path: Path) -> None:
     for _ in session.advance():
         pass
     images = load_test_images()
-    expected = session.parts.network.probabilities(session.parts.federation.test.images)
+    expected = session.parts.network.probabilities(session.parts.federation.test.samples)
     torch.testing.assert_close(predict(tmp_path / "last", images), expected, atol=2e-2, rtol=0)
 
 
@@ -329,7 +328,9 @@ def test_features_know_photographs(cache: Path, monkeypatch: pytest.MonkeyPatch)
     data = DATASETS["cifar10"]()
     monkeypatch.setenv("FEDFEW_DATA", str(cache))
     model = efficientnet_lite0(3, 32, 10)
-    known, asked = extract(model, [data.train.images[:250], data.test.images[:150]], True, os.cpu_count() or 1)
+    known, asked = extract(
+        model, [data.train.samples.data[:250], data.test.samples.data[:150]], True, os.cpu_count() or 1
+    )
     x, y = known[:, 0].float(), torch.nn.functional.one_hot(data.train.labels[:250]).float()
     centre = x.mean(0)
     weights = torch.linalg.solve((x - centre).T @ (x - centre) + 30 * torch.eye(1280), (x - centre).T @ (y - 0.1))

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     digits = mini_mnist()
     labels = digits.train.labels.clone()
     labels[:500] = 0
-    changed = type(digits)("mini-mnist", type(digits.train)(digits.train.images, labels), digits.test, digits.classes)
+    changed = type(digits)("mini-mnist", type(digits.train)(digits.train.samples, labels), digits.test, digits.classes)
     with monkeypatch.context() as patch:
         patch.setattr("fedfew.data.datasets.mini_mnist", lambda: changed)
         with pytest.raises(FedfewError, match=r"E307.*another partition"):
@@ -350,9 +351,10 @@ def test_what_cannot_be_started_from_is_refused_before_anything_is_made(tmp_path
 
 def test_other_classes_are_no_start(tmp_path: Path) -> None:
     Experiment(tiny()).run(tmp_path / "first")
-    network = assemble(tiny()).network
+    parts = assemble(tiny())
+    parts = replace(parts, federation=replace(parts.federation, classes=("bar", "cross")))
     with pytest.raises(FedfewError, match=r"E113.*has the classes 0, 1.*this run has bar, cross"):
-        first_weights(str(tmp_path / "first"), network, ["bar", "cross"], {})
+        first_weights(str(tmp_path / "first"), parts)
 
 
 def test_a_start_in_a_config_file_is_meant_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from tests.runtime.tiny_run import TINY
 
 import fedfew
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data import DATASETS
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.federation import federate
 from fedfew.data.partitions import make_partition
 
@@ -92,10 +92,10 @@ def test_a_function_of_ones_own_sees_the_users() -> None:
 
 def test_sites_that_do_not_add_up_are_refused() -> None:
     digits = DATASETS["mini-mnist"]()
-    few = LabeledSet(digits.train.images[:20], digits.train.labels[:20])
-    wrong = SiteImages(("a", "b"), few.images, np.array([0, 10]))
+    few = LabeledSet(digits.train.samples.like(digits.train.samples.data[:20]), digits.train.labels[:20])
+    wrong = SiteSamples(("a", "b"), few.samples, np.array([0, 10]))
     with pytest.raises(FedfewError, match=r"2 sites need 3 offsets"):
         federate(Dataset("own", few, few, digits.classes, sites=wrong), labels=10, clients=1)
-    odd = SiteImages(("a",), few.images, np.array([0, 20]), truth=torch.full((20,), 11))
+    odd = SiteSamples(("a",), few.samples, np.array([0, 20]), truth=torch.full((20,), 11))
     with pytest.raises(FedfewError, match=r"labels go from 11 to 11"):
         federate(Dataset("own", few, few, digits.classes, sites=odd), labels=10, clients=1)

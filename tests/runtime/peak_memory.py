@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.layout import Vector
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, LabeledSet, Payload, Scores, ServerSite
+from fedfew.core.types import ClientUpdate, Payload, Scores, ServerSite
+from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.rounds import run_rounds
@@ -56,8 +58,8 @@ def most_memory() -> int:
 
 def growth(m: int, size: int, rule: str) -> int:
     torch.set_num_threads(1)
-    network = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, size // 65)), Pixels.unit(1))
-    site = ServerSite(network, LabeledSet(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.tensor([0, 1])), 2)
+    network = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, size // 65)))
+    site = ServerSite(network, LabeledSet(Images(torch.zeros(2, 1, 8, 8, dtype=torch.uint8)), torch.tensor([0, 1])), 2)
     method = FedMix(Supervised(), LocalSGD(), partial(AGGREGATORS[rule]))
     state = method.start(network.snapshot())
     for _ in run_rounds(Clients(0, 3, 3), method, site, NudgingFleet(), state, 1):

@@ -89,7 +89,7 @@ def test_images_are_in_memory_once_and_a_payload_is_written_once(
 ) -> None:
     ours = os.fstat(pool._images.descriptor)
     held = parts.federation
-    pixels = held.images.numel() + held.test.images.numel() + held.validation.images.numel()
+    pixels = held.samples.data.numel() + held.test.samples.data.numel() + held.validation.samples.data.numel()
     assert pixels <= ours.st_size < pixels + 16_384
     for pid in pool.processes:
         links = [path for path in Path(f"/proc/{pid}/fd").iterdir() if "memfd:fedfew" in str(path.readlink())]

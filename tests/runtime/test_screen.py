@@ -12,7 +12,9 @@ from torch import Tensor
 from fedfew.build.parts import Parts
 from fedfew.core import spill
 from fedfew.core.evaluation import evaluate
-from fedfew.core.types import ClientUpdate, Expected, LabeledSet, Missing, ServerState
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
+from fedfew.data.samples import Images
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.screen import HOPELESS, Finding, Screen, spread_over_classes, typical
@@ -245,9 +247,9 @@ def test_a_change_without_a_sent_tensor_is_scaled_itself() -> None:
 
 def test_updates_are_tried_on_a_share_of_every_class() -> None:
     labels = torch.tensor([2] * 40 + [0] * 40 + [1] * 20)
-    chosen = spread_over_classes(LabeledSet(torch.arange(100)[:, None], labels), 10)
+    chosen = spread_over_classes(LabeledSet(Images(torch.arange(100)[:, None]), labels), 10)
     assert torch.bincount(chosen.labels).tolist() == [4, 2, 4]
-    assert torch.equal(labels[chosen.images[:, 0]], chosen.labels)
+    assert torch.equal(labels[chosen.samples.data[:, 0]], chosen.labels)
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.training.augment import strong, weak
+from fedfew.core.network import Network
+from fedfew.core.samples import OwnView
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, batches, descend, train_supervised
 
 OPTIONS = [
@@ -40,7 +40,7 @@ def test_steps_are_those_of_torchs_sgd(momentum: float, nesterov: bool, decay: f
     network.load(start)
 
     def loss_of(indices: Tensor) -> Tensor:
-        return 5 * cross_entropy(network(data.images[indices]), data.labels[indices])
+        return 5 * cross_entropy(network(data.samples.take(indices)), data.labels[indices])
 
     steps = descend(network, how, lr, len(data), loss_of, generator(3))
 
@@ -50,7 +50,7 @@ def test_steps_are_those_of_torchs_sgd(momentum: float, nesterov: bool, decay: f
     for _ in range(2):
         for indices in torch.randperm(11, generator=order).split(4):
             theirs.zero_grad()
-            (5 * cross_entropy(linear_logits(theta, data.images[indices]), data.labels[indices])).backward()
+            (5 * cross_entropy(linear_logits(theta, data.samples.data[indices]), data.labels[indices])).backward()
             if clip:
                 assert theta.grad is not None and theta.grad.norm() > clip, "the clip must bind for this to be a test"
                 nn.utils.clip_grad_norm_([theta], clip)
@@ -72,7 +72,7 @@ def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float)
     network.load(start)
 
     def loss_of(indices: Tensor) -> Tensor:
-        return 5 * cross_entropy(network(data.images[indices]), data.labels[indices])
+        return 5 * cross_entropy(network(data.samples.take(indices)), data.labels[indices])
 
     descend(network, how, lr, len(data), loss_of, generator(3))
 
@@ -82,7 +82,7 @@ def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float)
     for _ in range(3):
         for indices in torch.randperm(11, generator=order).split(4):
             theirs.zero_grad()
-            (5 * cross_entropy(linear_logits(theta, data.images[indices]), data.labels[indices])).backward()
+            (5 * cross_entropy(linear_logits(theta, data.samples.data[indices]), data.labels[indices])).backward()
             if clip:
                 nn.utils.clip_grad_norm_([theta], clip)
             theirs.step()
@@ -99,11 +99,16 @@ def test_an_augmentation_of_ones_own() -> None:
 
     network, how = linear_network(), LocalSGD(epochs=1, batch=6)
     made = train_supervised(
-        network, random_theta(2), data, Supervised(how, "mine:darker", own=darker), 0.1, generator(3)
+        network,
+        random_theta(2),
+        data,
+        Supervised(how, "mine:darker", own=OwnView(darker, "server.augment")),
+        0.1,
+        generator(3),
     )
     plain = train_supervised(network, random_theta(2), data, Supervised(how), 0.1, generator(3))
-    assert seen == [data.images.shape] and not torch.equal(made[0], plain[0])
-    wrong = Supervised(how, "mine:wrong", own=lambda images, rng: images[:1])
+    assert seen == [data.samples.data.shape] and not torch.equal(made[0], plain[0])
+    wrong = Supervised(how, "mine:wrong", own=OwnView(lambda images, rng: images[:1], "server.augment"))
     with pytest.raises(FedfewError, match=r"E115 server.augment.*gave \(1, 1, 8, 8\)"):
         train_supervised(network, random_theta(2), data, wrong, 0.1, generator(3))
 
@@ -131,22 +136,22 @@ def test_the_server_minimises_lambda_s_times_the_mean_cross_entropy() -> None:
     sigma, steps = train_supervised(linear_network(), start, data, how, lr, generator(0), scale=lambda_s)
 
     theta = start.clone().requires_grad_()
-    log_p = linear_logits(theta, data.images).log_softmax(1)
+    log_p = linear_logits(theta, data.samples.data).log_softmax(1)
     mean_ce = -log_p[torch.arange(6), data.labels].mean()
     torch.testing.assert_close(sigma, start - lr * lambda_s * gradient_of(mean_ce, theta), rtol=1e-5, atol=1e-6)
     assert steps == 1
 
 
-@pytest.mark.parametrize(("name", "view"), [("weak", weak), ("strong", strong)])
-def test_the_server_may_augment_its_images(name: str, view: object) -> None:
+@pytest.mark.parametrize("name", ["weak", "strong"])
+def test_the_server_may_augment_its_images(name: str) -> None:
     data, start, lr = random_labeled(6, 1), random_theta(2), 0.25
     how = Supervised(LocalSGD(batch=64), name)
 
-    sigma, _ = train_supervised(linear_network(), start, data, how, lr, generator(0), flips=False)
+    sigma, _ = train_supervised(linear_network(), start, data, how, lr, generator(0))
 
     rng = generator(0)
     order = torch.randperm(6, generator=rng)
-    images = view(data.images[order], rng, flips=False)  # type: ignore[operator]
+    images = getattr(data.samples.take(order), name)(rng).data
     theta = start.clone().requires_grad_()
     slope = gradient_of(cross_entropy(linear_logits(theta, images), data.labels[order]), theta)
     torch.testing.assert_close(sigma, start - lr * slope, rtol=1e-5, atol=1e-6)
@@ -177,7 +182,7 @@ def test_a_pull_is_the_exact_gradient_of_its_penalty() -> None:
 
 
 def test_a_pull_leaves_running_statistics_alone() -> None:
-    network = Network.of(nn.Sequential(nn.BatchNorm2d(2), nn.Flatten()), Pixels.unit(2))
+    network = Network.of(nn.Sequential(nn.BatchNorm2d(2), nn.Flatten()))
     Pull(torch.full((network.layout.size,), 9.0), 1.0).add_gradient(network)
     n = network.layout.trainable
     assert n == 4 and network.gradient[:n].all() and not network.gradient[n:].any()

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.types import ClientSite, ClientUpdate, Method, Missing, nbytes
+from fedfew.data.samples import Images
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedsiam import FedSiam
@@ -107,13 +108,11 @@ def test_bytes_on_the_wire() -> None:
 
 
 def net() -> Network:
-    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), Pixels.unit(1))
+    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)))
 
 
 def normed() -> Network:
-    return Network.of(
-        nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3)), Pixels.unit(1)
-    )
+    return Network.of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 3)))
 
 
 def fedavg(**options: Any) -> FedAvg:
@@ -126,7 +125,7 @@ def compressed(method: Method, codec: Codec, *, feedback: bool = True) -> Wire:
 
 def site_of(network: Network) -> ClientSite:
     images = torch.randint(0, 256, (8, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    return ClientSite(0, network, images, 3, flips=False)
+    return ClientSite(0, network, Images(images, flips=False), 3)
 
 
 def payload_of(network: Network, seed: int = 0) -> dict[str, Tensor]:

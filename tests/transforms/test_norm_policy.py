@@ -8,8 +8,10 @@ from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientSite, ClientUpdate, LabeledSet, ServerSite
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite
+from fedfew.data.samples import Images
 from fedfew.methods.fedavg import FEDBN, FedAvg
 from fedfew.methods.grouping import Grouping
 from fedfew.objectives.pseudo_labels import PseudoLabel
@@ -28,7 +30,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 def normed(norm: str = "batch") -> Network:
     layer = {"batch": nn.BatchNorm2d(2), "group": nn.GroupNorm(1, 2), "none": nn.Identity()}[norm]
     module = nn.Sequential(nn.Conv2d(1, 2, 3), layer, nn.Flatten(), nn.Linear(72, 3))
-    return Network.of(module, Pixels.unit(1))
+    return Network.of(module)
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -36,11 +38,11 @@ def images(count: int, seed: int) -> Tensor:
 
 
 def client(network: Network, k: int = 0) -> ClientSite:
-    return ClientSite(k, network, images(8, 20 + k) // (k + 1), 3, flips=False)
+    return ClientSite(k, network, Images(images(8, 20 + k) // (k + 1), flips=False), 3)
 
 
 def server(network: Network) -> ServerSite:
-    return ServerSite(network, LabeledSet(images(6, 9), torch.arange(6) % 3), 3, flips=False)
+    return ServerSite(network, LabeledSet(Images(images(6, 9), flips=False), torch.arange(6) % 3), 3)
 
 
 def fedavg() -> FedAvg:
@@ -98,12 +100,12 @@ def test_statistics_are_those_of_the_images_whatever_the_batches() -> None:
     network = normed()
     data = images(50, 4)
     start = network.snapshot()
-    outputs = network.module[0](network.input(data))  # type: ignore[index]
-    whole = with_statistics(network, start, data)
+    outputs = network.module[0](Images(data).inputs(network.device))  # type: ignore[index]
+    whole = with_statistics(network, start, Images(data))
     views = network.layout.views(whole)
     assert torch.allclose(views["1.running_mean"], outputs.mean((0, 2, 3)), atol=1e-5)
     assert torch.allclose(views["1.running_var"], outputs.var((0, 2, 3)), atol=1e-5)
-    in_parts = network.layout.views(with_statistics(network, start, data, batch=15))  # 15, 15, 15 and 5 images
+    in_parts = network.layout.views(with_statistics(network, start, Images(data), batch=15))  # 15, 15, 15 and 5 images
     assert torch.allclose(in_parts["1.running_mean"], views["1.running_mean"], atol=1e-5)
     assert torch.equal(whole[: network.layout.trainable], start[: network.layout.trainable])
     assert network.module[1].momentum == 0.1  # type: ignore[index]
@@ -118,7 +120,7 @@ def test_server_data_statistics_replace_the_clients() -> None:
     after = method.after_clients(state, [ClientUpdate(0, {"psi": strange}, 8)], site, seeded(1))
     after = Wire(method, [ServerStatistics()]).after_round(after, site)
     trained = train_server(SERVER, strange, state, site, seeded(1))
-    assert torch.equal(after.omega, with_statistics(network, trained, site.labeled.images))
+    assert torch.equal(after.omega, with_statistics(network, trained, site.labeled.samples))
     assert float(after.omega.abs().max()) < 1e4
 
 

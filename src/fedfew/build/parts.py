@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from fedfew.build import worker
-from fedfew.build.features import Report, with_features
 from fedfew.config.checks import SITES
 from fedfew.config.method import method_of, own_view_of, transforms_of
 from fedfew.config.names import entry_of, find, is_own
@@ -18,17 +17,19 @@ from fedfew.config.schema import Config
 from fedfew.config.sections import DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Fleet, LabeledSet, Method, Oracle, Pool, ServerSite
+from fedfew.core.types import Fleet, Method, Oracle, Pool, ServerSite
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.data.client_labels import ClientLabels
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.federation import Federation, federate
 from fedfew.data.virtual import VirtualPartition
 from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained
+from fedfew.models.backbones.features import Report, with_features
 from fedfew.models.build import build_head, build_model
 from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.exchange import Clients
@@ -73,7 +74,8 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
     options, dataset = config.options("dataset"), dataset_of(config)
     if remote_sites:
         offsets = np.zeros(len(remote_sites) + 1, np.int64)
-        dataset = replace(dataset, sites=SiteImages(tuple(remote_sites), dataset.train.images[:0], offsets))
+        empty = dataset.train.samples.take(torch.arange(0))
+        dataset = replace(dataset, sites=SiteSamples(tuple(remote_sites), empty, offsets))
     kind = config["partition.kind"]
     return federate(
         dataset,
@@ -110,9 +112,8 @@ def prepare(
     if backbone is not None and ours != backbone:
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", what, "Install the same weights as the server")
-    if isinstance(module, Pretrained) and federation.pixels != Pixels.unit(federation.shape[0]):
-        what = f"{module.name} has its own mean and deviation of pixels"
-        raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
+    if isinstance(module, Pretrained):
+        module.check(federation.about)
     if isinstance(module, Pretrained) and module.once:
         federation = with_features(federation, module, cores(), engine.place(), report)
         module = module.trained_part()
@@ -121,16 +122,16 @@ def prepare(
 
 def network_of(config: Config, federation: Federation) -> Network:
     """The network for a federation's images or features, with the first weights ω_0."""
-    if federation.images.ndim == 3 and config["model"].get("train") == "head" and not is_own(config["model.name"]):
+    if federation.origin is not None and config["model"].get("train") == "head" and not is_own(config["model.name"]):
         # no need to load the backbone
-        width, rng = federation.images.shape[2], stream(config["seed"], "model")
+        width, rng = federation.samples.about()["shape"][0], stream(config["seed"], "model")
         return _bound(build_head(width, len(federation.classes), rng), federation, Engine(**config["engine"]))
     return _bound(model_of(config, federation), federation, Engine(**config["engine"]))
 
 
 def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
     """A module as the network for images or features, with the step sizes of its parts."""
-    network = Network.of(module, federation.pixels, engine, input_shape(federation))
+    network = Network.of(module, engine, federation.samples)
     rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
 
@@ -140,11 +141,6 @@ def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
     if federation.origin is not None:
         return dict(federation.origin.backbone)
     return network.module.about() if isinstance(network.module, Pretrained) else {}
-
-
-def input_shape(federation: Federation) -> tuple[int, ...]:
-    """The shape of a network's input: C×H×W, or the length of a feature vector."""
-    return tuple(federation.images.shape[1 if federation.images.ndim == 4 else 2 :])
 
 
 def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | None = None) -> Parts:
@@ -173,19 +169,17 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         transforms=transforms_of(config.document),
         min_updates=config["min_updates"],
     )
-    labeled = resident(federation.server, network)
+    labeled = federation.server.to(network.device)
     pools = entry.pools or any(transform.pools for transform in clients.transforms)
     pool = pool_of(federation, clients.cohort) if pools and not remote_sites else None
-    server = ServerSite(network, labeled, len(federation.classes), federation.flips, federation.open, pool)
+    server = ServerSite(network, labeled, len(federation.classes), federation.open, pool)
     return Parts(config, method, federation, network, server, clients)
 
 
 def pool_of(federation: Federation, cohort: int) -> Pool:
     """All images in one place, for the bound."""
-    images = torch.cat([federation.server.images, federation.images])
-    labels = torch.cat([federation.server.labels, federation.truth])
     held = round(cohort * float(np.mean(federation.partition.sizes)))
-    return Pool(LabeledSet(images, labels), held)
+    return Pool(federation.server.join(LabeledSet(federation.samples, federation.truth)), held)
 
 
 def _counted(federation: Federation) -> dict[str, int]:
@@ -203,22 +197,16 @@ def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
         algorithm=method_of(config.document),
         transforms=transforms_of(config.document),
         network=network,
-        images=federation.images.to(network.device),
+        samples=federation.samples.to(network.device),
         truth=federation.truth,
         shares=federation.partition,
         classes=len(federation.classes),
-        flips=federation.flips,
         seed=config["seed"],
-        test=resident(federation.test, network),
-        validation=resident(federation.validation, network),
+        test=federation.test.to(network.device),
+        validation=federation.validation.to(network.device),
         own_view=own_view_of(config.document),
         known=ClientLabels(**config["client_labels"]).known(federation.partition.clients, config["dataset.seed"]),
     )
-
-
-def resident(labeled: LabeledSet, network: Network) -> LabeledSet:
-    """The images on the network's device, moved once for the whole run; labels are few bytes and stay."""
-    return LabeledSet(labeled.images.to(network.device), labeled.labels)
 
 
 def local_fleet(parts: Parts) -> Fleet:
@@ -229,11 +217,11 @@ def local_fleet(parts: Parts) -> Fleet:
         return InlineFleet(sites)
     federation = parts.federation
     data = {
-        "images": federation.images,
+        "samples": federation.samples.data,
         "truth": federation.truth,
-        "test_images": federation.test.images,
+        "test_samples": federation.test.samples.data,
         "test_labels": federation.test.labels,
-        "validation_images": federation.validation.images,
+        "validation_samples": federation.validation.samples.data,
         "validation_labels": federation.validation.labels,
     }
     partition, virtual = federation.partition, None
@@ -245,10 +233,8 @@ def local_fleet(parts: Parts) -> Fleet:
         "config": parts.config.document,
         "virtual": virtual,
         "classes": list(federation.classes),
-        "flips": federation.flips,
-        "shape": federation.shape,
-        "mean": federation.pixels.mean,
-        "std": federation.pixels.std,
+        "samples": federation.samples.about(),
+        "origin": federation.origin and dict(federation.origin.about),
     }
     workers = min(parts.config["fleet.workers"] or cores(), parts.clients.cohort)
     limit = reply_limit(parts.wire.reply_schema(parts.network.layout))

@@ -7,10 +7,10 @@ import torch
 from fedfew.build.parts import network_of, sites_of
 from fedfew.config.schema import Config
 from fedfew.core.memory import keep_freed_memory
-from fedfew.core.network import Pixels
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data.federation import Federation, Origin
 from fedfew.data.partitions import Partition
+from fedfew.data.samples import samples_of
 from fedfew.data.virtual import VirtualPartition
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
@@ -26,11 +26,12 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
     if hello is None:
         return
     data = Arena(images_fd).read(hello["tensors"], copy=False)
+    samples = samples_of(data["samples"], hello["samples"])
     federation = Federation(
-        server=LabeledSet(data["images"][:0], data["truth"][:0]),  # the server's labels stay with the server
-        validation=LabeledSet(data["validation_images"], data["validation_labels"]),
-        test=LabeledSet(data["test_images"], data["test_labels"]),
-        images=data["images"],
+        server=LabeledSet(samples.like(data["samples"][:0]), data["truth"][:0]),  # the server's labels stay there
+        validation=LabeledSet(samples.like(data["validation_samples"]), data["validation_labels"]),
+        test=LabeledSet(samples.like(data["test_samples"]), data["test_labels"]),
+        samples=samples,
         truth=data["truth"],
         partition=(
             VirtualPartition(**hello["virtual"], labels=data["truth"].numpy())
@@ -38,9 +39,7 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
             else Partition(data["order"].numpy(), data["offsets"].numpy())
         ),
         classes=tuple(hello["classes"]),
-        flips=hello["flips"],
-        pixels=Pixels(tuple(hello["mean"]), tuple(hello["std"])),
-        origin=Origin(tuple(hello["shape"]), "", {}) if data["images"].ndim == 3 else None,
+        origin=Origin(hello["origin"], "", {}) if hello["origin"] else None,
     )
     config = Config(hello["config"])
     sites = sites_of(config, federation, network_of(config, federation))

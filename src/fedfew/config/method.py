@@ -6,13 +6,13 @@ from typing import Any
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.names import entry_of, find, imported, is_own
+from fedfew.core.samples import OwnView
 from fedfew.core.settings import settings_of
-from fedfew.core.types import Augment, Method, Transform
+from fedfew.core.types import Method, Transform
 from fedfew.data.client_labels import ClientLabels
 from fedfew.objectives import OBJECTIVES
-from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import ClientViews, LocalSGD, Supervised
 from fedfew.transforms.compression import Compression
 from fedfew.transforms.norm_policy import NormPolicy
 from fedfew.transforms.privacy import Privacy
@@ -29,10 +29,10 @@ def transforms_of(document: Mapping[str, Any]) -> tuple[Transform, ...]:
     return (*own, *(transform for transform in asked if transform is not None))
 
 
-def own_view_of(document: Mapping[str, Any]) -> Augment | None:
+def own_view_of(document: Mapping[str, Any]) -> OwnView | None:
     """The user's own strong augmentation, if the config names one."""
     name = document["client"].get("augment", "standard")
-    return imported(name, "client.augment") if is_own(name) else None
+    return OwnView(imported(name, "client.augment"), "client.augment") if is_own(name) else None
 
 
 def method_of(document: Mapping[str, Any]) -> Method:
@@ -41,7 +41,7 @@ def method_of(document: Mapping[str, Any]) -> Method:
     entry = entry_of(method.pop("name"))
     supervised = {key: server.pop(key) for key in settings_of(Supervised)}
     if is_own(supervised["augment"]):
-        supervised["own"] = imported(supervised["augment"], "server.augment")
+        supervised["own"] = OwnView(imported(supervised["augment"], "server.augment"), "server.augment")
     rounds, client = document["rounds"], document["client"]
     parts: dict[str, Any] = {
         "server": Supervised(LocalSGD(**server, rounds=rounds), **supervised),

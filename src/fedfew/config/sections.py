@@ -18,9 +18,8 @@ from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
-from fedfew.training.augment import ClientViews
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import ClientViews, LocalSGD, Supervised
 from fedfew.transforms.compression import Compression
 from fedfew.transforms.norm_policy import NormPolicy
 from fedfew.transforms.privacy import Privacy

@@ -9,8 +9,9 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Count, Doc
-from fedfew.core.types import LabeledSet, Scores
+from fedfew.core.types import Scores
 
 
 def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[float, float]:
@@ -18,8 +19,8 @@ def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[f
     network.set_training(False)
     right, loss = 0, 0.0
     with torch.inference_mode():
-        for images, labels in zip(labeled.images.split(batch), labeled.labels.split(batch), strict=True):
-            logits, truth = network(images), labels.to(network.device)
+        for samples, labels in zip(labeled.samples.split(batch), labeled.labels.split(batch), strict=True):
+            logits, truth = network(samples), labels.to(network.device)
             right += int((logits.argmax(1) == truth).sum())
             loss += float(cross_entropy(logits, truth, reduction="sum"))
     return right / len(labeled), loss / len(labeled)

@@ -11,21 +11,9 @@ from torch.func import functional_call
 from fedfew.core.engine import Engine, compiled, precision
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector, frozen_modules
+from fedfew.core.samples import Samples
 
 ON_CPU = Engine(device="cpu")
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """How uint8 images become the network's input: ``(image / 255 - mean) / std`` per channel."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @staticmethod
-    def unit(channels: int) -> "Pixels":
-        """Images divided by 255 and nothing else, as in the paper."""
-        return Pixels((0.0,) * channels, (1.0,) * channels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,23 +22,20 @@ class Network:
 
     module: nn.Module
     layout: Layout
-    pixels: Pixels
     vector: Vector
     gradient: Vector
     device: torch.device
     engine: Engine
-    _scale: Tensor = field(repr=False)
-    _shift: Tensor = field(repr=False)
     _fast: Callable[[Tensor], Tensor] = field(repr=False)
     """The module as it is called: compiled if the engine says so."""
     rates: Tensor | None = field(default=None, repr=False)
     """Factors of the step size for each trainable entry; None: 1 for all."""
 
     @staticmethod
-    def of(module: nn.Module, pixels: Pixels, engine: Engine = ON_CPU, shape: tuple[int, ...] = ()) -> "Network":
+    def of(module: nn.Module, engine: Engine = ON_CPU, example: Samples | None = None) -> "Network":
         """Bind a module: from here on its tensors are views into the vectors.
 
-        ``shape`` is that of an image, which the engine needs to compile.
+        ``example`` are samples to compile it with, which the engine may ask for.
         """
         place = engine.place()
         module.to(place)
@@ -69,16 +54,13 @@ class Network:
         for name, buffer in module.named_buffers():
             if name in views:
                 buffer.data = views[name]
-        std = torch.tensor(pixels.std).view(1, -1, 1, 1).to(place)
-        mean = torch.tensor(pixels.mean).view(1, -1, 1, 1).to(place)
-        scale, shift = 1 / (255 * std), -mean / std
         fast: Callable[[Tensor], Tensor] = module
         if engine.compile:
-            two = torch.zeros(2, *shape, device=place)
-            two = two.contiguous(memory_format=torch.channels_last) if two.ndim == 4 else two
+            assert example is not None, "samples are needed to compile a network"
+            two = example.like(torch.zeros(2, *example.data.shape[1:], dtype=example.data.dtype))
             with precision(engine, place):
-                fast = compiled(module, two)
-        return Network(module, layout, pixels, vector, gradient, place, engine, scale, shift, fast)
+                fast = compiled(module, two.inputs(place))
+        return Network(module, layout, vector, gradient, place, engine, fast)
 
     def set_training(self, training: bool) -> None:
         """Set training or evaluation mode; only if it changes, because that is slow compared with a small model."""
@@ -108,38 +90,29 @@ class Network:
         """A copy of the weights as they are now."""
         return self.vector.detach().to("cpu", copy=True)
 
-    def input(self, images: Tensor) -> Tensor:
-        """Normalised float images, channels last, from uint8 (or from floats in [0, 255], as augmentations return).
-
-        For features N×V×d the first view is used.
-        """
-        if images.ndim == 3:
-            return images[:, 0].to(self.device).float()
-        batch = images.to(self.device).float()
-        return (batch * self._scale + self._shift).contiguous(memory_format=torch.channels_last)
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Logits of a batch of images; gradients flow where autograd is on."""
-        batch = self.input(images)
+    def __call__(self, samples: Samples) -> Tensor:
+        """Logits of a batch; gradients flow where autograd is on."""
+        batch = samples.inputs(self.device)
         with self._precision():
             logits = self._fast(batch)
         return logits.float()
 
-    def outputs_of(self, weights: Vector, images: Tensor) -> Tensor:
+    def outputs_of(self, weights: Vector, samples: Samples) -> Tensor:
         """Logits with other weights, without autograd; batch-norm statistics are written to ``weights``."""
         with torch.no_grad(), self._precision():
-            logits: Tensor = functional_call(self.module, self.layout.views(weights), (self.input(images),))
+            batch = samples.inputs(self.device)
+            logits: Tensor = functional_call(self.module, self.layout.views(weights), (batch,))
         return logits.float()
 
     def _precision(self) -> AbstractContextManager[object]:
         return precision(self.engine, self.device)
 
-    def probabilities(self, images: Tensor, batch: int = 500) -> Tensor:
+    def probabilities(self, samples: Samples, batch: int = 500) -> Tensor:
         """Softmax outputs without autograd, in evaluation mode, batch by batch."""
         was_training = self.module.training
         self.set_training(False)
         with torch.inference_mode():
-            parts = [self(part).softmax(1).cpu() for part in images.split(batch)]
+            parts = [self(part).softmax(1).cpu() for part in samples.split(batch)]
         self.set_training(was_training)
         return torch.cat(parts) if parts else torch.empty(0)
 

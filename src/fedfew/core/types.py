@@ -1,6 +1,6 @@
 """The types of a run and the interfaces between layers: sites, updates, server state, Method, Transform, Fleet."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain
 
@@ -16,20 +17,6 @@ Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
 Reply = dict[str, Tensor]
 """Client → server, e.g. {"psi"}."""
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""Maps uint8 images N×C×H×W (with a frozen backbone: features N×1×d) and the site's generator to a batch of that shape;
-images may be returned as floats in 0..255."""
-
-
-@dataclass(frozen=True, eq=False)
-class LabeledSet:
-    """Images (uint8, N×C×H×W) with their labels (int64, N)."""
-
-    images: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,10 +35,8 @@ class ServerSite:
     network: Network
     labeled: LabeledSet
     classes: int
-    flips: bool = True
-    """Whether a mirrored image keeps its class (not so for digits)."""
-    open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
-    """Public unlabeled images for which clients send predictions (DS-FL)."""
+    open: Samples | None = None
+    """Public unlabeled samples for which clients send predictions (DS-FL)."""
     pool: Pool | None = None
     """Only for a method that ``pools``, and only in simulation."""
     passes: "Passes | None" = None
@@ -60,20 +45,19 @@ class ServerSite:
 
 @dataclass(frozen=True, eq=False)
 class ClientSite:
-    """What a client works with: images only. There is no field for labels, so none can reach ``train_client``."""
+    """What a client works with: samples only. There is no field for labels, so none can reach ``train_client``."""
 
     client: int
     network: Network
-    images: Tensor
+    samples: Samples
     classes: int
-    flips: bool = True
     memory: dict[str, Tensor] = field(default_factory=dict)
     """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
-    own_view: Augment | None = None
+    own_view: OwnView | None = None
     """The user's own strong augmentation, if any."""
 
     def __len__(self) -> int:
-        return len(self.images)
+        return len(self.samples)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +65,7 @@ class LabeledClientSite(ClientSite):
     """A client with labels for a few of its images: only where [client_labels] in the config gives it some."""
 
     labeled: LabeledSet = field(kw_only=True)
-    """The labeled images (they are among ``images`` too) with their labels."""
+    """The labeled samples (they are among ``samples`` too) with their labels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +76,6 @@ class OracleSite:
     network: Network
     labeled: LabeledSet
     classes: int
-    flips: bool = True
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The datasets a config can name: train and test images as tensors, class names, and whether mirroring is harmless."""
+"""The datasets a config can name: train and test images with their labels, and the names of the classes."""
 
 import hashlib
 import io
@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import LabeledSet
+from fedfew.core.samples import LabeledSet
 from fedfew.data.cache import cache_folder, is_fetched, load
 from fedfew.data.dataset import Dataset
 from fedfew.data.formats import Shape
 from fedfew.data.recipes import RECIPES
+from fedfew.data.samples import Images
 
 ASSETS = Path(__file__).parent / "assets"
 SHIPPED = {
@@ -50,10 +51,10 @@ def mini_mnist() -> Dataset:
     """7,000 MNIST digits that come with the package, so that the first command needs no network."""
     arrays = _shipped("mini-mnist")
     train, test = (
-        _labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64))
+        _labeled(arrays[f"{part}_images"][:, None], arrays[f"{part}_labels"].astype(np.int64), flips=False)
         for part in ("train", "test")
     )
-    return Dataset("mini-mnist", train, test, DIGITS, flips=False)
+    return Dataset("mini-mnist", train, test, DIGITS)
 
 
 def mini_cifar() -> Dataset:
@@ -68,7 +69,7 @@ def mini_cifar() -> Dataset:
     first, then = (arrays[f"{part}_labels"].astype(np.int64) for part in ("train", "test"))
     train = _labeled(images[: len(first)], first)
     test = _labeled(images[len(first) : len(first) + len(then)], then)
-    return Dataset("mini-cifar", train, test, RECIPES["cifar10"].classes, flips=True)
+    return Dataset("mini-cifar", train, test, RECIPES["cifar10"].classes)
 
 
 def asset(name: str) -> Path:
@@ -114,9 +115,11 @@ def inventory() -> list[Entry]:
 def _fetched(name: str) -> Dataset:
     recipe = RECIPES[name]
     arrays = load(recipe)
-    train, test = (_labeled(arrays[f"{part}_images"], arrays[f"{part}_labels"]) for part in ("train", "test"))
-    return Dataset(name, train, test, recipe.classes, recipe.flips)
+    train, test = (
+        _labeled(arrays[f"{part}_images"], arrays[f"{part}_labels"], recipe.flips) for part in ("train", "test")
+    )
+    return Dataset(name, train, test, recipe.classes)
 
 
-def _labeled(images: NDArray[Any], labels: NDArray[Any]) -> LabeledSet:
-    return LabeledSet(torch.from_numpy(images), torch.from_numpy(labels))
+def _labeled(images: NDArray[Any], labels: NDArray[Any], flips: bool = True) -> LabeledSet:
+    return LabeledSet(Images(torch.from_numpy(images), flips), torch.from_numpy(labels))

@@ -1,8 +1,8 @@
 """Turns a dataset into a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Pixels
+from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.streams import numpy_stream
-from fedfew.core.types import LabeledSet
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.partitions import Deal, make_partition
 from fedfew.data.shares import Indices, Partition, ranks
 from fedfew.data.virtual import VirtualPartition
@@ -25,49 +24,73 @@ PAPER_TEST = 2_000
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of features: the shape of the images, a hash of their content, and the backbone."""
+    """The source of features: what their images are, a hash of the content, and the backbone."""
 
-    shape: tuple[int, ...]
+    about: Mapping[str, Any]
     fingerprint: str
     backbone: Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The data of a simulated run; client k's images are ``images[partition.of(k)]``."""
+    """The data of a simulated run; client k's samples are those at ``partition.of(k)``."""
 
     server: LabeledSet
     validation: LabeledSet
     test: LabeledSet
-    images: Tensor
-    """The unlabeled images of all clients, uint8 N×C×H×W; or features of them, float16 N×V×d, as in the other sets."""
+    samples: Samples
+    """The unlabeled samples of all clients."""
     truth: Tensor
     """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
     −1 throughout where it is unknown, as with real sites."""
     partition: Partition | VirtualPartition
     classes: tuple[str, ...]
-    flips: bool
-    pixels: Pixels
-    open: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
-    """Public unlabeled images at the server."""
+    open: Samples | None = None
+    """Public unlabeled samples at the server."""
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
     origin: Origin | None = None
-    """The source of the images, if they are features."""
+    """Where the samples come from, if a backbone computed them from images."""
+
+    @property
+    def about(self) -> Mapping[str, Any]:
+        """What the sites' own samples are, before any backbone."""
+        return self.origin.about if self.origin else self.samples.about()
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """C×H×W of an image."""
-        return self.origin.shape if self.origin else tuple(self.images.shape[1:])
+        """The shape of one of the sites' own samples, such as C×H×W of an image."""
+        return tuple(self.about["shape"])
+
+    @property
+    def sets(self) -> list[Samples]:
+        """All samples: the server's, for validation, for test, the clients', and the public ones if there are any."""
+        labeled = [part.samples for part in (self.server, self.validation, self.test)]
+        return [*labeled, self.samples, *([] if self.open is None else [self.open])]
+
+    def with_sets(self, sets: Sequence[Samples]) -> "Federation":
+        """The federation with other samples, in the order of ``sets``."""
+        labeled = (self.server, self.validation, self.test)
+        server, validation, test = (
+            LabeledSet(samples, part.labels) for samples, part in zip(sets, labeled, strict=False)
+        )
+        open_ = sets[4] if len(sets) > 4 else None
+        return replace(self, server=server, validation=validation, test=test, samples=sets[3], open=open_)
+
+    def standardized(self) -> "Federation":
+        """Networks see samples scaled to mean 0 and deviation 1 over those that training uses."""
+        scaled = self.server.samples.standardizer(self.samples)
+        return self.with_sets([scaled(samples) for samples in self.sets])
 
     def fingerprint(self) -> str:
         """SHA-256 over all images and labels: a user's files may change before a run is resumed."""
         if self.origin:
             return self.origin.fingerprint
         seen = hashlib.sha256("\0".join(self.classes).encode())
-        for part in (self.server, self.validation, self.test, LabeledSet(self.images, self.truth)):
-            seen.update(f"{tuple(part.images.shape)}".encode())
-            seen.update(np.ascontiguousarray(part.images.numpy()).data)
+        for part in (self.server, self.validation, self.test, LabeledSet(self.samples, self.truth)):
+            data = part.samples.data
+            seen.update(f"{tuple(data.shape)}".encode())
+            seen.update(np.ascontiguousarray(data.numpy()).data)
             seen.update(np.ascontiguousarray(part.labels.numpy()).data)
         return seen.hexdigest()
 
@@ -103,10 +126,11 @@ def federate(
         if split != "standard" or unlabeled or open:
             what = "split, unlabeled and open do not apply to sites with their own images"
             raise FedfewError("E113", "dataset", what)
-        return _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test, normalize)
+        federation = _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test)
+        return federation.standardized() if normalize == "standard" else federation
     rng = numpy_stream(seed, "split")
     if split == "paper":
-        pool, test = _merged(dataset.train, dataset.test), test or PAPER_TEST
+        pool, test = dataset.train.join(dataset.test), test or PAPER_TEST
         _afford(len(pool), labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
     else:
         pool = dataset.train
@@ -125,30 +149,28 @@ def federate(
     labeled, rest = _draw(truth, rest, labels, rng, balanced=True)
     public, rest = _draw(truth, rest, open, rng) if open else (rest[:0], rest)
     given = np.sort(_draw(truth, rest, unlabeled, rng)[0] if unlabeled else rest)
-    server, clients_share = _take(pool, labeled), _take(pool, given)
-    return Federation(
-        server=server,
+    clients_share = _take(pool, given)
+    federation = Federation(
+        server=_take(pool, labeled),
         validation=_take(pool, checked),
         test=held,
-        images=clients_share.images,
+        samples=clients_share.samples,
         truth=clients_share.labels,
-        open=_take(pool, public).images,
+        open=_take(pool, public).samples,
         partition=make_partition(truth[given], clients, kind, seed, options, users=_users(dataset, split, given)),
         classes=dataset.classes,
-        flips=dataset.flips,
-        pixels=_measured(server.images, clients_share.images) if normalize == "standard" else _unit(pool.images),
     )
+    return federation.standardized() if normalize == "standard" else federation
 
 
 def _of_sites(
     dataset: Dataset,
-    sites: SiteImages,
+    sites: SiteSamples,
     labels: int,
     seed: int,
     validation: int,
     validation_from: str,
     test: int,
-    normalize: str,
 ) -> Federation:
     """Real sites keep their images; of the labels in test/ (or server/) at most a quarter becomes validation."""
     rng = numpy_stream(seed, "split")
@@ -161,20 +183,17 @@ def _of_sites(
         checked, left = _draw(tested, left, min(validation, len(left) // 4), rng)
         held_out = _take(dataset.test, checked)
     labeled = _draw(truth, rest, min(labels, len(rest)), rng, balanced=True)[0]
-    server = _take(dataset.train, labeled)
     if test:
         _afford(len(left), test=test)
         left = _draw(tested, left, test, rng)[0]
     return Federation(
-        server=server,
+        server=_take(dataset.train, labeled),
         validation=held_out,
         test=_take(dataset.test, np.sort(left)),
-        images=sites.images,
-        truth=torch.full((len(sites.images),), -1) if sites.truth is None else sites.truth,
-        partition=Partition(np.arange(len(sites.images)), sites.offsets),
+        samples=sites.samples,
+        truth=torch.full((len(sites.samples),), -1) if sites.truth is None else sites.truth,
+        partition=Partition(np.arange(len(sites.samples)), sites.offsets),
         classes=dataset.classes,
-        flips=dataset.flips,
-        pixels=_measured(server.images, sites.images) if normalize == "standard" else _unit(sites.images),
         sites=sites.names,
     )
 
@@ -202,22 +221,23 @@ def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
 
 
 def _fault(part: LabeledSet, classes: int) -> str:
-    if part.images.dtype != torch.uint8 or part.images.ndim != 4:
-        return f"images are {part.images.dtype} of {part.images.ndim} dimensions, not uint8 N×C×H×W"
-    if part.labels.dtype != torch.int64 or part.labels.shape != part.images.shape[:1]:
-        return f"{len(part.images)} images need as many int64 labels, not {list(part.labels.shape)} {part.labels.dtype}"
+    if fault := part.samples.fault():
+        return fault
+    if part.labels.dtype != torch.int64 or part.labels.shape != (len(part.samples),):
+        count = len(part.samples)
+        return f"{count} samples need as many int64 labels, not {list(part.labels.shape)} {part.labels.dtype}"
     if len(part) and (int(part.labels.min()) < 0 or int(part.labels.max()) >= classes):
         return f"labels go from {int(part.labels.min())} to {int(part.labels.max())}, but there are {classes} classes"
     return ""
 
 
-def _site_fault(sites: SiteImages, classes: int) -> str:
+def _site_fault(sites: SiteSamples, classes: int) -> str:
     if len(sites.offsets) != len(sites.names) + 1:
         return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
     if sites.truth is None:
         return ""
     known = sites.truth.where(sites.truth != -1, 0)  # −1: no class, or unknown
-    return _fault(LabeledSet(sites.images, known), classes)
+    return _fault(LabeledSet(sites.samples, known), classes)
 
 
 def _afford(images: int, **counts: int) -> None:
@@ -266,28 +286,4 @@ def _proportional(stock: Indices, count: int, rng: np.random.Generator) -> Indic
 
 
 def _take(part: LabeledSet, indices: Indices) -> LabeledSet:
-    chosen = torch.from_numpy(indices)
-    return LabeledSet(part.images[chosen], part.labels[chosen])
-
-
-def _merged(first: LabeledSet, second: LabeledSet) -> LabeledSet:
-    return LabeledSet(torch.cat([first.images, second.images]), torch.cat([first.labels, second.labels]))
-
-
-def _unit(images: Tensor) -> Pixels:
-    return Pixels.unit(images.shape[1])
-
-
-def _measured(*parts: Tensor) -> Pixels:
-    """Mean and standard deviation of each channel, exact: counted by pixel value, a few images at a time."""
-    channels = parts[0].shape[1]
-    counts = np.zeros((channels, 256), np.int64)
-    for block in (block for part in parts for block in part.split(4096)):
-        for channel in range(channels):
-            counts[channel] += np.bincount(block[:, channel].numpy().ravel(), minlength=256)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    values = np.arange(256) / 255
-    mean = shares @ values
-    std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
-    # A channel with a single value has no spread; one grey level is used instead, so that nothing divides by zero.
-    return Pixels(tuple(mean.tolist()), tuple(np.maximum(std, 1 / 255).tolist()))
+    return part.take(torch.from_numpy(indices))

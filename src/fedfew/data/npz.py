@@ -16,11 +16,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import numpy_stream
-from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
 from fedfew.data.images.own import Flips, PathTo
 from fedfew.data.images.unreadable import shown
+from fedfew.data.samples import Images
 from fedfew.data.shares import Indices, ranks
 
 Arrays = dict[str, NDArray[Any]]
@@ -47,7 +48,7 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE.npz" under [dataset]')
     place = shown(path)
     arrays = read_npz(Path(path).expanduser())
-    found = {part: _part(arrays, names, place) for part, names in PARTS.items()}
+    found = {part: _part(arrays, names, place, flips) for part, names in PARTS.items()}
     train = found["train"]
     if train is None:
         have = ", ".join(sorted(arrays)) or "nothing usable"
@@ -56,11 +57,10 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
         )
     if found["val"] is not None:
         _same_shape(train, found["val"], place)
-        both = (torch.cat([train.images, found["val"].images]), torch.cat([train.labels, found["val"].labels]))
-        train = LabeledSet(*both)
+        train = train.join(found["val"])
     train, test = (train, found["test"]) if found["test"] is not None else hold_out(train)
     _same_shape(train, test, place)
-    return Dataset("npz", train, test, _classes(arrays, train, test, place), flips)
+    return Dataset("npz", train, test, _classes(arrays, train, test, place))
 
 
 def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:
@@ -114,14 +114,14 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _part(arrays: Arrays, names: tuple[tuple[str, str], ...], place: str) -> LabeledSet | None:
+def _part(arrays: Arrays, names: tuple[tuple[str, str], ...], place: str, flips: bool) -> LabeledSet | None:
     for images, labels in names:
         if images in arrays and labels in arrays:
             pixels = pictures(arrays[images], f"{place} {images}")
             truth = _labels(arrays[labels], f"{place} {labels}")
             if len(pixels) != len(truth):
                 raise FedfewError("E204", place, f"{len(pixels):,} {images} have {len(truth):,} {labels}")
-            return LabeledSet(torch.from_numpy(pixels), torch.from_numpy(truth))
+            return LabeledSet(Images(torch.from_numpy(pixels), flips), torch.from_numpy(truth))
     return None
 
 
@@ -165,7 +165,7 @@ def _classes(arrays: Arrays, train: LabeledSet, test: LabeledSet, place: str) ->
 
 
 def _same_shape(first: LabeledSet, second: LabeledSet, place: str) -> None:
-    shapes = [tuple(part.images.shape[1:]) for part in (first, second)]
+    shapes = [tuple(part.samples.data.shape[1:]) for part in (first, second)]
     if shapes[0] != shapes[1]:
         raise FedfewError("E204", place, f"its parts have images of different shapes, {shapes[0]} and {shapes[1]}")
 
@@ -176,6 +176,4 @@ def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
     tested = np.zeros(len(labeled), bool)
     tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
     train, test = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (~tested, tested))
-    return LabeledSet(labeled.images[train], labeled.labels[train]), LabeledSet(
-        labeled.images[test], labeled.labels[test]
-    )
+    return labeled.take(train), labeled.take(test)

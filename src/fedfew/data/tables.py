@@ -9,16 +9,18 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
+from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.core.types import LabeledSet
 from fedfew.data.dataset import Dataset
 from fedfew.data.images.decode import FILE_CAP, decode, read_file
 from fedfew.data.images.own import Channels, Flips, PathTo, Size
 from fedfew.data.images.unreadable import Problem, Unreadable, shown
 from fedfew.data.npz import FREE, RATIO, hold_out
+from fedfew.data.samples import Images
 
 ROWS_AT_ONCE = 32
 ImageColumn = Annotated[str, Doc("column with the encoded images")]
@@ -157,14 +159,18 @@ def _dataset(name: str, place: str, parts: list[Rows], size: int, channels: int,
     classes, numbers = _numbered(labels, next((p.classes for p in parts if p.classes), ()), place)
     train, test = (
         LabeledSet(
-            torch.from_numpy(np.stack(images[t]) if images[t] else np.empty((0, channels, size, size), np.uint8)),
+            Images(_stacked(images[t], (channels, size, size)), flips),
             torch.tensor(numbers[t], dtype=torch.int64),
         )
         for t in (False, True)
     )
     if not len(test):
         train, test = hold_out(train)
-    return Dataset(name, train, test, classes, flips, problems=tuple(problems))
+    return Dataset(name, train, test, classes, problems=tuple(problems))
+
+
+def _stacked(images: list[NDArray[np.uint8]], shape: tuple[int, int, int]) -> Tensor:
+    return torch.from_numpy(np.stack(images) if images else np.empty((0, *shape), np.uint8))
 
 
 def _content(image: Any) -> bytes:

@@ -15,9 +15,10 @@ import torch
 from fedfew.build.parts import assemble
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
 from fedfew.core.storage import locked
 from fedfew.core.streams import stream
+from fedfew.data.samples import Images
 from fedfew.deploy.certificates import check_certificate, check_site_key
 from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
@@ -250,8 +251,8 @@ def _site_step(data: Path | None) -> str:
         raise FedfewError("E509", str(data), "contains no image")
     channels, size = images.shape[1], images.shape[2]
     rng = stream(0, "doctor")
-    network = Network.of(build_model("cnn", channels, size, 10, {}, rng), Pixels.unit(channels))
-    loss = network(images[:8]).logsumexp(1).mean()
+    network = Network.of(build_model("cnn", channels, size, 10, {}, rng))
+    loss = network(Images(images[:8])).logsumexp(1).mean()
     loss.backward()
     if not bool(torch.isfinite(network.gradient).all()):
         raise FedfewError("E404", str(data), "a training step gave NaN or infinite values")

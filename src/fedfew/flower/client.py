@@ -17,8 +17,10 @@ from fedfew.config.method import method_of, own_view_of, transforms_of
 from fedfew.config.schema import Config
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
-from fedfew.core.network import Network, Pixels
-from fedfew.core.types import ClientUpdate, LabeledSet
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet, Samples
+from fedfew.core.types import ClientUpdate
+from fedfew.data.samples import samples_of
 from fedfew.data.shares import Partition
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
@@ -63,10 +65,10 @@ def _trained(
     config = Config(dict(head["config"]))
     refuse_foreign_code(config, allow_code)
     about, client, round = head["about"], int(head["client"]), int(head["round"])
-    if list(images.shape[1:]) != list(about["shape"]):
-        what = f"are {tuple(images.shape[1:])}, the server's {tuple(about['shape'])}"
-        raise RefusedError("data", "images", what)
-    sites = _sites(config, about, client, model, images)
+    samples = samples_of(images, about["samples"])
+    if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
+        raise RefusedError("data", "images", f"are {tuple(ours)}, the server's {tuple(theirs)}")
+    sites = _sites(config, int(about["classes"]), client, model, samples)
     layout, payload = sites.network.layout, unpack(head["tensors"], parts)
     check_payload(payload, sites.algorithm.reply_schema(layout), layout)
     if remembered := _recall(context, str(head["run"])):
@@ -83,22 +85,20 @@ def _trained(
     return {"run": head["run"], "round": round, "answers": [answer]}, tensors
 
 
-def _sites(config: Config, about: Mapping[str, Any], client: int, model: nn.Module, images: Tensor) -> Sites:
+def _sites(config: Config, classes: int, client: int, model: nn.Module, samples: Samples) -> Sites:
     """One client, under the number that the server knows it by."""
-    pixels = Pixels(tuple(about["mean"]), tuple(about["std"]))
-    network = Network.of(model, pixels, Engine(**config["engine"]), tuple(images.shape[1:]))
+    network = Network.of(model, Engine(**config["engine"]), samples)
     method = method_of(config.document)
-    nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
+    nothing = LabeledSet(samples.like(samples.data[:0]), torch.empty(0, dtype=torch.int64))
     noise = config["privacy.noise"]
     return Sites(
         algorithm=method,
         transforms=transforms_of(config.document),
         network=network,
-        images=images.to(network.device),
-        truth=torch.full((len(images),), -1),
-        shares=Partition(np.arange(len(images)), np.array([0] * (client + 1) + [len(images)])),
-        classes=int(about["classes"]),
-        flips=bool(about["flips"]),
+        samples=samples.to(network.device),
+        truth=torch.full((len(samples),), -1),
+        shares=Partition(np.arange(len(samples)), np.array([0] * (client + 1) + [len(samples)])),
+        classes=classes,
         seed=secrets.randbits(63) if noise else config["seed"],  # nobody else may know the noise
         own_view=own_view_of(config.document),
         test=nothing,

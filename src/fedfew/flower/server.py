@@ -11,12 +11,11 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
-from torch import Tensor, nn
+from torch import nn
 
 from fedfew.config.method import method_of, transforms_of
 from fedfew.config.names import entry_of
@@ -25,9 +24,10 @@ from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation, evaluate
 from fedfew.core.layout import Vector
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, LabeledSet, Missing, Oracle, Payload, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Missing, Oracle, Payload, ServerSite, ServerState
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, head_limit
 from fedfew.deploy.messages.records import as_array, from_content, to_content
@@ -47,37 +47,26 @@ _log = logging.getLogger("flwr")  # among the lines of Flower's own loop
 class FewLabels(FedAvg):
     """Trains ``model`` with a few labels at the server and clients that have images only.
 
-    ``labeled`` are the server's uint8 images N×C×H×W (or features N×V×d) with int64 labels. ``settings`` are dotted
-    keys of the config, such as ``{"method.name": "fedmix", "server.epochs": 5}``; ``preset`` a preset or TOML file to
-    start from. ``mean`` and ``std`` normalise pixels in 0..1 as the model expects them; ``flips`` says that a mirrored
-    image keeps its class. ``options`` are those of Flower's FedAvg, such as ``fraction_train``; clients have no labels
-    to evaluate on, so ``fraction_evaluate`` is 0 unless given.
+    ``labeled`` are the server's samples with their labels, such as ``LabeledSet(Images(images, flips=False), labels)``.
+    ``settings`` are dotted keys of the config, such as ``{"method.name": "fedmix", "server.epochs": 5}``; ``preset`` a
+    preset or TOML file to start from. ``options`` are those of Flower's FedAvg, such as ``fraction_train``; clients
+    have no labels to evaluate on, so ``fraction_evaluate`` is 0 unless given.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        labeled: tuple[Any, Any],
+        labeled: LabeledSet,
         classes: int,
         settings: Mapping[str, Any] | None = None,
         *,
         preset: str = "",
-        mean: Sequence[float] = (),
-        std: Sequence[float] = (),
-        flips: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(**({"fraction_evaluate": 0.0} | options))
-        images, labels = (torch.as_tensor(part) for part in labeled)
-        channels = images.shape[1]
-        unit = Pixels.unit(channels)
-        pixels = Pixels(tuple(mean) or unit.mean, tuple(std) or unit.std)
-        self.config: Config = load(preset or {}, APP | {"labels": len(labels)} | dict(settings or {}))
-        self._shape = tuple(images.shape[1:])
-        engine = Engine(**self.config["engine"])
-        self._network = Network.of(model, pixels, engine, self._shape)
-        resident = LabeledSet(images.to(self._network.device), labels)
-        self._site = ServerSite(self._network, resident, classes, flips)
+        self.config: Config = load(preset or {}, APP | {"labels": len(labeled)} | dict(settings or {}))
+        self._network = Network.of(model, Engine(**self.config["engine"]), labeled.samples)
+        self._site = ServerSite(self._network, labeled.to(self._network.device), classes)
         self._run, self._clients = secrets.token_hex(8), dict[int, int]()
         self._build(self.config)
 
@@ -147,9 +136,7 @@ class FewLabels(FedAvg):
 
     def _head(self, round: int) -> dict[str, Any]:
         document = {key: value for key, value in self.config.document.items() if key != "fleet"}
-        pixels, site = self._network.pixels, self._site
-        about = {"classes": site.classes, "flips": site.flips, "shape": list(self._shape)}
-        about |= {"mean": list(pixels.mean), "std": list(pixels.std)}
+        about = {"classes": self._site.classes, "samples": self._site.labeled.samples.about()}
         versions = {name: version(name) for name in ("fedfew", "torch")}
         return {"run": self._run, "round": round, "versions": versions, "config": document, "about": about}
 
@@ -181,9 +168,8 @@ class FewLabels(FedAvg):
         self._network.load(vector)
         return ArrayRecord({name: tensor.clone() for name, tensor in self._network.module.state_dict().items()})
 
-    def scorer(self, images: Tensor, labels: Tensor) -> Callable[[int, ArrayRecord], MetricRecord]:
-        """An ``evaluate_fn`` for ``start``: accuracy and loss on labeled images of the server's."""
-        held_out = LabeledSet(torch.as_tensor(images), torch.as_tensor(labels))
+    def scorer(self, held_out: LabeledSet) -> Callable[[int, ArrayRecord], MetricRecord]:
+        """An ``evaluate_fn`` for ``start``: accuracy and loss on labeled samples of the server's."""
 
         def score(server_round: int, arrays: ArrayRecord) -> MetricRecord:
             self._network.module.load_state_dict(arrays.to_torch_state_dict())

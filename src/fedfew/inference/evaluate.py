@@ -8,6 +8,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.folders import LABELS, Place, existing, look_into
 from fedfew.data.images.unreadable import Problem, shown
+from fedfew.data.samples import Images
 from fedfew.inference.predict import square
 from fedfew.runs.files import site_results
 from fedfew.runs.folder import CONFIG, MODEL
@@ -33,7 +34,7 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
     vector = parts.network.layout.pack({name: weights[name] for name in parts.network.layout.names})
     parts.network.load(vector)
     test = parts.federation.test
-    judged = Judged(test.labels.numpy(), parts.network.probabilities(test.images).double().numpy())
+    judged = Judged(test.labels.numpy(), parts.network.probabilities(test.samples).double().numpy())
     found = measured(judged, parts.federation.classes)
     return found | {"sites": site_results(parts, vector, simulated=sites)}
 
@@ -55,5 +56,5 @@ def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tupl
     if not pictures.kept:
         raise FedfewError("E209", shown(folder), "there is no readable image")
     labels = [classes.index(shown(places[i].group)) for i in pictures.kept]
-    probabilities = run.network().probabilities(pictures.images).double().numpy()
+    probabilities = run.network().probabilities(Images.described(pictures.images, about)).double().numpy()
     return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, problems

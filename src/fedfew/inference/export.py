@@ -50,7 +50,7 @@ class FromPixels(nn.Module):
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, about: dict[str, Any]) -> None:
         super().__init__()
         self.module = copy.deepcopy(network.module)
         # the network's tensors are views into one vector; a file needs each on its own
@@ -59,7 +59,7 @@ class FromPixels(nn.Module):
         for parameter in self.module.parameters():
             parameter.requires_grad_(False).grad = None
         plain(self.module)
-        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (network.pixels.mean, network.pixels.std))
+        mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (about["mean"], about["std"]))
         self.register_buffer("scale", 1 / (255 * std))
         self.register_buffer("shift", -mean / std)
 
@@ -108,7 +108,7 @@ def export_network(
     write = writers[format]
     with _staged(path) as temporary:
         read_back = write(network, about, temporary)
-        found = agreement(_predict(FromPixels(network).eval()), read_back, about["shape"])
+        found = agreement(_predict(FromPixels(network, about).eval()), read_back, about["shape"])
         if not found.holds:
             raise FedfewError("E312", str(path), f"the {format} file does not agree with the model: {found}")
     return Exported(path, format, found)
@@ -160,7 +160,7 @@ def _safetensors(network: Network, about: dict[str, Any], path: Path, *, allow_c
     tensors = {name: view.contiguous() for name, view in network.layout.views(network.vector).items()}
     tensors |= {name: tensor.contiguous() for name, tensor in network.frozen.items()}
     path.write_bytes(save(tensors, metadata={"fedfew": json.dumps(about, sort_keys=True)}))
-    return _predict(FromPixels(read_model(path, allow_code)[0]).eval())
+    return _predict(FromPixels(*read_model(path, allow_code)).eval())
 
 
 def _torch_export(network: Network, about: dict[str, Any], path: Path) -> Predict:
@@ -193,7 +193,7 @@ def _traced(network: Network, about: dict[str, Any]) -> torch.export.ExportedPro
     example = torch.zeros(2, *about["shape"], dtype=torch.uint8)
     batch = torch.export.Dim("batch")
     with _quiet():
-        return torch.export.export(FromPixels(network).eval(), (example,), dynamic_shapes=({0: batch},))
+        return torch.export.export(FromPixels(network, about).eval(), (example,), dynamic_shapes=({0: batch},))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples
 from fedfew.data.images.cache import Report
 from fedfew.data.images.unreadable import Problem
 from fedfew.inference.predict import find_images
@@ -86,7 +87,7 @@ def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
     return picks
 
 
-def embed(network: Network, images: Tensor, batch: int = 500) -> tuple[Tensor, Tensor]:
+def embed(network: Network, samples: Samples, batch: int = 500) -> tuple[Tensor, Tensor]:
     """Features of length 1 (the input of the last linear layer, or √p where there is none) and probabilities."""
     last = next((layer for layer in reversed(list(network.module.modules())) if isinstance(layer, nn.Linear)), None)
     caught: list[Tensor] = []
@@ -96,7 +97,7 @@ def embed(network: Network, images: Tensor, batch: int = 500) -> tuple[Tensor, T
 
     handle = last.register_forward_pre_hook(catch) if last is not None else None
     try:
-        probabilities = network.probabilities(images, batch)
+        probabilities = network.probabilities(samples, batch)
     finally:
         if handle is not None:
             handle.remove()

@@ -13,6 +13,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.folders import walk
 from fedfew.data.images.unreadable import Problem, shown
+from fedfew.data.samples import Images
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
 
@@ -22,7 +23,7 @@ class Found:
     """The image files that a user chose, as the model takes them."""
 
     names: list[str]
-    images: Tensor
+    images: Images
     problems: list[Problem]
 
 
@@ -73,7 +74,7 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
         why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
         given = ", ".join(map(shown, paths))
         raise FedfewError("E209", given, f"there is no readable image{why}")
-    return Found([shown(files[i]) for i in pictures.kept], pictures.images, problems)
+    return Found([shown(files[i]) for i in pictures.kept], Images.described(pictures.images, about), problems)
 
 
 def square(about: dict[str, Any]) -> int:

@@ -59,7 +59,7 @@ class AllLabels(Method):
         how = Supervised(replace(self.client, clip=self.server.sgd.clip), self.augment)
         psi, steps = train_supervised(
             site.network, payload["omega"], site.labeled, how, float(payload["lr"]), rng,
-            scale=self.lambda_s, flips=site.flips,
+            scale=self.lambda_s,
         )  # fmt: skip
         return Trained({"psi": psi}, {"steps": float(steps)})
 

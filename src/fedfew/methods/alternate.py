@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
-from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, active, contributions, scalar, with_momentum
@@ -71,9 +71,10 @@ class Alternate(Method):
             site.memory[CARRIED] = velocity.cpu()
         return steps
 
-    def strong(self, site: ClientSite, images: Tensor, rng: torch.Generator) -> Tensor:
-        """A client's strong view."""
-        return strong_view(site, images, rng, self.hole, self.shift)
+    def strong(self, site: ClientSite, chosen: Tensor, rng: torch.Generator) -> Samples:
+        """Strong views of some of a client's samples."""
+        how = site.own_view or StrongView(shift=self.shift, hole=self.hole)
+        return site.samples.take(chosen).strong(rng, how)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ here is ω_t after the server's training."""
@@ -102,4 +103,4 @@ class Alternate(Method):
         adjust = self.vote.adjust(payload, site, rng)
         if not len(site):
             return torch.empty(0, site.classes)
-        return adjust(site.network.probabilities(weak(site.images, rng, site.flips, self.shift)))
+        return adjust(site.network.probabilities(site.samples.weak(rng, self.shift)))

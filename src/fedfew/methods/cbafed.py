@@ -45,7 +45,6 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.entry import Entry
-from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, scalar
@@ -110,14 +109,14 @@ class CBAFed(Method):
         network = site.network
         network.load(payload["omega"])
         adjust = self.vote.adjust(payload, site, rng)
-        views = weak(site.images, rng, site.flips)
+        views = site.samples.weak(rng)
         p = adjust(network.probabilities(views)) if len(site) else torch.empty(0, site.classes)
         votes = self.labels(p, payload["shares"])
         fixed = (votes >= 0).nonzero().squeeze(1)
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = fixed[indices]
-            return cross_entropy(network(views[chosen.to(views.device)]), votes[chosen].to(network.device))
+            return cross_entropy(network(views.take(chosen)), votes[chosen].to(network.device))
 
         steps = descend(network, self.client, float(payload["lr"]), len(fixed), loss_of, rng)
         counts = torch.bincount(votes[fixed], minlength=site.classes).float()

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
 from fedfew.core.types import (
     Aggregator,
@@ -40,7 +41,6 @@ from fedfew.core.types import (
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
-from fedfew.training.augment import weak
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, check_outputs, outputs, scalar
@@ -72,18 +72,20 @@ class DSFL(Method):
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         """Draws the round's open images; before the first round the server trains alone."""
-        self._check(site)
-        sigma = state.omega
+        public, sigma = self._public(site), state.omega
         if state.unheard:
             sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        asked = site.open[torch.randperm(len(site.open), generator=rng)[: self.subset].sort().values]
-        return replace(state, sigma=sigma, extra=state.extra | {"open": asked} | self.vote.learn(site))
+        asked = public.take(torch.randperm(len(public), generator=rng)[: self.subset].sort().values)
+        return replace(state, sigma=sigma, extra=state.extra | {"open": asked.data} | self.vote.learn(site))
 
-    def _check(self, site: ServerSite) -> None:
-        if len(site.open) < self.subset:
-            what = f"method.subset is {self.subset}, but the open set has {len(site.open)} images"
+    def _public(self, site: ServerSite) -> Samples:
+        """The open set; E113 if it is too small."""
+        size = 0 if site.open is None else len(site.open)
+        if site.open is None or size < self.subset:
+            what = f"method.subset is {self.subset}, but the open set has {size} images"
             raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
         check_outputs(site, "ds-fl")
+        return site.open
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return {
@@ -95,12 +97,12 @@ class DSFL(Method):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         trained = train_unlabeled(self.objective, self.client, self.vote, payload, site, rng)
-        return replace(trained, reply={"probabilities": site.network.probabilities(payload["open"])})
+        return replace(trained, reply={"probabilities": site.network.probabilities(site.samples.like(payload["open"]))})
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> ServerState:
-        asked = state.extra["open"]
+        asked = site.labeled.samples.like(state.extra["open"])
         parts = [
             Contribution(
                 u.client, _distribution(u.reply["probabilities"]).flatten(), u.examples, state.answered(u.client)
@@ -116,14 +118,14 @@ class DSFL(Method):
         return replace(state, omega=omega, weights=heard.weights, clients=distilled)
 
     def distill(
-        self, state: ServerState, asked: Tensor, targets: Tensor, site: ServerSite, rng: torch.Generator
+        self, state: ServerState, asked: Samples, targets: Tensor, site: ServerSite, rng: torch.Generator
     ) -> Vector:
         """The server's model after SGD on CE(q, f(weak o))."""
         network, sgd = site.network, replace(self.server.sgd, epochs=self.distill_epochs)
         network.load(state.sigma)
 
         def loss_of(indices: Tensor) -> Tensor:
-            logits = network(weak(asked[indices], rng, site.flips))
+            logits = network(asked.take(indices).weak(rng))
             return cross_entropy(logits, targets[indices].to(network.device))
 
         descend(network, sgd, sgd.rate(state.round, state.validation), len(asked), loss_of, rng)

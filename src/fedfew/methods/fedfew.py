@@ -29,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import STANDARD, joined
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import (
     Aggregator,
@@ -43,7 +44,6 @@ from fedfew.core.types import (
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
-from fedfew.training.augment import noisy, strong_view, weak
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import active, contributions, scalar
@@ -115,16 +115,17 @@ class FedFew(Method):
         targets = (adjusted if self.soft else votes).to(network.device)
         kept = (votes >= 0).nonzero().squeeze(1)
         used = torch.arange(len(site)) if self.consistency else kept
+        samples, strong = site.samples, site.own_view or STANDARD
         shift = self.correction * log_ratio(mix, payload["prior"]).to(network.device)
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = used[indices]
             if not self.consistency:
-                return cross_entropy(network(strong_view(site, site.images[chosen], rng)) + shift, targets[chosen])
-            views = [noisy(weak(site.images[chosen], rng, site.flips), NOISE, rng) for _ in range(2)]
+                return cross_entropy(network(samples.take(chosen).strong(rng, strong)) + shift, targets[chosen])
+            views = [samples.take(chosen).weak(rng).noisy(NOISE, rng) for _ in range(2)]
             if len(sure := chosen[votes[chosen] >= 0]):
-                views.append(strong_view(site, site.images[sure], rng).float())
-            one, other, *labeled = network(torch.cat(views)).split(len(chosen))
+                views.append(samples.take(sure).strong(rng, strong))
+            one, other, *labeled = network(joined(views)).split(len(chosen))
             loss = self.consistency * apart(one.softmax(1), other.softmax(1))
             for outputs in labeled:
                 loss = loss + len(sure) / len(chosen) * cross_entropy(outputs + shift, targets[sure])
@@ -138,7 +139,7 @@ class FedFew(Method):
         """r, the client's class probabilities for every image (N×C), and its class mix π_k."""
         if not len(site):
             return torch.empty(0, site.classes), payload["prior"]
-        outputs = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
+        outputs = [site.network.probabilities(site.samples.weak(rng)) for _ in range(self.views)]
         mean, temperature = torch.stack(outputs).mean(0), self.temperature
         if not temperature:
             temperature = honest_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0

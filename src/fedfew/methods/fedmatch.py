@@ -30,10 +30,10 @@ from torch.nn.functional import cross_entropy, kl_div, one_hot
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import (
     Aggregator,
-    Augment,
     ClientSite,
     ClientUpdate,
     Contribution,
@@ -50,23 +50,14 @@ from fedfew.core.types import (
 from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
-from fedfew.training import augment
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.randaugment import POOL, rand_augment
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, scalar
 from fedfew.training.vote import Ballot
 
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
-
-
-def strong(images: Tensor, rng: torch.Generator, own: Augment | None = None) -> Tensor:
-    """FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
-    if own is not None:
-        return augment.own_view(own, images, rng, "client.augment")
-    if images.ndim == 3:
-        return augment.strong(images, rng)
-    return rand_augment(images, rng, layers=6, magnitude=(2, 5), pool=POOL[1:])
+STRONG = StrongView(shift=None, layers=6, magnitude=(2, 5), identity=False, hole=None)
+"""FedMatch's strong view: six operations of 13 (all but the identity), each at a level below M ~ U{2..5}."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +130,7 @@ class FedMatch(Method):
 
         def loss_of(indices: Tensor) -> Tensor | None:
             helped = votes_of_helpers[:, indices] if votes_of_helpers is not None else None
-            loss, labels, keep = self.loss(network, site.images[indices], helped, rng, adjust, site.own_view)
+            loss, labels, keep = self.loss(network, site.samples.take(indices), helped, rng, adjust, site.own_view)
             ballot.record(indices, labels, keep)
             return loss
 
@@ -166,7 +157,7 @@ class FedMatch(Method):
         start, sgd = sigma + payload["psi"], replace(self.client, batch=self.client_labels.batch)
         theta, _ = train_supervised(
             site.network, start, site.labeled, replace(self.server, sgd=sgd, annealing="none"), float(payload["lr"]),
-            rng, scale=self.lambda_s, flips=site.flips,
+            rng, scale=self.lambda_s,
         )  # fmt: skip
         return sigma + (theta - start)
 
@@ -180,21 +171,21 @@ class FedMatch(Method):
         outputs = []
         for name in sorted(name for name in payload if name.startswith("helper")):
             site.network.load(payload["sigma"] + payload[name])
-            outputs.append(site.network.probabilities(site.images))
+            outputs.append(site.network.probabilities(site.samples))
         return torch.stack(outputs) if outputs else None
 
     def loss(
         self,
         network: Network,
-        images: Tensor,
+        samples: Samples,
         helped: Tensor | None,
         rng: torch.Generator,
         adjust: Adjust = unadjusted,
-        view: Augment | None = None,
+        view: OwnView | None = None,
     ) -> tuple[Tensor | None, Tensor, Tensor]:
         """λ_i mean_h KL(p_h ‖ p) + λ_a CE(ŷ, f(strong u)) on the confident images, ŷ and the mask."""
         with torch.no_grad():
-            own = adjust(network(images).softmax(1))
+            own = adjust(network(samples).softmax(1))
         keep = own.max(1).values >= self.threshold
         ballots = one_hot(own.argmax(1), own.shape[1])
         if helped is not None:
@@ -204,9 +195,9 @@ class FedMatch(Method):
         if not keep.any():
             return None, labels, keep
         chosen = keep.cpu()
-        loss = self.lambda_a * cross_entropy(network(strong(images[chosen], rng, view)), labels[keep])
+        loss = self.lambda_a * cross_entropy(network(samples.take(keep).strong(rng, view or STRONG)), labels[keep])
         if helped is not None and self.lambda_i:
-            log_p = network(images[chosen]).log_softmax(1)
+            log_p = network(samples.take(keep)).log_softmax(1)
             targets = helped[:, chosen].to(log_p.device)
             divergence = torch.stack([kl_div(log_p, target, reduction="batchmean") for target in targets]).mean()
             loss = loss + self.lambda_i * divergence

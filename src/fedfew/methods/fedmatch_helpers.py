@@ -14,7 +14,6 @@ from torch import Tensor
 from fedfew.core.layout import Vector
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerSite, ServerState
-from fedfew.training.augment import noise_image
 
 ENTRY_BYTES = 8  # an int32 index and a float32 value
 VALUE_BYTES = 4
@@ -39,7 +38,7 @@ class Library:
 
     def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "Library":
         """A copy with the models of the clients that answered, each embedded by its output on the noise image."""
-        noise = noise_image(site.labeled.images, stream(0, "fedmatch", "noise"))
+        noise = site.labeled.samples.random(stream(0, "fedmatch", "noise"))
         embeddings = dict(self.embeddings)
         for client, psi in vectors.items():
             site.network.load(sigma + psi)

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples, joined
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import (
     Aggregator,
@@ -35,7 +36,6 @@ from fedfew.core.types import (
 )
 from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
-from fedfew.training.augment import views
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.own_labels import label_loss, summed
 from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
@@ -96,7 +96,7 @@ class FedMix(Method):
         supervise = label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
         def loss_of(indices: Tensor) -> Tensor | None:
-            loss, labels, keep = self.loss(network, site.images[indices], rng, site.flips, adjust)
+            loss, labels, keep = self.loss(network, site.samples.take(indices), rng, adjust)
             ballot.record(indices, labels, keep)
             return summed(loss, supervise())
 
@@ -106,7 +106,7 @@ class FedMix(Method):
         return Trained({"psi": network.snapshot()}, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
 
     def loss(
-        self, network: Network, images: Tensor, rng: torch.Generator, flips: bool, adjust: Adjust = unadjusted
+        self, network: Network, samples: Samples, rng: torch.Generator, adjust: Adjust = unadjusted
     ) -> tuple[Tensor, Tensor, Tensor]:
         """λ_2 ‖p_1 − p_2‖² + λ_1 CE(ŷ, f(u)), the labels ŷ and the mask of the confident ones.
 
@@ -114,8 +114,8 @@ class FedMix(Method):
         that can still reach τ; the cross-entropy pass runs on the confident images alone. For A = 5 this costs 6 to 9
         forward passes, plus 3·coverage.
         """
-        family = views(images, self.views, rng, flips)
-        pair = network(family[:2].flatten(0, 1)).softmax(1).unflatten(0, (2, -1))
+        family = samples.views(self.views, rng)
+        pair = network(joined(family[:2])).softmax(1).unflatten(0, (2, -1))
         consistency = (pair[0] - pair[1]).square().sum(1).mean()
         ballots = pair.detach()
         if self.views > 2:
@@ -124,22 +124,22 @@ class FedMix(Method):
         loss = self.lambda_consistency * consistency
         confident = int(keep.sum())
         if confident and self.lambda_ce:
-            total = cross_entropy(network(images[keep.cpu()]), labels[keep], reduction="sum")
-            loss = loss + self.lambda_ce * total / (confident if self.ce_over == "confident" else len(images))
+            total = cross_entropy(network(samples.take(keep)), labels[keep], reduction="sum")
+            loss = loss + self.lambda_ce * total / (confident if self.ce_over == "confident" else len(samples))
         return loss, labels, keep
 
-    def further_votes(self, network: Network, family: Tensor, ballots: Tensor, adjust: Adjust) -> Tensor:
+    def further_votes(self, network: Network, family: Sequence[Samples], ballots: Tensor, adjust: Adjust) -> Tensor:
         """The softmax outputs of views 3..A; zero for images whose label is dropped whatever these views say.
 
         Batch normalisation needs all images, and a client's own class mix may lift any of them over τ.
         """
         others = ballots.new_zeros(len(family) - len(ballots), *ballots.shape[1:])
-        wanted = torch.ones(family.shape[1], dtype=torch.bool)
+        wanted = torch.ones(len(family[0]), dtype=torch.bool)
         if adjust is unadjusted and not network.layout.has_buffers:
             wanted = hopeful(ballots, self.views, self.threshold, self.mask_on).cpu()
         if wanted.any():
             with torch.no_grad():
-                found = network(family[len(ballots) :, wanted].flatten(0, 1)).softmax(1)
+                found = network(joined([view.take(wanted) for view in family[len(ballots) :]])).softmax(1)
             others[:, wanted.to(others.device)] = found.unflatten(0, (len(others), -1))
         return others
 

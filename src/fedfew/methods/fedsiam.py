@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import (
     Aggregator,
@@ -39,7 +40,6 @@ from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
-from fedfew.training.augment import noisy, weak
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
 from fedfew.training.updates import Warmup, contributions, scalar
 
@@ -89,7 +89,7 @@ class FedSiam(Method):
             if target is not None and steps:
                 follow(target, network, self.decay * rise)
             steps += 1
-            return self.weight * rise * self.loss(network, site.images[indices], target, rng, site.flips)
+            return self.weight * rise * self.loss(network, site.samples.take(indices), target, rng)
 
         descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng)
         reply = {"psi": network.snapshot()}
@@ -99,19 +99,13 @@ class FedSiam(Method):
             reply["target"] = target.cpu()
         return Trained(reply, {"steps": float(steps)})
 
-    def loss(
-        self, network: Network, images: Tensor, target: Vector | None, rng: torch.Generator, flips: bool
-    ) -> Tensor:
+    def loss(self, network: Network, samples: Samples, target: Vector | None, rng: torch.Generator) -> Tensor:
         """‖f(u + η; target) − f(u + η′; online)‖²; without a separate target the gradient goes through both sides."""
-        one, other = (self.disturbed(images, rng, flips) for _ in range(2))
+        one, other = (samples.weak(rng).noisy(self.noise, rng) for _ in range(2))
         if target is None:
-            first, second = network(torch.cat([one, other])).softmax(1).chunk(2)
+            first, second = network(one.join(other)).softmax(1).chunk(2)
             return apart(first, second)
         return apart(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
-
-    def disturbed(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
-        """A weak view with Gaussian noise, as floats in [0, 255]."""
-        return noisy(weak(images, rng, flips), self.noise, rng)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator

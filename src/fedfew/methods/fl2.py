@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
@@ -52,7 +53,7 @@ class FL2(Alternate):
 
         def loss_of(indices: Tensor) -> Tensor:
             chosen = kept[indices]
-            views = self.strong(site, site.images[chosen], rng)
+            views = self.strong(site, chosen, rng)
             targets = labels[chosen].to(network.device)
             self.add_sharpness(network, views, targets, certain[chosen])
             return cross_entropy(network(views), targets)
@@ -61,12 +62,12 @@ class FL2(Alternate):
         metrics = {"coverage": len(kept) / len(site), "steps": float(steps), "status": tau}
         return Trained({"psi": network.snapshot()}, metrics, torch.where(keep, labels, -1))
 
-    def add_sharpness(self, network: Network, views: Tensor, targets: Tensor, certain: Tensor) -> None:
+    def add_sharpness(self, network: Network, views: Samples, targets: Tensor, certain: Tensor) -> None:
         """Add ∇ KL at w + ε to the network's gradient, which is zero before; the weights are restored."""
         if not self.rho or not self.lambda_sharp or not certain.any():
             return
         n = network.layout.trainable
-        chosen, here = views[certain], network.vector[:n].clone()
+        chosen, here = views.take(certain), network.vector[:n].clone()
         logits = network(chosen)
         goal = logits.detach().softmax(1)
         cross_entropy(logits, targets[certain.to(targets.device)]).backward()

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.streams import stream
-from fedfew.core.types import LabeledSet, ServerSite, ServerState
+from fedfew.core.types import ServerSite, ServerState
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.server_only import ServerOnly
 from fedfew.training.sgd import train_server
@@ -38,7 +38,7 @@ class Pooled(ServerOnly):
         sigma = state.omega
         if self.warmup and not state.round:
             sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
-        drawn = replace(site, labeled=LabeledSet(pool.labeled.images[chosen], pool.labeled.labels[chosen]), passes=None)
+        drawn = replace(site, labeled=pool.labeled.take(chosen), passes=None)
         sigma = train_server(self.server, sigma, state, drawn, rng, self.lambda_s, 1)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 

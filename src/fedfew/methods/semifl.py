@@ -24,8 +24,7 @@ from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.augment import weak
-from fedfew.training.mixup import beta_draw, blend
+from fedfew.training.mixup import beta_draw
 
 
 @dataclass(frozen=True)
@@ -52,14 +51,14 @@ class SemiFL(Alternate):
 
     def loss(self, site: ClientSite, fix: Tensor, mix: Tensor, labels: Tensor, rng: torch.Generator) -> Tensor:
         """The fixed term on ``fix`` and the mixed term between ``fix`` and ``mix``, both given as indices."""
-        network, flips = site.network, site.flips
+        network = site.network
         sure = labels[fix].to(network.device)
-        loss = cross_entropy(network(self.strong(site, site.images[fix], rng)), sure)
+        loss = cross_entropy(network(self.strong(site, fix, rng)), sure)
         if not self.lambda_mix:
             return loss
         share = beta_draw(self.beta, 1, rng)
-        first, second = (weak(site.images[chosen], rng, flips, self.shift) for chosen in (fix, mix))
-        mixed = blend(first, second, share.expand(len(fix)))
+        first, second = (site.samples.take(chosen).weak(rng, self.shift) for chosen in (fix, mix))
+        mixed = first.mixed(second, share.expand(len(fix)))
         logits, lam = network(mixed), float(share)
         other = cross_entropy(logits, labels[mix].to(network.device))
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp, soft_ramp
-from fedfew.training.augment import weak
 from fedfew.training.label_shift import Adjust, unadjusted
 
 Decay = Annotated[float, Ge(0), Lt(1)]
@@ -40,8 +39,8 @@ class PiModel:
         weight = self.weight * soft_ramp(progress, self.ramp)
 
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
-            pair = torch.cat([weak(images, rng, flips=site.flips), weak(images, rng, flips=site.flips)])
+            samples = site.samples.take(indices)
+            pair = samples.weak(rng).join(samples.weak(rng))
             first, second = site.network(pair).softmax(1).chunk(2)
             return Step(weight * apart(first, second) if weight else None)
 
@@ -66,8 +65,8 @@ class TemporalEnsembling:
         ensemble, visits = _remembered(site)
 
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
-            p = site.network(weak(images, rng, flips=site.flips)).softmax(1)
+            samples = site.samples.take(indices)
+            p = site.network(samples.weak(rng)).softmax(1)
             known = visits[indices] > 0
             targets = ensemble[indices][known] / (1 - self.decay ** visits[indices][known, None])
             loss = weight * apart(p[known.to(p.device)], targets.to(p.device)) if weight and known.any() else None
@@ -115,9 +114,9 @@ class MeanTeacher:
             fresh = False
             if not weight:
                 return Step(None)
-            images = site.images[indices]
-            target = site.network.outputs_of(teacher, weak(images, rng, flips=site.flips)).softmax(1)
-            student = site.network(weak(images, rng, flips=site.flips)).softmax(1)
+            samples = site.samples.take(indices)
+            target = site.network.outputs_of(teacher, samples.weak(rng)).softmax(1)
+            student = site.network(samples.weak(rng)).softmax(1)
             return Step(weight * apart(student, target))
 
         return step

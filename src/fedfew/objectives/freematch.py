@@ -21,7 +21,6 @@ from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step
 from fedfew.objectives.pseudo_labels import strong_loss
-from fedfew.training.augment import weak
 from fedfew.training.label_shift import Adjust, unadjusted
 
 
@@ -42,16 +41,16 @@ class FreeMatch:
         site.memory["freematch"] = kept
 
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
+            samples = site.samples.take(indices)
             with torch.no_grad():
-                p = adjust(site.network(weak(images, rng, flips=site.flips)).softmax(1))
+                p = adjust(site.network(samples.weak(rng)).softmax(1))
             confidence, labels = p.max(1)
             now = torch.cat([p.mean(0), confidence.mean()[None]]).cpu()
             kept.mul_(self.decay).add_(now, alpha=1 - self.decay)
             keep = confidence >= thresholds(kept).to(p.device)[labels]
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            return Step(strong_loss(self.weight, site, images, keep, labels[keep], rng), labels, keep)
+            return Step(strong_loss(self.weight, site, samples, keep, labels[keep], rng), labels, keep)
 
         return step
 

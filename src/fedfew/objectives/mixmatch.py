@@ -15,12 +15,12 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
+from fedfew.core.samples import blend, joined
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp
-from fedfew.training.augment import weak
 from fedfew.training.label_shift import Adjust, tempered, unadjusted
-from fedfew.training.mixup import beta_draw, blend
+from fedfew.training.mixup import beta_draw
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class MixMatch:
         weight = self.weight * ramp(progress, self.ramp)
 
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
-            views = torch.cat([weak(images, rng, flips=site.flips) for _ in range(self.views)])
+            samples = site.samples.take(indices)
+            views = joined([samples.weak(rng) for _ in range(self.views)])
             with torch.no_grad():
                 guess = site.network(views).softmax(1).unflatten(0, (self.views, -1)).mean(0)
                 guess = tempered(adjust(guess), self.temperature)
@@ -51,7 +51,7 @@ class MixMatch:
             share = beta_draw(self.beta, len(views), rng)
             share = torch.maximum(share, 1 - share)
             targets = guess.repeat(self.views, 1)
-            p = site.network(blend(views, views[order], share)).softmax(1)
+            p = site.network(views.mixed(views.take(order), share)).softmax(1)
             return Step(
                 weight * (p - blend(targets, targets[order.to(targets.device)], share)).square().mean(), labels, keep
             )

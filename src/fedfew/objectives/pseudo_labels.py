@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.samples import STANDARD, Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp
-from fedfew.training.augment import strong_view, weak
 from fedfew.training.label_shift import Adjust, tempered, unadjusted
 
 
@@ -32,13 +32,13 @@ class PseudoLabel:
         weight = self.weight * ramp(progress, self.ramp)
 
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
+            samples = site.samples.take(indices)
             with torch.no_grad():
-                confidence, labels = adjust(site.network(images).softmax(1)).max(1)
+                confidence, labels = adjust(site.network(samples).softmax(1)).max(1)
             keep = confidence >= self.threshold
             if not keep.any() or not weight:
                 return Step(None, labels, keep)
-            views = weak(images[keep.cpu()], rng, flips=site.flips)
+            views = samples.take(keep).weak(rng)
             return Step(weight * cross_entropy(site.network(views), labels[keep]), labels, keep)
 
         return step
@@ -55,13 +55,13 @@ class FixMatch:
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
+            samples = site.samples.take(indices)
             with torch.no_grad():
-                confidence, labels = adjust(site.network(weak(images, rng, flips=site.flips)).softmax(1)).max(1)
+                confidence, labels = adjust(site.network(samples.weak(rng)).softmax(1)).max(1)
             keep = confidence >= self.threshold
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            return Step(strong_loss(self.weight, site, images, keep, labels[keep], rng), labels, keep)
+            return Step(strong_loss(self.weight, site, samples, keep, labels[keep], rng), labels, keep)
 
         return step
 
@@ -81,22 +81,22 @@ class UDA:
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
         def step(indices: Tensor) -> Step:
-            images = site.images[indices]
+            samples = site.samples.take(indices)
             with torch.no_grad():
-                p = adjust(site.network(weak(images, rng, flips=site.flips)).softmax(1))
+                p = adjust(site.network(samples.weak(rng)).softmax(1))
             confidence, labels = p.max(1)
             keep = confidence >= self.threshold
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
             targets = tempered(p[keep], self.temperature)
-            return Step(strong_loss(self.weight, site, images, keep, targets, rng), labels, keep)
+            return Step(strong_loss(self.weight, site, samples, keep, targets, rng), labels, keep)
 
         return step
 
 
 def strong_loss(
-    weight: float, site: ClientSite, images: Tensor, keep: Tensor, targets: Tensor, rng: torch.Generator
+    weight: float, site: ClientSite, samples: Samples, keep: Tensor, targets: Tensor, rng: torch.Generator
 ) -> Tensor:
     """w CE(targets, f(strong u)) of the images kept, as a mean over the whole batch; only they are passed forward."""
-    logits = site.network(strong_view(site, images[keep.cpu()], rng))
-    return weight * cross_entropy(logits, targets, reduction="sum") / len(images)
+    logits = site.network(samples.take(keep).strong(rng, site.own_view or STANDARD))
+    return weight * cross_entropy(logits, targets, reduction="sum") / len(samples)

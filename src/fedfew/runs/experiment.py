@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fedfew.build.features import Report
 from fedfew.config import schema
 from fedfew.config.names import own_code
 from fedfew.config.schema import Config
-from fedfew.core.errors import FedfewError
+from fedfew.data.samples import Images
+from fedfew.models.backbones.features import Report
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, start
 from fedfew.runtime.record import RoundRecord
@@ -51,10 +50,4 @@ class Experiment:
 def predict(run: Run | str | Path, images: Tensor) -> Tensor:
     """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one)."""
     run = run if isinstance(run, Run) else Run.open(run)
-    shape = tuple(run.about_model()["shape"])
-    batch = images[None] if images.ndim == 3 else images
-    if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
-        raise FedfewError(
-            "E204", "images", f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
-        )
-    return run.network().probabilities(batch)
+    return run.network().probabilities(Images.fitting(images, run.about_model()))

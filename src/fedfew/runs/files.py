@@ -48,7 +48,7 @@ def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str
     files, found = {MODEL: model}, dict[str, Any]()
     if len(parts.federation.test):
         parts.network.load(state.evaluated)
-        probabilities = parts.network.probabilities(parts.federation.test.images).contiguous()
+        probabilities = parts.network.probabilities(parts.federation.test.samples).contiguous()
         labels = parts.federation.test.labels.contiguous()
         judged = Judged(labels.numpy(), probabilities.double().numpy())
         found = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
@@ -63,7 +63,7 @@ def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> li
     Clients of a simulation have no names and are many, so they are included only on request (``simulated``).
     """
     federation = parts.federation
-    if not len(federation.images) or not (federation.sites or simulated):
+    if not len(federation.samples) or not (federation.sites or simulated):
         return []
     parts.network.load(vector)
     prior = torch.tensor(class_shares(federation.server, len(federation.classes)))
@@ -73,7 +73,7 @@ def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> li
         index = torch.from_numpy(federation.partition.of(k))
         own: dict[str, Any] = {"site": federation.sites[k] if federation.sites else f"client {k}", "images": len(index)}
         if len(index):
-            probabilities, truth = parts.network.probabilities(federation.images[index]), federation.truth[index]
+            probabilities, truth = parts.network.probabilities(federation.samples.take(index)), federation.truth[index]
             _, mix = own_class_mix(probabilities, prior, scale)
             own |= {"mix": [round(share, 4) for share in mix.tolist()]}
             known = bool((truth >= 0).all())

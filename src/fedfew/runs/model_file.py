@@ -1,7 +1,7 @@
 """A trained model's safetensors file: weights, class names, image shape, normalisation, calibration."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,11 @@ from fedfew.config.names import find, is_own
 from fedfew.config.schema import check_part
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
-from fedfew.core.network import Network, Pixels
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
-from fedfew.core.types import LabeledSet, ServerState
+from fedfew.core.types import ServerState
 from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
@@ -45,9 +46,7 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     about = {
         "model": parts.config["model"],
         "classes": list(federation.classes),
-        "shape": list(federation.shape),
-        "mean": list(federation.pixels.mean),
-        "std": list(federation.pixels.std),
+        **{name: federation.about[name] for name in ("shape", "mean", "std")},
         "temperature": temperature(parts.network, federation.validation),
         "calibrated_on": len(federation.validation),
         "prior": class_shares(federation.server, len(federation.classes)),
@@ -102,7 +101,7 @@ def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, d
         channels, size = about["shape"][0], about["shape"][1]
         make = find("model", name, MODELS) if is_own(name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
-        network = Network.of(module, Pixels(tuple(about["mean"]), tuple(about["std"])))
+        network = Network.of(module)
         if isinstance(module, Pretrained):
             refuse_other_backbone(about, module.about(), path)
             tensors = network.frozen | tensors
@@ -122,8 +121,9 @@ def refuse_other_backbone(about: dict[str, Any], backbone: Mapping[str, Any], pa
             raise FedfewError("E313", str(path), what)
 
 
-def first_weights(start: str, network: Network, classes: Sequence[str], backbone: Mapping[str, Any]) -> Vector:
+def first_weights(start: str, parts: "Parts") -> Vector:
     """ω_0: drawn from the seed, or the weights of a finished run or its model file."""
+    network, classes, here = parts.network, parts.federation.classes, parts.federation.about
     if not start:
         return network.snapshot()
     path = Path(start)
@@ -135,10 +135,10 @@ def first_weights(start: str, network: Network, classes: Sequence[str], backbone
     if list(about["classes"]) != list(classes):
         what = f"the model in {file} has the classes {', '.join(about['classes'])}, this run has {', '.join(classes)}"
         raise FedfewError("E113", "start", what, "Start from a run with the same classes")
-    if not allclose((*about["mean"], *about["std"]), (*network.pixels.mean, *network.pixels.std), atol=PIXELS):
+    if not allclose((*about["mean"], *about["std"]), (*here["mean"], *here["std"]), atol=PIXELS):
         what = f"the model in {file} was trained with another pixel normalisation"
         raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
-    refuse_other_backbone(about, backbone, file)
+    refuse_other_backbone(about, parts.backbone, file)
     if isinstance(network.module, Pretrained):
         weights = network.layout.views(network.snapshot()) | weights  # the run of a head stores no backbone
     try:
@@ -167,7 +167,7 @@ def temperature(network: Network, held_out: LabeledSet) -> float:
     """
     if not len(held_out):
         return 1.0
-    logarithms = network.probabilities(held_out.images).double().clamp_min(1e-30).log()
+    logarithms = network.probabilities(held_out.samples).double().clamp_min(1e-30).log()
     return fit_temperature(logarithms, held_out.labels)
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 
 from fedfew.build import parts as build
-from fedfew.build.features import Report
 from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
 from fedfew.config.schema import Config, check, load
 from fedfew.core.environment import environment
@@ -22,6 +21,7 @@ from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, ServerState
 from fedfew.deploy.site.memory import left_at_sites
+from fedfew.models.backbones.features import Report
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
 from fedfew.runs.files import as_json, final_files, static_files
 from fedfew.runs.folder import (
@@ -165,9 +165,7 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
     path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
     with one_thread():
         parts = assemble(config, report)
-    state = parts.algorithm.start(
-        first_weights(config["start"], parts.network, parts.federation.classes, parts.backbone)
-    )
+    state = parts.algorithm.start(first_weights(config["start"], parts))
     around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, LabeledSet, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientUpdate, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.wire import Wire
 
@@ -198,4 +199,4 @@ def spread_over_classes(labeled: LabeledSet, count: int) -> LabeledSet:
         return labeled
     by_class = labeled.labels.argsort(stable=True)
     chosen = by_class[torch.arange(count) * len(labeled) // count]
-    return LabeledSet(labeled.images[chosen.to(labeled.images.device)], labeled.labels[chosen])
+    return labeled.take(chosen)

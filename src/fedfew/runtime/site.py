@@ -1,4 +1,4 @@
-"""A simulated client site: selects one client's images, trains it, and compares its votes with the hidden truth."""
+"""A simulated client site: selects one client's samples, trains it, and compares its votes with the hidden truth."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,13 +14,12 @@ from torch import Tensor
 from fedfew.core.evaluation import score
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import (
-    Augment,
     ClientSite,
     ClientUpdate,
     LabeledClientSite,
-    LabeledSet,
     Method,
     Missing,
     Oracle,
@@ -36,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class Shares(Protocol):
-    """Which images a client has."""
+    """Which samples a client has."""
 
     def of(self, client: int) -> NDArray[np.int64]: ...
 
@@ -47,20 +46,19 @@ class Sites:
 
     algorithm: Method
     network: Network
-    images: Tensor
+    samples: Samples
     truth: Tensor
-    """True labels of the images: for the upper bound and for reports. ``train_client`` gets only those of the few
-    images that ``known`` names, if the scenario has labels at clients."""
+    """Their true labels: for the upper bound and for reports. ``train_client`` gets only those of the few samples
+    that ``known`` names, if the scenario has labels at clients."""
     shares: Shares
     classes: int
-    flips: bool
     seed: int
     test: LabeledSet
     validation: LabeledSet
     transforms: Sequence[Transform] = ()
     known: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
-    """Maps a client and the classes of its images to the positions of those whose labels it holds."""
-    own_view: Augment | None = None
+    """Maps a client and the classes of its samples to the positions of those whose labels it holds."""
+    own_view: OwnView | None = None
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     @cached_property
@@ -82,27 +80,26 @@ class Sites:
         return ClientUpdate(client, trained.reply, examples, metrics)
 
     def _train(self, client: int, payload: Payload, index: Tensor, rng: torch.Generator) -> Trained:
-        images = self.images.index_select(0, index.to(self.images.device))
+        samples = self.samples.take(index)
         if self._oracle is not None:
-            labeled = LabeledSet(images, self.truth[index])
-            site = OracleSite(client, self.network, labeled, self.classes, self.flips)
+            labeled = LabeledSet(samples, self.truth[index])
+            site = OracleSite(client, self.network, labeled, self.classes)
             return self._oracle.train_with_labels(payload, site, rng)
         memory = dict(self.memory.get(client, {}))
-        trained = self.wire.train_client(payload, self._site(client, images, index, memory), rng)
+        trained = self.wire.train_client(payload, self._site(client, samples, index, memory), rng)
         self.memory.pop(client, None)  # a client whose training fails keeps what it had
         if memory:
             self.memory[client] = memory
         return trained
 
-    def _site(self, client: int, images: Tensor, index: Tensor, memory: dict[str, Tensor]) -> ClientSite:
+    def _site(self, client: int, samples: Samples, index: Tensor, memory: dict[str, Tensor]) -> ClientSite:
         """The site as the client's training sees it."""
         truth = self.truth[index]
         held = torch.from_numpy(self.known(client, truth.numpy())) if self.known else torch.empty(0, dtype=torch.int64)
-        site = ClientSite(client, self.network, images, self.classes, self.flips, memory, self.own_view)
+        site = ClientSite(client, self.network, samples, self.classes, memory, self.own_view)
         if not len(held):
             return site
-        labeled = LabeledSet(images[held.to(images.device)], truth[held])
-        return LabeledClientSite(**vars(site), labeled=labeled)
+        return LabeledClientSite(**vars(site), labeled=LabeledSet(samples.take(held), truth[held]))
 
     @cached_property
     def _oracle(self) -> Oracle | None:

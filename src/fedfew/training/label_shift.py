@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import ClientSite, Payload, ServerSite, ServerState
-from fedfew.training.augment import weak
 
 TEMPERATURES = 0.5, 5.0
 """Bounds of an estimated temperature."""
@@ -126,7 +125,7 @@ class Voting:
         if "prior" not in payload or not len(site):
             return unadjusted
         start = payload["prior"].double()
-        views = [site.network.probabilities(weak(site.images, rng, site.flips)) for _ in range(self.views)]
+        views = [site.network.probabilities(site.samples.weak(rng)) for _ in range(self.views)]
         q = torch.stack(views).mean(0)
         _, prior = em_prior(q, start, self.temperature, self.steps, self.concentration)
 

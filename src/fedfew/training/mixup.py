@@ -9,9 +9,3 @@ def beta_draw(a: float, count: int, rng: torch.Generator) -> Tensor:
     """``count`` draws from Beta(a, a), seeded from the given generator."""
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     return torch.from_numpy(np.random.default_rng(seed).beta(a, a, count).astype(np.float32))
-
-
-def blend(first: Tensor, second: Tensor, share: Tensor) -> Tensor:
-    """share·first + (1 − share)·second for each image (or label); images are returned as floats in [0, 255]."""
-    part = share.view(-1, *[1] * (first.ndim - 1)).to(first.device)
-    return part * first.float() + (1 - part) * second.float()

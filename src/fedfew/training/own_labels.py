@@ -21,8 +21,8 @@ def label_loss(site: ClientSite, how: Supervised, batch: int, weight: float, rng
 
     def loss() -> Tensor:
         chosen = torch.randperm(len(labeled), generator=rng)[:batch]
-        images = how.augmented(labeled.images[chosen], rng, site.flips)
-        return weight * cross_entropy(network(images), labeled.labels[chosen].to(network.device))
+        samples = how.augmented(labeled.samples.take(chosen), rng)
+        return weight * cross_entropy(network(samples), labeled.labels[chosen].to(network.device))
 
     return loss
 

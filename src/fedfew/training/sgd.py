@@ -11,10 +11,10 @@ from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet, OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import Augment, LabeledSet, Passes, ServerSite, ServerState
+from fedfew.core.types import Passes, ServerSite, ServerState
 from fedfew.training.adamw import AdamW
-from fedfew.training.augment import own_view, strong, weak
 
 MOST_STEPS = 100_000  # the most a client may claim for one round
 
@@ -96,18 +96,18 @@ class Supervised:
         Literal["none", "log", "linear", "exp"],
         Doc("training signal annealing (UDA): how the bound on the probability of labels that still train rises"),
     ] = "none"
-    own: Augment | None = None
+    own: OwnView | None = None
     """The user's own function, if ``augment`` names one."""
 
-    def augmented(self, images: Tensor, rng: torch.Generator, flips: bool) -> Tensor:
-        """An augmented version of each image; for cached features, one of their views."""
+    def augmented(self, samples: Samples, rng: torch.Generator) -> Samples:
+        """The view of each sample that the server trains on."""
         if self.augment == "none":
-            return images
+            return samples
+        if self.own is not None:
+            return samples.strong(rng, self.own)
         if self.augment == "strong":
-            return strong(images, rng, flips=flips, pixels=self.shift)
-        if self.own is None:
-            return weak(images, rng, flips, self.shift)
-        return own_view(self.own, images, rng, "server.augment")
+            return samples.strong(rng, StrongView(shift=self.shift))
+        return samples.weak(rng, self.shift)
 
     def signal_bound(self, progress: float, classes: int) -> float:
         """η_t of UDA's training signal annealing: from 1/C to 1; examples above it are left out.
@@ -118,6 +118,15 @@ class Supervised:
             return 1.0
         share = {"log": 1 - math.exp(-5 * progress), "linear": progress, "exp": math.exp(5 * (progress - 1))}
         return share[self.annealing] * (1 - 1 / classes) + 1 / classes
+
+
+@dataclass(frozen=True)
+class ClientViews:
+    """The strong view of a client's image, for methods that train on one."""
+
+    augment: Annotated[
+        str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
+    ] = "standard"
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,7 +262,6 @@ def train_supervised(
     rng: torch.Generator,
     *,
     scale: float = 1.0,
-    flips: bool = True,
     penalty: Callable[[Network], None] | None = None,
     progress: float = 1.0,
     after_step: Callable[[Network], None] | None = None,
@@ -265,8 +273,8 @@ def train_supervised(
     network.load(start)
 
     def loss_of(indices: Tensor) -> Tensor | None:
-        images = how.augmented(labeled.images[indices], rng, flips)
-        logits, truth = network(images), labeled.labels[indices].to(network.device)
+        samples = how.augmented(labeled.samples.take(indices), rng)
+        logits, truth = network(samples), labeled.labels[indices].to(network.device)
         if how.annealing != "none":
             sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)
             unlearnt = sure <= how.signal_bound(progress, logits.shape[1])
@@ -306,7 +314,6 @@ def train_server(
         how.sgd.rate(state.round, state.validation),
         rng,
         scale=scale,
-        flips=site.flips,
         progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
         after_step=after_step,
         velocity=velocity,

@@ -12,6 +12,7 @@ A client's own evaluation would use its own normalisation; the server evaluates 
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.types import ClientSite, Payload, Schema, ServerSite, ServerState, Trained, Transform
 
@@ -90,19 +92,20 @@ class LocalNorm(Transform):
 class ServerStatistics(Transform):
     """After each round batch-norm statistics are those of the server's images."""
 
-    def images(self, site: ServerSite) -> Tensor:
-        """The images the statistics are measured on."""
-        return site.labeled.images
+    def samples(self, site: ServerSite) -> Samples:
+        """The samples the statistics are measured on."""
+        return site.labeled.samples
 
     def after_round(self, state: ServerState, site: ServerSite) -> ServerState:
         """Measure the statistics of ω again, and of every other model the method keeps (targets, groups)."""
-        size, images = site.network.layout.size, self.images(site)
+        size, samples = site.network.layout.size, self.samples(site)
         models = {name: t for name, t in state.extra.items() if t.is_floating_point() and t.shape[-1:] == (size,)}
+        measure = partial(with_statistics, site.network, samples=samples)
         measured = {
-            name: torch.stack([with_statistics(site.network, row, images) for row in rows.view(-1, size)]).view_as(rows)
+            name: torch.stack([measure(row) for row in rows.view(-1, size)]).view_as(rows)
             for name, rows in models.items()
         }
-        omega = with_statistics(site.network, state.omega, images)
+        omega = measure(state.omega)
         return replace(state, omega=omega, extra=state.extra | measured)
 
 
@@ -116,24 +119,24 @@ class AllStatistics(ServerStatistics):
             what = "statistics of all clients' images need them in one place, which only a simulation has"
             raise FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
 
-    def images(self, site: ServerSite) -> Tensor:
-        """The server's images and every client's."""
+    def samples(self, site: ServerSite) -> Samples:
+        """The server's samples and every client's."""
         assert site.pool is not None  # checked before the first round
-        return site.pool.labeled.images
+        return site.pool.labeled.samples
 
 
-def with_statistics(network: Network, vector: Vector, images: Tensor, batch: int = 500) -> Vector:
-    """The vector with running means and variances measured on these images; batches count by their size."""
+def with_statistics(network: Network, vector: Vector, samples: Samples, batch: int = 500) -> Vector:
+    """The vector with running means and variances measured on these samples; batches count by their size."""
     norms = [layer for layer in network.module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
     network.load(vector)
     network.set_training(True)
     before = [layer.momentum for layer in norms]
     seen = 0
     with torch.no_grad():
-        for part in images.split(batch):
+        for part in samples.split(batch):
             seen += len(part)
             for layer in norms:
-                layer.momentum = len(part) / seen  # the running value becomes the mean over all images so far
+                layer.momentum = len(part) / seen  # the running value becomes the mean over all samples so far
             network(part)
     for layer, momentum in zip(norms, before, strict=True):
         layer.momentum = momentum

@@ -9,13 +9,14 @@ import torch
 from annotated_types import Ge, Le
 
 from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.core.types import LabeledSet
-from fedfew.data.dataset import Dataset, SiteImages
+from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folder_check import findings
 from fedfew.data.images.folders import Contents, read_folder
 from fedfew.data.images.unreadable import shown
+from fedfew.data.samples import Images
 from fedfew.data.shares import ranks
 
 PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
@@ -44,7 +45,7 @@ def folder(
     rows = contents.rows("clients")  # site by site, in the survey's order
     sizes = Counter(contents.places[i].group for i in rows)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
-    train, test = _labeled(contents, "server", classes), _labeled(contents, "test", classes)
+    train, test = _labeled(contents, "server", classes, flips), _labeled(contents, "test", classes, flips)
     if fold:
         train, test = _folded(train, test, fold)
     return Dataset(
@@ -52,8 +53,7 @@ def folder(
         train=train,
         test=test,
         classes=tuple(map(shown, classes)),
-        flips=flips,
-        sites=SiteImages(tuple(map(shown, sites)), contents.images[rows], offsets),
+        sites=SiteSamples(tuple(map(shown, sites)), Images(contents.images[rows], flips), offsets),
     )
 
 
@@ -72,14 +72,11 @@ def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet,
     if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
         what = f"a class has too few labels for {parts} folds"
         raise FedfewError("E113", "dataset.fold", what, "Label more images, or put some into test/<class>/")
-    return (
-        LabeledSet(train.images[~held], train.labels[~held]),
-        LabeledSet(train.images[held], train.labels[held]),
-    )
+    return train.take(~held), train.take(held)
 
 
-def _labeled(contents: Contents, part: str, classes: Sequence[str]) -> LabeledSet:
+def _labeled(contents: Contents, part: str, classes: Sequence[str], flips: bool) -> LabeledSet:
     rows = contents.rows(part)
     number = {name: c for c, name in enumerate(classes)}
     labels = [number[contents.places[i].group] for i in rows]
-    return LabeledSet(contents.images[rows], torch.tensor(labels, dtype=torch.int64))
+    return LabeledSet(Images(contents.images[rows], flips), torch.tensor(labels, dtype=torch.int64))

@@ -1,14 +1,13 @@
-"""Augmentation of whole batches of uint8 images N×C×H×W: weak (mirror and shift), the paper's views, and strong.
+"""Images: uint8 N×C×H×W, with their mirror images, shifts, RandAugment and pixel statistics.
 
-All draws come from the given generator, and no step loops over images. Everything returns new uint8 tensors on the
-device of the images: weak views are computed there, strong ones on the host, with the same bits.
-
-For features N×V×d (from a frozen backbone, for V views of each image) a view is one of the V, drawn for each image, as
-N×1×d; a strong view also has a tenth of its features set to 0.
+All draws come from the given generator, and no step loops over images. Views are new tensors on the device of the
+images: weak views are computed there, strong ones on the host, with the same bits.
 """
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -16,120 +15,124 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.settings import Doc
-from fedfew.core.types import Augment, ClientSite
-from fedfew.training.randaugment import GREY, LEVELS, gather, rand_augment
-
-FORGOTTEN = 0.1
-"""Share of the features that a strong view drops (dropout); the others are scaled up to keep the mean."""
+from fedfew.core.samples import STANDARD, OwnView, Samples, StrongView
+from fedfew.data.samples.randaugment import GREY, POOL, gather, rand_augment
 
 
-def shift(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Images(Samples):
+    """Images, uint8 N×C×H×W; views may be floats in 0..255."""
+
+    flips: bool = True
+    """Whether a mirrored image keeps its class (not so for digits)."""
+    mean: tuple[float, ...] = ()
+    """Networks are fed (image / 255 − mean) / std, channel by channel; empty: 0 and 1, as in the paper."""
+    std: tuple[float, ...] = ()
+
+    @staticmethod
+    def described(data: Tensor, about: Mapping[str, Any]) -> "Images":
+        """Data as the images that ``about`` describes."""
+        mean, std = (tuple(float(x) for x in about.get(name, ())) for name in ("mean", "std"))
+        return Images(data, bool(about.get("flips", True)), mean, std)
+
+    @staticmethod
+    def fitting(images: Tensor, about: Mapping[str, Any]) -> "Images":
+        """A user's images (or a single one) for the model that ``about`` describes; E204 if they do not fit it."""
+        batch, shape = images[None] if images.ndim == 3 else images, tuple(about["shape"])
+        if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
+            what = f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
+            raise FedfewError("E204", "images", what)
+        return Images.described(batch, about)
+
+    def inputs(self, device: torch.device) -> Tensor:
+        """Normalised floats, channels last."""
+        scale, shift = _normalization(self.mean or (0.0,), self.std or (1.0,), device)
+        return (self.data.to(device).float() * scale + shift).contiguous(memory_format=torch.channels_last)
+
+    def weak(self, rng: torch.Generator, shift: int = 2) -> Self:
+        """A random mirror image (where that keeps the class) and a shift."""
+        offsets = _offsets(len(self), shift, rng)
+        return self.like(_moved(self.data, offsets, _coins(len(self), rng) if self.flips else None))
+
+    def strong(self, rng: torch.Generator, how: StrongView | OwnView = STANDARD) -> Self:
+        """Weak, then RandAugment, then a grey square; or the user's own function."""
+        if isinstance(how, OwnView):
+            return self.like(how(self.data, rng))
+        here = self.like(self.data.cpu())
+        moved = here.data if how.shift is None else here.weak(rng, how.shift).data
+        pool = POOL if how.identity else POOL[1:]
+        changed = rand_augment(moved, rng, layers=how.layers, magnitude=how.magnitude, pool=pool)
+        changed = changed if how.hole is None else cutout(changed, rng, how.hole)
+        return self.like(changed.to(self.data.device))
+
+    def views(self, count: int, rng: torch.Generator) -> list[Self]:
+        """A shift, the mirror image (where mirroring changes the class, a second shift), then weak views."""
+        family = []
+        for number in range(count):
+            if number == 0:
+                family.append(self.like(shifted(self.data, rng)))
+            elif number == 1 and self.flips:
+                family.append(self.like(self.data.flip(3)))
+            else:
+                family.append(self.weak(rng))
+        return family
+
+    def noisy(self, deviation: float, rng: torch.Generator) -> Self:
+        """Noise whose deviation is relative to the brightest value."""
+        draws = torch.randn(self.data.shape, generator=rng).to(self.data.device)
+        return self.like((self.data.float() + 255 * deviation * draws).clamp_(0, 255))
+
+    def random(self, rng: torch.Generator) -> Self:
+        """An image of random pixels."""
+        return self.like(torch.randint(0, 256, (1, *self.data.shape[1:]), dtype=torch.uint8, generator=rng))
+
+    def vectors(self) -> Tensor:
+        what = "this method works on vectors, such as the features of a frozen backbone, not on images"
+        raise FedfewError("E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"')
+
+    def about(self) -> dict[str, Any]:
+        channels = self.data.shape[1]
+        mean, std = self.mean or (0.0,) * channels, self.std or (1.0,) * channels
+        shape = list(self.data.shape[1:])
+        return {"kind": "images", "shape": shape, "flips": self.flips, "mean": list(mean), "std": list(std)}
+
+    def fault(self) -> str:
+        if self.data.dtype != torch.uint8 or self.data.dim() != 4:
+            return f"images are {self.data.dtype} of {self.data.dim()} dimensions, not uint8 N×C×H×W"
+        return ""
+
+    def standardizer(self, *others: Self) -> Callable[[Self], Self]:
+        mean, std = pixel_statistics([self.data, *(other.data for other in others)])
+        return lambda images: replace(images, mean=mean, std=std)
+
+
+@cache
+def _normalization(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Factor and summand of each channel for pixels in 0..255."""
+    with torch.inference_mode(False):  # cached, so they must also serve training
+        deviation = torch.tensor(std).view(1, -1, 1, 1).to(device)
+        middle = torch.tensor(mean).view(1, -1, 1, 1).to(device)
+        return 1 / (255 * deviation), -middle / deviation
+
+
+def pixel_statistics(parts: Sequence[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, exact: counted by pixel value, a few images at a time."""
+    channels = parts[0].shape[1]
+    counts = np.zeros((channels, 256), np.int64)
+    for block in (block for part in parts for block in part.split(4096)):
+        for channel in range(channels):
+            counts[channel] += np.bincount(block[:, channel].numpy().ravel(), minlength=256)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    values = np.arange(256) / 255
+    mean = shares @ values
+    std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
+    # A channel with a single value has no spread; one grey level is used instead, so that nothing divides by zero.
+    return tuple(mean.tolist()), tuple(np.maximum(std, 1 / 255).tolist())
+
+
+def shifted(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:
     """Each image moved by a whole number of pixels in [−pixels, pixels] down and right; its edge is repeated."""
     return _moved(images, _offsets(len(images), pixels, rng), None)
-
-
-def flip(images: Tensor, rng: torch.Generator | None = None) -> Tensor:
-    """Images mirrored left to right: all of them without a generator, each with probability ½ with one."""
-    if rng is None:
-        return images.flip(3)
-    return _moved(images, np.zeros((2, len(images), 1), np.int64), _coins(len(images), rng))
-
-
-def weak(images: Tensor, rng: torch.Generator, flips: bool = True, pixels: int = 2) -> Tensor:
-    """A random mirror (where that keeps the class: not for digits) and a shift."""
-    if images.ndim == 3:
-        return _cached(images, torch.randint(0, images.shape[1], (len(images), 1), generator=rng))
-    offsets = _offsets(len(images), pixels, rng)
-    return _moved(images, offsets, _coins(len(images), rng) if flips else None)
-
-
-def views(images: Tensor, count: int, rng: torch.Generator, flips: bool = True) -> Tensor:
-    """The paper's family π_1 … π_A as A×N×C×H×W: a shift, the mirror image, then weak views.
-
-    Where mirroring changes the class (``flips`` false), view 2 is a second shift. For features N×V×d: A views of each
-    image, all different as long as there are enough, as A×N×1×d.
-    """
-    if images.ndim == 3:
-        orders = [torch.rand(images.shape[:2], generator=rng).argsort(1) for _ in range(-(-count // images.shape[1]))]
-        return torch.stack([_cached(images, place[:, None]) for place in torch.cat(orders, 1)[:, :count].unbind(1)])
-    family = torch.empty((count, *images.shape), dtype=images.dtype, device=images.device)
-    for number in range(count):
-        if number == 0:
-            family[number] = shift(images, rng)
-        elif number == 1 and flips:
-            family[number] = flip(images)
-        else:
-            family[number] = weak(images, rng, flips)
-    return family
-
-
-def strong(
-    images: Tensor,
-    rng: torch.Generator,
-    *,
-    layers: int = 2,
-    magnitude: int | tuple[int, int] = LEVELS,
-    flips: bool = True,
-    hole: float = 0.5,
-    pixels: int = 2,
-) -> Tensor:
-    """Weak, then RandAugment, then a grey square of side ``hole`` × image (16 of 32 pixels; 0 leaves it out)."""
-    if images.ndim == 3:
-        drawn = weak(images, rng)
-        kept = torch.rand(drawn.shape, generator=rng) >= FORGOTTEN
-        return drawn * kept.to(drawn.device) / (1 - FORGOTTEN)
-    moved = weak(images.cpu(), rng, flips, pixels)
-    strengthened = cutout(rand_augment(moved, rng, layers=layers, magnitude=magnitude), rng, hole)
-    return strengthened.to(images.device)
-
-
-def strong_view(site: ClientSite, images: Tensor, rng: torch.Generator, hole: float = 0.5, pixels: int = 2) -> Tensor:
-    """A client's strong view of its images: the user's own augmentation if there is one."""
-    if site.own_view is None:
-        return strong(images, rng, flips=site.flips, hole=hole, pixels=pixels)
-    return own_view(site.own_view, images, rng, "client.augment")
-
-
-def own_view(make: Augment, images: Tensor, rng: torch.Generator, key: str) -> Tensor:
-    """Apply the user's own augmentation, for features to a drawn view; E115 if it returns another shape."""
-    given = weak(images, rng) if images.ndim == 3 else images
-    made = make(given, rng)
-    if not isinstance(made, Tensor) or made.shape != given.shape:
-        found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
-        raise FedfewError("E115", key, f"{getattr(make, '__name__', make)} gave {found} for {tuple(given.shape)}")
-    return made
-
-
-@dataclass(frozen=True)
-class ClientViews:
-    """The strong view of a client's image, for methods that train on one."""
-
-    augment: Annotated[
-        str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
-    ] = "standard"
-
-
-def _cached(features: Tensor, views: Tensor) -> Tensor:
-    """The view of each image that ``views`` (N×1) names, N×1×d."""
-    places = views.to(features.device)[:, :, None].expand(-1, -1, features.shape[2])
-    return features.gather(1, places)
-
-
-def noisy(images: Tensor, deviation: float, rng: torch.Generator) -> Tensor:
-    """Images plus Gaussian noise, as floats; ``deviation`` is relative to the brightest pixel or the features' size."""
-    draws = torch.randn(images.shape, generator=rng).to(images.device)
-    if images.ndim == 3:
-        return images.float() + deviation * images.float().square().mean().sqrt() * draws
-    return (images.float() + 255 * deviation * draws).clamp_(0, 255)
-
-
-def noise_image(images: Tensor, rng: torch.Generator) -> Tensor:
-    """One image of random pixels, or a random vector as long as the first image's features."""
-    if images.ndim == 3:
-        draws = torch.randn(1, 1, images.shape[2], generator=rng)
-        return draws * float(images[0, 0].float().norm() / draws.norm())
-    return torch.randint(0, 256, (1, *images.shape[1:]), dtype=torch.uint8, generator=rng)
 
 
 def cutout(images: Tensor, rng: torch.Generator, hole: float = 0.5) -> Tensor:

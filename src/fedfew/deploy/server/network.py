@@ -93,10 +93,7 @@ def run_description(parts: Parts, run: str) -> dict[str, Any]:
         "config": document | {"fleet": {"kind": "inline", "network": ""}},
         "about": {
             "classes": len(federation.classes),
-            "flips": federation.flips,
-            "mean": list(federation.pixels.mean),
-            "std": list(federation.pixels.std),
-            "shape": list(federation.shape),
+            "samples": dict(federation.about),
             "backbone": parts.backbone.get("sha256", ""),
             "partition": federation.partition.hash,
         },

@@ -14,10 +14,11 @@ from fedfew.config.checks import SITES
 from fedfew.config.method import method_of
 from fedfew.config.names import entry_of, refused_code
 from fedfew.config.schema import Config, check
-from fedfew.core.network import Pixels
-from fedfew.core.types import LabeledSet, Oracle
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import Oracle
 from fedfew.data.federation import Federation
 from fedfew.data.partitions import Partition
+from fedfew.data.samples import samples_of
 from fedfew.deploy.site.images import load_images
 from fedfew.deploy.site.warm_site import Ready, RefusedError
 
@@ -58,7 +59,7 @@ def real_site(
         check_versions(head["versions"])
         config, about = checked_config(head["config"], allowed), head["about"]
         noise = _check_privacy(config, min_noise, max_clip)
-        shape = tuple(int(n) for n in about["shape"])
+        shape = tuple(int(n) for n in about["samples"]["shape"])
         if shape not in loaded:
             loaded.clear()
             loaded[shape] = load_images(data, shape)
@@ -110,15 +111,14 @@ def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
 
 def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
     """All that a site knows of the federation: its own images, and the server's normalisation."""
-    nothing = LabeledSet(images[:0], torch.empty(0, dtype=torch.int64))
+    samples = samples_of(images, about["samples"])
+    nothing = LabeledSet(samples.like(images[:0]), torch.empty(0, dtype=torch.int64))
     return Federation(
         server=nothing,
         validation=nothing,
         test=nothing,
-        images=images,
+        samples=samples,
         truth=torch.full((len(images),), -1),
         partition=Partition(np.arange(len(images)), np.array([0] * (number + 1) + [len(images)])),
         classes=tuple(str(c) for c in range(int(about["classes"]))),
-        flips=bool(about["flips"]),
-        pixels=Pixels(tuple(about["mean"]), tuple(about["std"])),
     )

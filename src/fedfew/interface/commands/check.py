@@ -70,7 +70,7 @@ def _check_config(config: Config, name: str, json: bool) -> None:
     """For another dataset: build everything up to the first round."""
     with counting("features of images") as report:
         parts = assemble(config, report=report)
-    first_weights(config["start"], parts.network, parts.federation.classes, parts.backbone)
+    first_weights(config["start"], parts)
     problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
@@ -81,7 +81,7 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         "dataset": config["dataset.name"],
         "classes": {c: int((federation.server.labels == i).sum()) for i, c in enumerate(federation.classes)},
         "clients": federation.partition.clients,
-        "images": {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.images)},
+        "images": {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.samples)},
         "test": len(federation.test),
         "validation": len(federation.validation),
         "parameters": int(parts.network.layout.trainable),

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import (
     Aggregator,
@@ -87,7 +88,7 @@ class FedMoments(Method):
         """Before the first answer: the best model from the labels alone."""
         if not state.unheard:
             return replace(state, sigma=state.omega)
-        x = features(site.labeled.images)
+        x = features(site.labeled.samples)
         nothing = torch.zeros(len(x), site.classes, dtype=torch.float64)
         centre = x.mean(0)
         scale = 1 / (x - centre).norm(dim=1).mean()
@@ -110,7 +111,7 @@ class FedMoments(Method):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
-        x = features(site.images) if len(site) else torch.zeros(0, site.network.layout.shapes[0][1]).double()
+        x = features(site.samples)
         if "survey" in payload and not float(payload["survey"]):
             return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # already surveyed, while others are not
         if "survey" in payload:
@@ -138,7 +139,7 @@ class FedMoments(Method):
     # --- the survey
 
     def _survey(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
-        width = site.labeled.images.shape[-1]
+        width = site.network.layout.shapes[0][1]
         size = width + width * (width + 1) // 2
         fresh = [u for u in updates if state.participation[u.client] == 1 and fits(u, size)]
         extra = dict(state.extra)
@@ -146,7 +147,7 @@ class FedMoments(Method):
         sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
         between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
         means = [u.reply["sums"][:width].double() / u.examples for u in fresh]
-        weights = survey_weights(means, features(site.labeled.images), site.labeled.labels)
+        weights = survey_weights(means, features(site.labeled.samples), site.labeled.labels)
         for update, w in zip(fresh, weights, strict=True):
             if w:
                 own, n = w * update.reply["sums"].double(), w * update.examples
@@ -168,7 +169,7 @@ class FedMoments(Method):
 
     def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
         """Whitened space, prior, first scores: class means of the labels, shrunk according to the clients' spread."""
-        x, labels = features(site.labeled.images), site.labeled.labels
+        x, labels = features(site.labeled.samples), site.labeled.labels
         space = Space.of(survey, min(self.wide, x.shape[1]))
         width = min(self.width, space.basis.shape[1])
         mine = space(x)
@@ -241,7 +242,7 @@ class FedMoments(Method):
         """Class means from the sums and the labels, shrunk by the prior, with one covariance; T for the next step."""
         space, prior = Space(extra["centre"], extra["basis"], extra["values"]), prior_in(extra)
         d = len(prior.gamma)
-        mine = space(features(site.labeled.images), d)
+        mine = space(features(site.labeled.samples), d)
         labels = torch.bincount(site.labeled.labels, minlength=site.classes).double()
         both, pull = counts + labels, self.label_weight * labels[:, None]
         total = space.sums(counts, moments)[:, :d] + class_sums(mine, site.labeled.labels, site.classes)
@@ -258,7 +259,7 @@ class FedMoments(Method):
     ) -> tuple[Vector, float]:
         """Gaussian classes in all directions, with the labels' correction, as a linear head on raw features."""
         space = Space(extra["centre"], extra["basis"], extra["values"])
-        mine, labels = space(features(site.labeled.images)), site.labeled.labels
+        mine, labels = space(features(site.labeled.samples)), site.labeled.labels
         there, sums = space.sums(counts, moments), class_sums(mine, labels, site.classes)
         known = torch.bincount(labels, minlength=site.classes).double()
         eye = float(extra["images"]) * torch.eye(mine.shape[1], dtype=torch.float64)
@@ -307,9 +308,9 @@ WEAK = 0.5
 RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 
-def features(images: Tensor) -> Tensor:
-    """Features of images (N×V×d), the mean over their views, in float64 and at most ``LENGTH`` long."""
-    x = images.cpu().double().mean(1)  # on the host: not every accelerator has float64
+def features(samples: Samples) -> Tensor:
+    """The vectors of samples, in float64 and at most ``LENGTH`` long."""
+    x = samples.vectors()
     shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
     return shortened
 

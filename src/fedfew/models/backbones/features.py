@@ -24,9 +24,9 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
-from fedfew.core.types import LabeledSet
 from fedfew.data.cache import cache_folder
 from fedfew.data.federation import Federation, Origin
+from fedfew.data.samples import Vectors
 from fedfew.models.backbones.pretrained import ENLARGED, LENGTH, Pretrained
 
 VERSION = 1
@@ -41,19 +41,11 @@ def with_features(
     federation: Federation, model: Pretrained, workers: int, device: torch.device, report: Report | None = None
 ) -> Federation:
     """The federation with features N×V×d (float16) in place of the images."""
-    sets = [federation.server.images, federation.validation.images, federation.test.images]
-    sets += [federation.images, federation.open]
-    found = extract(model, sets, federation.flips, workers, device, report)
-    mark = digest(f"{federation.fingerprint()} {_settings(model, federation.flips)}".encode())
-    return replace(
-        federation,
-        server=LabeledSet(found[0], federation.server.labels),
-        validation=LabeledSet(found[1], federation.validation.labels),
-        test=LabeledSet(found[2], federation.test.labels),
-        images=found[3],
-        open=found[4],
-        origin=Origin(federation.shape, mark, model.about()),
-    )
+    flips = bool(federation.about["flips"])
+    features = extract(model, [samples.data for samples in federation.sets], flips, workers, device, report)
+    mark = digest(f"{federation.fingerprint()} {_settings(model, flips)}".encode())
+    origin = Origin(federation.about, mark, model.about())
+    return replace(federation.with_sets([Vectors(part) for part in features]), origin=origin)
 
 
 def extract(

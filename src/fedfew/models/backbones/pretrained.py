@@ -176,6 +176,12 @@ class Pretrained(Head):
     def _embed(self, x: Tensor) -> Tensor:
         return _of_length(self.backbone(x))
 
+    def check(self, about: Mapping[str, Any]) -> None:
+        """E113 for samples that are normalised already: a backbone has its own mean and deviation."""
+        if any(about["mean"]) or set(about["std"]) != {1.0}:
+            what = f"{self.name} has its own mean and deviation of pixels"
+            raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
+
     def rates(self, layout: Layout) -> Tensor | None:
         """The step size of each trainable entry relative to the head's, where the backbone's differs."""
         if self.lr_scale == 1:

@@ -8,8 +8,11 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
-from fedfew.training.augment import FORGOTTEN, cutout, flip, noise_image, noisy, shift, strong, views, weak
-from fedfew.training.randaugment import GREY, POOL, operate, rand_augment
+from fedfew.core.samples import StrongView
+from fedfew.data.samples import Images, Vectors
+from fedfew.data.samples.images import cutout, shifted
+from fedfew.data.samples.randaugment import GREY, POOL, operate, rand_augment
+from fedfew.data.samples.vectors import DROPPED
 
 
 def rng(seed: int = 0) -> torch.Generator:
@@ -46,7 +49,7 @@ def distance(a: Tensor, b: Tensor) -> Tensor:
 @pytest.mark.parametrize("flips", [True, False])
 def test_weak_is_one_of_the_shifts_of_the_image_or_of_its_mirror_image(flips: bool) -> None:
     images = photos(60, 3, 12, 10)
-    out = weak(images, rng(), flips)
+    out = Images(images, flips=flips).weak(rng()).data
     framed = torch.nn.functional.pad(images.float(), (2, 2, 2, 2), mode="replicate").to(torch.uint8)
     matching = {
         (mirrored, down, right): (source[:, :, 2 - down : 14 - down, 2 - right : 12 - right] == out).all((1, 2, 3))
@@ -62,39 +65,29 @@ def test_weak_is_one_of_the_shifts_of_the_image_or_of_its_mirror_image(flips: bo
 
 def test_shift_goes_as_far_as_told_and_no_further() -> None:
     images = photos(8)
-    assert torch.equal(shift(images, rng(), pixels=0), images)
-    assert not torch.equal(shift(images, rng()), images)
-    assert torch.equal(shift(images, rng(3)), weak(images, rng(3), flips=False))
-
-
-def test_flip_mirrors_all_without_a_generator_and_about_half_with_one() -> None:
-    images = photos(400, 1, 8, 8)
-    assert torch.equal(flip(images)[..., 0], images[..., -1])
-    out = flip(images, rng())
-    same = (out == images).flatten(1).all(1)
-    mirrored = (out == images.flip(3)).flatten(1).all(1)
-    assert bool((same ^ mirrored).all())
-    assert 150 < int(mirrored.sum()) < 250
+    assert torch.equal(shifted(images, rng(), pixels=0), images)
+    assert not torch.equal(shifted(images, rng()), images)
+    assert torch.equal(shifted(images, rng(3)), Images(images, flips=False).weak(rng(3)).data)
 
 
 def test_views_are_a_shift_then_the_mirror_image_then_weak_ones() -> None:
     images = photos(5)
-    family = views(images, 4, rng(2), True)
+    family = Images(images).views(4, rng(2))
     draws = rng(2)
-    assert family.shape == (4, *images.shape)
-    assert torch.equal(family[0], shift(images, draws))
-    assert torch.equal(family[1], images.flip(3))
-    assert torch.equal(family[2], weak(images, draws))
-    assert torch.equal(family[3], weak(images, draws))
+    assert len(family) == 4
+    assert torch.equal(family[0].data, shifted(images, draws))
+    assert torch.equal(family[1].data, images.flip(3))
+    assert torch.equal(family[2].data, Images(images).weak(draws).data)
+    assert torch.equal(family[3].data, Images(images).weak(draws).data)
 
 
 def test_views_of_digits_are_all_shifts() -> None:
     images = photos(5, 1, 28, 28)
-    family = views(images, 3, rng(2), False)
+    family = Images(images, flips=False).views(3, rng(2))
     draws = rng(2)
     for view in family:
-        assert torch.equal(view, shift(images, draws))
-    assert torch.equal(views(images, 1, rng(2), True)[0], family[0])
+        assert torch.equal(view.data, shifted(images, draws))
+    assert torch.equal(Images(images).views(1, rng(2))[0].data, family[0].data)
 
 
 PILLOW: list[tuple[str, float, Callable[[Image.Image], Image.Image], int]] = [
@@ -219,18 +212,21 @@ def test_cutout_puts_a_grey_square_of_half_the_side() -> None:
 
 def test_strong_is_weak_then_randaugment_then_cutout() -> None:
     images, draws = photos(), rng(4)
-    expected = cutout(rand_augment(weak(images, draws, False), draws, layers=3, magnitude=4), draws, 0.25)
-    assert torch.equal(strong(images, rng(4), layers=3, magnitude=4, flips=False, hole=0.25), expected)
+    expected = cutout(
+        rand_augment(Images(images, flips=False).weak(draws).data, draws, layers=3, magnitude=4), draws, 0.25
+    )
+    assert torch.equal(
+        Images(images, flips=False).strong(rng(4), StrongView(layers=3, magnitude=4, hole=0.25)).data, expected
+    )
 
 
 EVERY: list[Callable[[Tensor, torch.Generator], Tensor]] = [
-    shift,
-    flip,
-    weak,
-    strong,
+    shifted,
+    lambda images, draws: Images(images).weak(draws).data,
+    lambda images, draws: Images(images).strong(draws).data,
     cutout,
     rand_augment,
-    lambda images, draws: views(images, 2, draws).flatten(0, 1)[: len(images)],
+    lambda images, draws: Images(images).views(2, draws)[0].data,
     lambda images, draws: rand_augment(images, draws, layers=6, magnitude=(2, 5), pool=POOL[1:]),
 ]
 
@@ -268,38 +264,40 @@ def which(drawn: Tensor, features: Tensor) -> list[int]:
 
 def test_a_weak_view_of_features_is_one_of_the_cached() -> None:
     features = cached()
-    drawn = weak(features, rng())
+    drawn = Vectors(features).weak(rng()).data
     assert drawn.shape == (200, 1, 40) and drawn.dtype == torch.float16
     assert set(which(drawn, features)) == {0, 1, 2}
-    assert torch.equal(weak(features, rng()), drawn) and not torch.equal(weak(features, rng(1)), drawn)
-    assert torch.equal(weak(drawn, rng()), drawn), "a view of a view is the view"
+    assert torch.equal(Vectors(features).weak(rng()).data, drawn) and not torch.equal(
+        Vectors(features).weak(rng(1)).data, drawn
+    )
+    assert torch.equal(Vectors(drawn).weak(rng()).data, drawn), "a view of a view is the view"
 
 
 def test_a_strong_view_of_features_has_lost_a_tenth() -> None:
     features = cached(400)
-    drawn = strong(features, rng(2))
+    drawn = Vectors(features).strong(rng(2)).data
     lost = drawn == 0
-    assert drawn.shape == (400, 1, 40) and abs(float(lost.float().mean()) - FORGOTTEN) < 0.02
-    source = weak(features, rng(2))
-    torch.testing.assert_close(drawn[~lost], source[~lost] / (1 - FORGOTTEN), rtol=2e-3, atol=2e-3)
+    assert drawn.shape == (400, 1, 40) and abs(float(lost.float().mean()) - DROPPED) < 0.02
+    source = Vectors(features).weak(rng(2)).data
+    torch.testing.assert_close(drawn[~lost], source[~lost] / (1 - DROPPED), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
 def test_views_of_features_differ_as_long_as_there_are_any(count: int) -> None:
     features = cached(50)
-    family = views(features, count, rng())
-    assert family.shape == (count, 50, 1, 40)
-    numbers = torch.tensor([which(part, features) for part in family])
+    family = Vectors(features).views(count, rng())
+    assert [view.data.shape for view in family] == [(50, 1, 40)] * count
+    numbers = torch.tensor([which(view.data, features) for view in family])
     assert all(len(set(column[:3].tolist())) == min(count, 3) for column in numbers.T)
 
 
 def test_noise_fits_what_it_is_added_to() -> None:
     features, images = cached().float(), photos()
-    spread = (noisy(features, 0.5, rng()) - features).std() / features.square().mean().sqrt()
+    spread = (Vectors(features).noisy(0.5, rng()).data - features).std() / features.square().mean().sqrt()
     assert float(spread) == pytest.approx(0.5, rel=0.05)
-    blurred = noisy(images, 0.1, rng())
+    blurred = Images(images).noisy(0.1, rng()).data
     assert float(blurred.min()) >= 0 and float(blurred.max()) <= 255
     assert float((blurred - images).std()) == pytest.approx(25.5, rel=0.1)
-    assert noise_image(images, rng()).shape == (1, 3, 32, 32)
-    noise = noise_image(features, rng())
+    assert Images(images).random(rng()).data.shape == (1, 3, 32, 32)
+    noise = Vectors(features).random(rng()).data
     assert noise.shape == (1, 1, 40) and float(noise.norm()) == pytest.approx(float(features[0, 0].norm()))
