@@ -29,7 +29,8 @@ def seeded_module() -> nn.Module:
 
 
 def network_with(**settings: object) -> Network:
-    return Network.of(seeded_module(), Engine(**settings), SHAPE)  # type: ignore[arg-type]
+    example = Images(torch.zeros(1, *SHAPE, dtype=torch.uint8))
+    return Network.of(seeded_module(), Engine(**settings), example)  # type: ignore[arg-type]
 
 
 def a_batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -26,7 +26,7 @@ def type_check(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """mypy on a snippet together with the core alone, so that it takes a second."""
     snippet = folder / "snippet.py"
     snippet.write_text(source, "utf-8")
-    files = [str(CORE / name) for name in ("types.py", "layout.py", "network.py", "errors.py")]
+    files = [str(CORE / name) for name in ("types.py", "layout.py", "network.py", "errors.py", "samples.py")]
     options = ["--follow-imports=skip", "--explicit-package-bases", "--cache-dir", str(folder / "cache")]
     command = [sys.executable, "-m", "mypy", "--config-file=", *options, *files, str(snippet)]
     return subprocess.run(command, capture_output=True, text=True, env={"MYPYPATH": str(CORE.parent.parent)})
@@ -37,8 +37,8 @@ def test_the_type_checker_stops_labels_at_the_door(tmp_path: Path) -> None:
 from fedfew.core.types import Method, ClientSite, OracleSite, Payload
 import torch
 
-def images(site: ClientSite) -> object:
-    return site.images
+def samples(site: ClientSite) -> object:
+    return site.samples
 
 def labels(site: ClientSite) -> object:
     return site.labels

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.types import ClientUpdate
-from fedfew.methods import fedfew as module
+from fedfew.data.samples import Images
 from fedfew.methods.fedfew import FedFew
 from fedfew.training.label_shift import log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
@@ -103,15 +103,10 @@ def test_soft_labels_are_the_adjusted_probabilities() -> None:
     torch.testing.assert_close(trained.reply["psi"], theta - 0.1 * gradient_of(loss, free), rtol=1e-4, atol=1e-6)
 
 
-def unseen(images: Tensor, *given: Any, **settings: Any) -> Tensor:
-    """A view that changes nothing: what is left is what the loss says by itself."""
-    return images
-
-
 def moved(monkeypatch: pytest.MonkeyPatch, **options: Any) -> float:
     """How far a client goes from a model whose word it takes, if views play no part."""
-    monkeypatch.setattr(module, "weak", unseen)
-    monkeypatch.setattr(module, "strong_view", lambda site, images, *given: images)
+    for view in ("weak", "strong"):
+        monkeypatch.setattr(Images, view, lambda images, *given: images)
     theta = random_theta(1)
     reply = fedfew(steps=20, **options).train_client(payload(theta), client_site(0), generator(7)).reply
     return float((reply["psi"] - theta).norm())

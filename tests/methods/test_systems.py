@@ -183,7 +183,7 @@ def test_clients_are_heard_on_the_open_images_and_the_server_distils() -> None:
     after = method.after_clients(answered(state, 2), updates, site, seeded(5))
     rng = seeded(5)
     targets = sharpened((p[0] + p[1]) / 2, 0.1)
-    middle = method.distill(state, Images(asked), targets, site, rng)
+    middle = method.distill(state, site.open.like(asked), targets, site, rng)
     assert torch.allclose(after.omega, train_server(SERVER, middle, state, site, rng), atol=1e-5)
 
 

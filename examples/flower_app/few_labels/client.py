@@ -13,4 +13,4 @@ app = ClientApp()
 def step(message: Message, context: Context) -> Message:
     """Train on this node's share of the images."""
     first = 1000 + 500 * int(context.node_config["partition-id"])
-    return train(message, context, net(), digits.train.images[first : first + 500])
+    return train(message, context, net(), digits.train.samples.data[first : first + 500])

@@ -14,9 +14,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Fifty labels, and as many rounds as pyproject.toml says."""
     settings = {"method.name": "fedavg", "method.warmup": 50, "objective.name": "fixmatch", "server.lr": 0.05}
-    labeled = digits.train.images[:50], digits.train.labels[:50]
-    strategy = FewLabels(net(), labeled, 10, settings | {"client.lr": 0.02}, flips=False)
-    score = strategy.scorer(digits.test.images, digits.test.labels)
+    labeled = digits.train.take(torch.arange(50))
+    strategy = FewLabels(net(), labeled, 10, settings | {"client.lr": 0.02})
+    score = strategy.scorer(digits.test)
     start = ArrayRecord(net().state_dict())
     result = strategy.start(grid, start, num_rounds=context.run_config["rounds"], evaluate_fn=score)
     torch.save(result.arrays.to_torch_state_dict(), context.run_config["out"])
