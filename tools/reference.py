@@ -1,17 +1,18 @@
-"""Generates the reference pages of the docs from the code: error codes, config keys and the Python API.
+"""Generates the reference pages of the docs from the code: config keys, command line, Python API, error codes.
 
-``python -m tools.reference docs/reference`` writes errors.md, config.md and api.md into the folder.
+``python -m tools.reference docs/reference`` writes the pages into the folder.
 """
 
 import inspect
 import sys
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from tools.reference_api import api_page
+from tools.reference_commands import commands_page
 
 from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
@@ -167,11 +168,13 @@ def value_of(annotation: Any) -> str:
     return words.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
-def main(folder: Path) -> None:
-    """Write the pages."""
-    for name, text in (("errors.md", errors_page()), ("config.md", config_page()), ("api.md", api_page())):
-        (folder / name).write_text(text, "utf-8")
-
+PAGES: dict[str, Callable[[], str]] = {
+    "config.md": config_page,
+    "command-line.md": commands_page,
+    "api.md": api_page,
+    "errors.md": errors_page,
+}
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    for name, write in PAGES.items():
+        (Path(sys.argv[1]) / name).write_text(write(), "utf-8")
