@@ -13,8 +13,8 @@ TOP = """# Python API
 
 <!-- written by make docs; change the code, not this page -->
 
-Everything that `import fedfew` offers. [Python](../how-to/python.md) shows how the parts work together. Names that are
-not on this page may change at any time."""
+Everything that `import fedfew` offers. [Compare methods](../how-to/compare.md#from-python) shows how the parts work
+together. Names that are not on this page may change at any time."""
 CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)
 """Classes whose methods are listed, without those that are internal."""
 INSIDE = {"with_", "cut", "again", "fault", "held", "flat", "document", "newest", "traffic", "folder"}

@@ -1,4 +1,4 @@
-"""docs/understand/paper-map.md is complete, and every function, preset and test that it names exists."""
+"""docs/understand/paper.md is complete, and every function, preset and test that it names exists."""
 
 import ast
 import importlib
@@ -11,7 +11,7 @@ import fedfew
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(fedfew.__file__).parent
-MAP = (ROOT / "docs" / "understand" / "paper-map.md").read_text("utf-8")
+MAP = (ROOT / "docs" / "understand" / "paper.md").read_text("utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in MAP.splitlines() if line.startswith("| ")]
 NAMED = sorted(set(re.findall(r"`([\w/-]+\.py):([\w.]+)`", MAP)))
 FUNCTIONS = [(file, name) for file, name in NAMED if not file.startswith("tests/")]
