@@ -53,7 +53,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "cbafed": {"method__name": "cbafed", "method__highest": 0.1},
     "logits": {"method__name": "ds-fl", "method__subset": 20, "dataset__open": 60},
     **{kind: {"compression__kind": kind} for kind in ("float16", "int8", "top-k", "ternary")},
-    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
+    "clipped": {"privacy__clip": 1.0},
 }
 
 

@@ -1,5 +1,6 @@
 """Clipping, noise and ε; and a real site that keeps to itself what is nobody's business."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,13 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Expected, Payload, Trained
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.network import run_description
-from fedfew.deploy.site.__main__ import secret_of
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.warm_site import WarmSite
 from fedfew.runs.summary import privacy_of
 from fedfew.runtime.wire import Wire
+from fedfew.transforms import privacy
+from fedfew.transforms.discrete_gaussian import S
 from fedfew.transforms.epsilon import epsilon
 from fedfew.transforms.privacy import Private
 
@@ -120,7 +122,7 @@ def real(
 ) -> WarmSite:
     state.mkdir(exist_ok=True)
     budget = PrivacyBudget(state / "privacy.json", max_epsilon)
-    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, secret_of(state), budget=budget)
+    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, budget=budget)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:
@@ -132,7 +134,6 @@ def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, imag
     assert answer["examples"] == 20 and answer["metrics"]["kept"] == 20.0
     assert not [name for name in answer["metrics"] if name.startswith("class/") or name == "right"]
     assert list(unpack(answer["tensors"], up)) == ["psi"]
-    assert (tmp_path / "s" / "secret").stat().st_mode & 0o077 == 0
 
 
 def test_a_real_site_computes_its_own_features(
@@ -154,7 +155,7 @@ def test_a_real_site_computes_its_own_features(
     assert refused == {"client": 1, "code": "E417.model"}
 
 
-def test_noise_of_a_real_site_depends_on_its_secret_and_on_what_it_was_sent(
+def test_a_message_that_comes_again_gets_the_stored_answer_and_another_message_other_noise(
     tiny: Tiny, images: Path, tmp_path: Path
 ) -> None:
     parts = tiny(privacy__clip=1e-6, privacy__noise=1e6)  # the change is nothing, the noise of deviation 1 is all
@@ -164,13 +165,37 @@ def test_noise_of_a_real_site_depends_on_its_secret_and_on_what_it_was_sent(
         reply, up = site.answer(*message(parts, start))
         return unpack(reply["answers"][0]["tensors"], up)["psi"] - start
 
+    def charged() -> int:
+        return int(json.loads((tmp_path / "one" / "privacy.json").read_text())["updates"][0]["count"])
+
+    def unlike(other: torch.Tensor) -> bool:
+        return abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 0.1
+
     one, two = real(tmp_path / "one", images), real(tmp_path / "two", images)
     first = noise(one, omega)
     assert float(first.std()) == pytest.approx(1.0, rel=0.1)
-    again = WarmSite(1, real_site(1, images), tmp_path / "one", secret_of(tmp_path / "one"))
-    assert torch.equal(noise(again, omega), first)  # drawn anew, an average would show the change
-    assert abs(float(torch.corrcoef(torch.stack([first, noise(two, omega)]))[0, 1])) < 0.1
-    assert abs(float(torch.corrcoef(torch.stack([first, noise(one, omega + 1)]))[0, 1])) < 0.1
+    for again in (one, real(tmp_path / "one", images)):  # the same process, and the next one
+        assert torch.equal(noise(again, omega), first), "drawn anew, an average would show the change"
+    assert charged() == 1
+    assert unlike(noise(two, omega)) and unlike(noise(one, omega + 1))
+    assert charged() == 2
+
+
+def test_the_same_message_after_the_images_changed_is_charged_and_has_other_noise(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    """With the old noise, the difference of the two answers would be the new image."""
+    parts = tiny(privacy__clip=1e-6, privacy__noise=1e6)
+    asked = message(parts, parts.network.snapshot())
+    first = real(tmp_path / "s", images).answer(*asked)
+    np.savez(images, images=tiny().federation.images[:21].numpy())
+    second = real(tmp_path / "s", images).answer(*asked)
+    noises = torch.stack([unpack(reply["answers"][0]["tensors"], up)["psi"] for reply, up in (first, second)])
+    assert abs(float(torch.corrcoef(noises)[0, 1])) < 0.1
+    assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"] == [{"noise": 1e6, "count": 2}]
+    (tmp_path / "s" / "answer.safetensors").write_bytes(b"damaged")
+    real(tmp_path / "s", images).answer(*asked)
+    assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"][0]["count"] == 3, "rather twice"
 
 
 @pytest.mark.parametrize(("given", "wanted"), [({}, {"min_noise": 0.5}), ({"privacy__clip": 2.0}, {"max_clip": 1.0})])
@@ -258,15 +283,19 @@ def test_training_that_diverges_at_the_site_sends_a_code_and_nothing_else(
     assert reply["answers"] == [{"client": 1, "code": "E408"}] and not up
 
 
-def test_the_noise_is_added_to_the_change_before_the_weights_round_it() -> None:
+def test_the_noise_is_added_to_the_change_before_the_weights_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a weight of 10^6 float32 has steps of 1/16: added first, the change would show in the rounding."""
     sent = torch.full((1000,), 1e6)
     change = torch.linspace(-40, 40, 1000).round()
     site = ClientSite(0, None, torch.zeros(3), 10, False)  # type: ignore[arg-type]
     schema, payload = {"psi": Expected((1000,), near="omega")}, {"omega": sent}
+    monkeypatch.setattr(privacy, "Keystream", lambda: None)
+    monkeypatch.setattr(privacy, "discrete_gaussian", lambda count, source: np.arange(count) * 17_000)
     left = Private(10.0, 0.01).outgoing(Trained({"psi": sent + change}), payload, schema, site, stream(0, "x"))
-    blurred = 10 / change.double().norm() * change + 0.1 * torch.randn(1000, generator=stream(0, "x"))
-    assert torch.equal(left.reply["psi"], (sent.double() + blurred.float().double()).float())
+    step = 10 * 0.01 / S
+    clipped = (float(10 / change.double().norm()) * change).double() * privacy.SHORTER
+    blurred = ((clipped / step).trunc() + 17_000 * torch.arange(1000)) * step
+    assert torch.equal(left.reply["psi"], sent + blurred.float())
 
 
 def test_a_site_counts_its_updates_over_runs_and_refuses_beyond_its_budget(

@@ -84,7 +84,7 @@ def test_a_file_that_disagrees_is_not_kept(
 ) -> None:
     write = exporting._safetensors
 
-    def twisted(network: Network, about: dict[str, Any], path: Path) -> Predict:
+    def twisted(network: Network, about: dict[str, Any], path: Path, **_: object) -> Predict:
         read_back = write(network, about, path)
         return lambda images: read_back(images).roll(1, 1)
 

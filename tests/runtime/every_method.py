@@ -39,7 +39,7 @@ CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()}
     "label-shift": {"vote__prior": "em", "vote__warmup": 0.0},
     "server's statistics": {"method__anchor": "previous", "model__norm": "batch", "norm__policy": "server-data"},
     "own norms": {"model__norm": "batch", "norm__policy": "local", "server__augment": "strong"},
-    "private": {"privacy__clip": 1.0, "privacy__noise": 0.1},
+    "clipped": {"privacy__clip": 1.0},
     "compressed": {"compression__kind": "top-k"},
 }
 

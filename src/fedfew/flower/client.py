@@ -4,7 +4,6 @@ It sends a model and a few counts, never an image or a label; a failure leaves a
 """
 
 import logging
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -90,7 +89,6 @@ def _sites(config: Config, classes: int, client: int, model: nn.Module, samples:
     network = Network.of(model, Engine(**config["engine"]), samples)
     method = method_of(config.document)
     nothing = LabeledSet(samples.like(samples.data[:0]), torch.empty(0, dtype=torch.int64))
-    noise = config["privacy.noise"]
     return Sites(
         algorithm=method,
         transforms=transforms_of(config.document),
@@ -99,7 +97,7 @@ def _sites(config: Config, classes: int, client: int, model: nn.Module, samples:
         truth=torch.full((len(samples),), -1),
         shares=Partition(np.arange(len(samples)), np.array([0] * (client + 1) + [len(samples)])),
         classes=classes,
-        seed=secrets.randbits(63) if noise else config["seed"],  # nobody else may know the noise
+        seed=config["seed"],
         own_view=own_view_of(config.document),
         test=nothing,
         validation=nothing,

@@ -5,6 +5,9 @@ with the noise added by each client itself, so that the server need not be trust
 
     sent = ω + (ψ_k − ω) · min(1, C / ‖ψ_k − ω‖) + N(0, (z C)² I)
 
+The change is brought to the grid of the noise, which is drawn from a cipher under a new key for every answer
+(``discrete_gaussian.py``): it can be neither predicted nor repeated, so equal seeds give equal bits without noise only.
+
 Two data sets of a client move ``sent`` by at most 2C before the noise, whatever they are: one round is a Gaussian
 mechanism of multiplier z/2 for the whole data of the client. Nothing else is sent: no counts, no metrics.
 """
@@ -15,10 +18,19 @@ from typing import Annotated
 
 import torch
 from annotated_types import Gt, Lt
+from torch import Tensor
 
+from fedfew.core.extras import require
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
+from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
+
+FINEST = 2.0**-50
+"""Smallest step of the grid as a share of the clip: with less noise than 2⁻²⁶, which protects nothing, whole numbers
+would become too large to be exact. There is more noise than asked for then."""
+SHORTER = 1 - 1e-6
+"""The clipped change is a little shorter than the clip, so that errors of float32 cannot make it longer."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,8 @@ class Privacy:
 
     def transform(self) -> Transform | None:
         """The transform of every reply; None if privacy is off."""
+        if self.clip and self.noise:
+            require("privacy", "privacy.noise")
         return Private(self.clip, self.noise) if self.clip else None
 
 
@@ -60,13 +74,19 @@ class Private(Transform):
         if not isfinite(norm):  # it cannot be clipped, so nothing is sent
             raise ArithmeticError("the change is not finite, so it cannot be clipped")
         scale = min(1.0, self.clip / norm) if norm else 1.0
-        deviation = self.noise * self.clip
-        reply = {
-            # the noise is added to the change: added to large weights, rounding would come first and reveal it
-            name: sent[name] + (scale * change + deviation * torch.randn(change.shape, generator=rng))
-            for name, change in changes.items()
-        }
-        return Trained(reply, examples=min(len(site), 1))
+        clipped = {name: scale * change for name, change in changes.items()}
+        if self.noisy:
+            source = Keystream()
+            clipped = {name: self._blurred(change, source) for name, change in clipped.items()}
+        # the noise is in the change already: added to large weights, rounding would come first and reveal it
+        return Trained({name: sent[name] + clipped[name] for name in clipped}, examples=min(len(site), 1))
+
+    def _blurred(self, change: Tensor, source: Keystream) -> Tensor:
+        """The change in whole steps of the noise's grid, plus noise in whole steps: sums without any rounding."""
+        step = self.clip * max(self.noise / S, FINEST)
+        steps = (change.double() * (SHORTER / step)).trunc().long()  # towards zero: never longer than the clip
+        noise = torch.from_numpy(discrete_gaussian(change.numel(), source)).view_as(steps)
+        return ((steps + noise).double() * step).to(change.dtype)
 
 
 def unprotected(schema: Schema) -> list[str]:

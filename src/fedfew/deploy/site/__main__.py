@@ -5,8 +5,6 @@ Started as ``python -m fedfew.deploy.site``; it never sees a label, because it h
 
 import argparse
 import logging
-import os
-import secrets
 import socket
 import sys
 from pathlib import Path
@@ -18,15 +16,6 @@ from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.build import real_site, trial_site
 from fedfew.deploy.site.warm_site import WarmSite, serve
-
-
-def secret_of(state: Path) -> bytes:
-    """Random bytes that only this site knows, created once."""
-    path = state / "secret"
-    if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
-    return path.read_bytes()
 
 
 def main(arguments: list[str]) -> None:
@@ -55,7 +44,7 @@ def main(arguments: list[str]) -> None:
     else:
         build = real_site(given.number, given.data, given.min_noise, given.max_clip, given.allow_code)
         budget = PrivacyBudget(given.state / "privacy.json", given.max_epsilon, given.delta)
-        site = WarmSite(given.number, build, given.state, secret_of(given.state), budget=budget)
+        site = WarmSite(given.number, build, given.state, budget=budget)
     given.socket.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(given.socket))

@@ -15,6 +15,7 @@ from fedfew.config.method import method_of
 from fedfew.config.names import entry_of, refused_code
 from fedfew.config.schema import Config, check
 from fedfew.core.samples import LabeledSet
+from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
 from fedfew.data.federation import Federation
 from fedfew.data.partitions import Partition
@@ -53,7 +54,7 @@ def real_site(
     number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
 ) -> Callable[[Mapping[str, Any]], Ready]:
     """For a real network: the site's own images are those of the client with the site's number."""
-    loaded: dict[tuple[int, ...], Tensor] = {}
+    loaded: dict[tuple[int, ...], tuple[Tensor, str]] = {}
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
@@ -62,10 +63,12 @@ def real_site(
         shape = tuple(int(n) for n in about["samples"]["shape"])
         if shape not in loaded:
             loaded.clear()
-            loaded[shape] = load_images(data, shape)
-        federation = _federation(number, loaded[shape], about)
+            images = load_images(data, shape)
+            loaded[shape] = images, digest(images.numpy().tobytes())
+        images, fingerprint = loaded[shape]
+        federation = _federation(number, images, about)
         own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
-        return Ready(own, lambda client: client == number, noise)
+        return Ready(own, lambda client: client == number, noise, fingerprint)
 
     return build
 

@@ -8,7 +8,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedfew.deploy.messages.frames import FrameError, Parts, encode, receive, se
 from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.site.budget import PrivacyBudget
+from fedfew.deploy.site.last_answer import Answers, LastAnswer
 from fedfew.deploy.site.ledger import Ledger
 from fedfew.deploy.site.payload import check_payload
 from fedfew.runtime.site import Sites
@@ -42,6 +43,8 @@ class Ready:
     """Whether this site serves a client."""
     noise: float = 0.0
     """z of the noise on each update; 0 if none is added."""
+    images: str = ""
+    """Hash of the site's images: a message that comes again after they changed is a new one."""
 
 
 class RefusedError(FedfewError):
@@ -59,8 +62,6 @@ class WarmSite:
     number: int
     build: Callable[[Mapping[str, Any]], Ready]
     state: Path
-    secret: bytes = b""
-    """Mixed into every draw of a real site, so that nobody else knows its noise; empty in a trial, for equal bits."""
     memory: Path | None = None
     """Where clients' memories are kept; None: in ``state``."""
     budget: PrivacyBudget | None = None
@@ -78,13 +79,10 @@ class WarmSite:
             (self.state / ENDED).write_text(run, "utf-8")
             _log.info("run %s is over", run)
             return {"site": self.number}, {}
-        fingerprint = _fingerprint(head, parts)
-        if self._last is not None and self._last[0] == fingerprint:
-            return self._last[1], self._last[2]  # asked again, because the first answer was lost
         run, round = _name(head["run"]), int(head["round"])
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         clients = [int(job["client"]) for job in head["jobs"]]
-        if len(set(clients)) != len(clients):  # two answers with the same noise: their difference has none
+        if len(set(clients)) != len(clients):
             raise FedfewError("E419", "jobs", "name a client twice")
         if round < self._newest.get(run, 0) - 1:
             _log.error("round %d of run %s ended long ago", round + 1, run)
@@ -95,9 +93,26 @@ class WarmSite:
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
             return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
-        reply["answers"], parts_up = self._train_all(ready, head, parts, fingerprint)
-        self._last = (fingerprint, reply, parts_up)
-        return reply, parts_up
+        message = f"{_fingerprint(head, parts)}/{ready.images}"
+        if self._last is None or self._last[0] != message:
+            reply["answers"], parts_up = self._answers(ready, head, parts, message)
+            self._last = (message, reply, parts_up)
+        return self._last[1], self._last[2]  # asked again: the first answer was lost
+
+    def _answers(
+        self, ready: Ready, head: Mapping[str, Any], parts: Parts, message: str
+    ) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+        """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""
+        stored = LastAnswer(self.state / "answer.safetensors")
+        known = stored.read(message) if ready.noise else None
+        answers, replies = known or self._train_all(ready, head, parts)
+        if ready.noise and replies and known is None:
+            stored.write(message, answers, replies)
+        index, parts_up = pack(replies)
+        for answer in answers:
+            if str(answer["client"]) in index:
+                answer["tensors"] = index[str(answer["client"])]
+        return answers, parts_up
 
     def _built(self, head: Mapping[str, Any]) -> Ready:
         key = json.dumps([head["config"], head["about"]], sort_keys=True)
@@ -106,9 +121,7 @@ class WarmSite:
             self._ready = (key, self.build(head))
         return self._ready[1]
 
-    def _train_all(
-        self, ready: Ready, head: Mapping[str, Any], parts: Parts, fingerprint: str
-    ) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+    def _train_all(self, ready: Ready, head: Mapping[str, Any], parts: Parts) -> Answers:
         answers: list[dict[str, Any]] = []
         replies: dict[str, dict[str, Tensor]] = {}
         for job in head["jobs"]:
@@ -116,7 +129,7 @@ class WarmSite:
             try:
                 if not ready.serves(client):
                     raise RefusedError("client", "client", f"{client} is not a client of this site")
-                update = self._train(ready, head, client, unpack(job["tensors"], parts), fingerprint)
+                update = self._train(ready, head, client, unpack(job["tensors"], parts))
             except FedfewError as fault:
                 _log.error("client %d: %s", client, fault)
                 answers.append({"client": client, "code": fault_code(fault)})
@@ -128,32 +141,25 @@ class WarmSite:
             else:
                 _log.error("client %d: %s %s", client, update.code, update.reason)
                 answers.append({"client": client, "code": "E408"})
-        index, parts_up = pack(replies)
-        for answer in answers:
-            if str(answer["client"]) in index:
-                answer["tensors"] = index[str(answer["client"])]
-        return answers, parts_up
+        return answers, replies
 
     def _reported(self, metrics: dict[str, float]) -> dict[str, float]:
         """A real site does not report how many pseudo-labels each class has."""
-        if not self.secret:
+        if self.budget is None:
             return metrics
         return {name: value for name, value in metrics.items() if name != "right" and not name.startswith("class/")}
 
-    def _train(self, ready: Ready, head: Mapping[str, Any], client: int, payload: Payload, fingerprint: str) -> Any:
+    def _train(self, ready: Ready, head: Mapping[str, Any], client: int, payload: Payload) -> Any:
         """One client's round, with its memory as it was before this round, whatever was tried since."""
         run, round, sites = _name(head["run"]), int(head["round"]), ready.sites
         layout = sites.network.layout
         check_payload(payload, sites.algorithm.reply_schema(layout), layout)
         if self.budget is not None:
-            self.budget.charge(ready.noise, f"{fingerprint}/{client}")
+            self.budget.charge(ready.noise)
         memory = Memory(self.memory or self.state / "memory", run, client)
         sites.memory.clear()
         if before := memory.before(round):
             sites.memory[client] = before
-        if self.secret:  # another payload draws other noise: the difference of two answers must contain noise
-            seed = hashlib.sha256(self.secret + fingerprint.encode()).digest()
-            sites = replace(sites, seed=int.from_bytes(seed, "little"))
         update = sites.train(round, client, payload)
         if isinstance(update, ClientUpdate):
             memory.write(round, sites.memory.get(client, {}))
