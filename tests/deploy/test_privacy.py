@@ -145,7 +145,7 @@ def test_a_real_site_computes_its_own_features(
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "site"))
     site = real(tmp_path / "s", images)
     head, content = message(parts, parts.network.snapshot())
-    assert len(head["about"]["shape"]) == 3 and len(head["about"]["backbone"]) == 64
+    assert len(head["about"]["samples"]["shape"]) == 3 and len(head["about"]["backbone"]) == 64
     reply, up = site.answer(head, content)
     assert list((tmp_path / "site").rglob("*.safetensors")), "the features stay at the site"
     (answer,) = reply["answers"]
@@ -188,7 +188,7 @@ def test_the_same_message_after_the_images_changed_is_charged_and_has_other_nois
     parts = tiny(privacy__clip=1e-6, privacy__noise=1e6)
     asked = message(parts, parts.network.snapshot())
     first = real(tmp_path / "s", images).answer(*asked)
-    np.savez(images, images=tiny().federation.images[:21].numpy())
+    np.savez(images, images=tiny().federation.samples.data[:21].numpy())
     second = real(tmp_path / "s", images).answer(*asked)
     noises = torch.stack([unpack(reply["answers"][0]["tensors"], up)["psi"] for reply, up in (first, second)])
     assert abs(float(torch.corrcoef(noises)[0, 1])) < 0.1

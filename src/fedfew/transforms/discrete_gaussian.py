@@ -66,7 +66,7 @@ def _accepted(tries: int, source: Keystream) -> NDArray[np.int64]:
     while (more := ones > 0).any():
         kept[more] &= source.words(int(more.sum())) < _powers()[-1]
         ones[more] -= np.uint64(1)
-    signed = size[kept].astype(np.int64)
+    signed: NDArray[np.int64] = size[kept].astype(np.int64)
     signed[negative[kept]] *= -1
     return signed
 
