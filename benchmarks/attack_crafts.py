@@ -21,6 +21,7 @@ from fedfew.core.types import ClientUpdate, Missing, Payload
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.runtime.screen import models
 from fedfew.runtime.site import Later, Sites
 from fedfew.training.sgd import LocalSGD, descend
 
@@ -299,7 +300,8 @@ class HostileFleet:
         return self.said[key]
 
     def _vector(self, update: ClientUpdate, payload: Payload) -> tuple[Vector, Vector]:
-        pair = self.sites.algorithm.models(payload, update.reply)
+        schema = self.sites.algorithm.reply_schema(self.sites.network.layout)
+        pair = models(schema, payload, update.reply)
         if pair is not None:
             return pair
         (own,) = update.reply.values()

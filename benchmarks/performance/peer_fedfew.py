@@ -54,7 +54,7 @@ def round_of(parts: Parts, fleet: Fleet, state: ServerState, clients: int) -> tu
     asked = replace(parts.clients, count=clients, cohort=clients)
     start = perf_counter()
     answers = ask(asked, parts.algorithm, parts.server, fleet, state)
-    counted = replace(state, participation=count(state, answers.updates), weights={}, metrics={})
+    counted = replace(state, participation=count(state, answers.updates))
     parts.algorithm.after_clients(counted, answers.updates, parts.server, stream(asked.seed, "aggregate", state.round))
     seconds = perf_counter() - start
     if answers.missing:
@@ -70,18 +70,18 @@ def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
     clients = opened.workload.clients
     even = clients - clients % 2
     with closing(fleet_of(parts, Path())) as fleet:
-        state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
+        state = replace(parts.algorithm.start(opened.omega), sigma=opened.sigma)
         for _ in fleet.train(0, {k: parts.algorithm.broadcast(state, k) for k in opened.warm}):
             pass
         ready, seconds, evens, coverage = perf_counter(), [], [], []
         for t in range(rounds):
             marked = fleet if pool else OneByOne(fleet)
-            took, updates = round_of(parts, marked, state.with_(round=t), clients)
+            took, updates = round_of(parts, marked, replace(state, round=t), clients)
             seconds.append(took)
             coverage += [update.metrics["coverage"] for update in updates]
             if isinstance(marked, OneByOne):  # one after another: leaving clients out also removes their time
                 evens.append(took - sum(marked.seconds[even:]))
             else:
-                evens.append(round_of(parts, fleet, state.with_(round=t), even)[0])
+                evens.append(round_of(parts, fleet, replace(state, round=t), even)[0])
     found = {"ready": ready, "rounds": seconds, "even": evens, "threads": threads}
     return found | {"coverage": float(np.mean(coverage))}

@@ -74,7 +74,7 @@ def client_of(opened: Opened) -> dict[str, Any]:
     """Seconds by kind of operation in one client of one thread, and how fast its convolutions are."""
     with one_thread():
         parts = assemble(opened.config)
-        state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
+        state = replace(parts.algorithm.start(opened.omega), sigma=opened.sigma)
         payload, federation = parts.algorithm.broadcast(state, 0), parts.federation
 
         def train(client: int) -> Any:

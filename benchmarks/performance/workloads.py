@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +121,8 @@ def prepare(workload: Workload, folder: Path) -> Workload:
 def _begin(parts: Parts) -> tuple[dict[str, Tensor], float]:
     """ω and σ, and the threshold τ."""
     start = parts.algorithm.start(parts.network.snapshot())
-    omega = parts.algorithm.before_clients(start, parts.server, stream(0, "prepare", 0)).sigma
-    sigma = parts.algorithm.before_clients(start.with_(omega=omega), parts.server, stream(0, "prepare", 1)).sigma
+    omega = parts.algorithm.warm_up(start, parts.server, stream(0, "prepare", 0)).sigma
+    sigma = parts.algorithm.warm_up(replace(start, omega=omega), parts.server, stream(0, "prepare", 1)).sigma
     return {"omega": omega, "sigma": sigma}, _middle(parts, omega)
 
 

@@ -13,7 +13,7 @@ from fedfew.aggregators.fednova import fednova
 from fedfew.aggregators.robust import fltrust, krum, krum_misfit, trimmed_mean
 from fedfew.core.network import Network
 from fedfew.core.types import Contribution
-from fedfew.training.sgd import LocalSGD, Pull, descend
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
 from fedfew.training.updates import active, with_momentum
 
 ORIGIN = torch.zeros(2)
@@ -218,7 +218,7 @@ def test_work_is_what_sgd_makes_of_a_constant_gradient(momentum: float, nesterov
     pull = Pull(start, prox / 2)
     steps = descend(
         network, sgd, 0.05, 7, lambda _: 5 * network.module.weight.sum(),  # type: ignore[operator]
-        torch.Generator().manual_seed(0), pull.add_gradient,
+        torch.Generator().manual_seed(0), Hooks(pull.add_gradient),
     )  # fmt: skip
     assert steps == 12
     moved = float(start - network.snapshot())

@@ -1,6 +1,7 @@
 """The peers benchmark: the contestants do the same work, its arithmetic is counted right, and its ratios are honest."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,7 @@ def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytes
     parts, opened = parts_of(folder), open_workload(folder)
     channels, size = parts.federation.samples.data.shape[1:3]
     one = cost(parts.network.module, channels, size)
-    state = parts.algorithm.start(opened.omega).with_(sigma=opened.sigma)
+    state = replace(parts.algorithm.start(opened.omega), sigma=opened.sigma)
     site = ClientSite(0, parts.network, images_of(parts, 0), 10)
     with FlopCounterMode(display=False) as counter:
         trained = parts.algorithm.train_client(parts.algorithm.broadcast(state, 0), site, stream(0, "test"))

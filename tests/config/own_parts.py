@@ -19,6 +19,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Contribution,
     Method,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -88,10 +89,10 @@ class Halfway(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
         omega = self.share * psi.vector + (1 - self.share) * state.sigma
-        return replace(state, omega=omega, weights=psi.weights)
+        return replace(state, omega=omega), Outcome(psi.weights)
 
 
 HALFWAY = Entry(Halfway, {"share": 0.4}, aggregator=f"{__name__}:by_root", unfit={"krum": "it is only a test"})

@@ -1,7 +1,7 @@
 """Small runs of anything the registries name, through the public config: six clients, 48 digits, a narrow network."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,17 @@ from fedfew.config.sections import settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientSite, ClientUpdate, Oracle, OracleSite, Payload, Reply, ServerState, Trained
+from fedfew.core.types import (
+    ClientSite,
+    ClientUpdate,
+    Oracle,
+    OracleSite,
+    Outcome,
+    Payload,
+    Reply,
+    ServerState,
+    Trained,
+)
 from fedfew.methods import METHODS
 from fedfew.runtime.rounds import count, run_rounds
 from fedfew.runtime.site import InlineFleet
@@ -90,10 +100,10 @@ class Stage:
         site = ClientSite(client, parts.network, federation.samples.take(index), classes)
         return parts.algorithm.train_client(payload, site, rng)
 
-    def finish(self, replies: dict[int, tuple[Trained, int]]) -> ServerState:
+    def finish(self, replies: dict[int, tuple[Trained, int]]) -> tuple[ServerState, Outcome]:
         """The round's end with these answers, each with the number of its images."""
         updates = [ClientUpdate(k, t.reply, n, t.metrics) for k, (t, n) in sorted(replies.items())]
-        counted = self.state.with_(participation=count(self.state, updates), weights={})
+        counted = replace(self.state, participation=count(self.state, updates))
         parts = self.parts
         return parts.algorithm.after_clients(counted, updates, parts.server, stream(0, "contract", "aggregate"))
 
@@ -106,7 +116,7 @@ def first_round(method: str) -> Stage:
     """A method with its tiny config; shared by tests, since every step loads the weights it starts from."""
     parts = assemble(tiny_config(method))
     start = parts.algorithm.start(parts.network.snapshot())
-    return Stage(parts, parts.algorithm.before_clients(start, parts.server, stream(0, "contract", "server")))
+    return Stage(parts, parts.algorithm.warm_up(start, parts.server, stream(0, "contract", "server")))
 
 
 def tensors_of(state: ServerState) -> Iterator[Tensor]:

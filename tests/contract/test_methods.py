@@ -37,8 +37,8 @@ def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: 
     for state, record in rounds:
         assert left_out(record) == [], left_out(record)
         assert all(bool(torch.isfinite(t).all()) for t in tensors_of(state))
-        assert set(state.weights) <= set(record["cohort"])
-        assert all(math.isfinite(w) and w >= 0 for w in state.weights.values())
+        assert {int(k) for k in record["weights"]} <= set(record["cohort"])
+        assert all(w is not None and w >= 0 for w in record["weights"].values())
         assert math.isfinite(record["loss"] or math.inf) and 0 <= (record["accuracy"] or 0.0) <= 1
     if usual:
         assert not torch.equal(rounds[0][0].omega, rounds[1][0].omega), "training changes the model"
@@ -89,15 +89,15 @@ def test_the_same_round_twice_gives_the_same_bits_and_changes_nothing_it_was_giv
 
     replies = {0: (first, now.size(0)), 1: (now.train(1), now.size(1))}
     kept = {k: {name: t.clone() for name, t in trained.reply.items()} for k, (trained, _) in replies.items()}
-    ends = [now.finish(replies) for _ in range(2)]
-    assert torch.equal(ends[0].omega, ends[1].omega) and ends[0].weights == ends[1].weights
+    (end, outcome), (again, same_outcome) = (now.finish(replies) for _ in range(2))
+    assert torch.equal(end.omega, again.omega) and outcome.weights == same_outcome.weights
     assert all(same(replies[k][0].reply, kept[k]) for k in kept), "after_clients wrote into a reply"
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(state), held, strict=True)), "a state was written into"
     assert torch.equal(now.parts.server.labeled.labels, labels)
     # the state is not a window on the network either: the next training must not change a state that is kept
     now.parts.network.vector.zero_()
     assert all(torch.equal(a, b) for a, b in zip(tensors_of(state), held, strict=True))
-    assert float(ends[0].omega.norm()) > 0
+    assert float(end.omega.norm()) > 0
 
 
 @pytest.mark.parametrize("method", ASKING)
@@ -108,7 +108,7 @@ def test_a_client_without_images_and_a_single_survivor_do_no_harm(method: str) -
     fault = Gate().check(ClientUpdate(0, empty.reply, 0, empty.metrics), now.payload, schema, 0)
     assert fault is None, fault
     for replies in ({1: (whole, now.size(1))}, {0: (empty, 0)}, {0: (empty, 0), 1: (whole, now.size(1))}):
-        done = now.finish(replies)
+        done, _ = now.finish(replies)
         assert all(bool(torch.isfinite(t).all()) for t in tensors_of(done)), sorted(replies)
 
 

@@ -14,7 +14,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.runs.summary import accuracies
 from fedfew.runtime.cohort import Availability, cohort_size, draw_cohort
-from fedfew.runtime.rounds import count
+from fedfew.runtime.rounds import count, server_turn
 
 
 def test_a_round_asks_f_times_k_clients_and_at_least_one() -> None:
@@ -57,7 +57,7 @@ def test_the_loop_is_algorithm_1() -> None:
     method, seed = parts.algorithm, config["seed"]
     state = method.start(parts.network.snapshot())
     for t in range(2):
-        trained = method.before_clients(state, parts.server, stream(seed, "server", t))
+        trained = server_turn(method, state, parts.server, stream(seed, "server", t))
         assert torch.equal(trained.omega, state.omega)
         cohort = draw_cohort(seed, t, config["clients"], cohort_size(config["participation"], config["clients"]),
                              Availability())  # fmt: skip
@@ -67,8 +67,8 @@ def test_the_loop_is_algorithm_1() -> None:
             site = ClientSite(k, parts.network, parts.federation.samples.take(index), 10)
             reply = method.train_client(method.broadcast(trained, k), site, stream(seed, "client", t, k)).reply
             updates.append(ClientUpdate(k, reply, len(index)))
-        counted = replace(trained, participation=count(trained, updates), weights={})
-        state = method.after_clients(counted, updates, parts.server, stream(seed, "aggregate", t))
+        counted = replace(trained, participation=count(trained, updates))
+        state, _ = method.after_clients(counted, updates, parts.server, stream(seed, "aggregate", t))
         state = replace(state, round=t + 1)
         assert torch.equal(looped[t][0].omega, state.omega)
         assert torch.equal(looped[t][0].sigma, state.sigma)

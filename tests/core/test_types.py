@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -68,5 +69,5 @@ def test_bytes_are_counted_as_they_travel() -> None:
 
 def test_a_state_with_changes_is_another_state() -> None:
     state = ServerState(3, torch.zeros(2), torch.ones(2))
-    changed = state.with_(round=4)
+    changed = replace(state, round=4)
     assert (state.round, changed.round) == (3, 4) and changed.omega is state.omega

@@ -16,6 +16,7 @@ from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fl2 import FL2, class_thresholds
 from fedfew.methods.semifl import SemiFL
+from fedfew.runtime.rounds import server_turn
 from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
 from fedfew.training.sharpness import FLOOR, ascent_step
@@ -119,12 +120,13 @@ def finish(method: Method, network: Network, psis: list[tuple[Tensor, dict[str, 
     site = server(network)
     state = method.start(theta(network))
     for t in range(rounds):
-        state = method.before_clients(replace(state, round=t), site, seeded(t))
+        state = server_turn(method, replace(state, round=t), site, seeded(t))
         sent = method.broadcast(state, 0)["omega"]
         updates = [ClientUpdate(k, {"psi": sent + d}, 5, m) for k, (d, m) in enumerate(psis)]
         state = replace(state, participation=dict.fromkeys(range(len(psis)), t + 1))
-        before, state = state, method.after_clients(state, updates, site, seeded(100 + t))
-    return before, state, site
+        before = state
+        state, outcome = method.after_clients(before, updates, site, seeded(100 + t))
+    return before, state, site, outcome
 
 
 @pytest.mark.parametrize("make", [semifl, fl2])
@@ -132,7 +134,7 @@ def test_the_server_trains_before_the_first_round_and_after_every_aggregation(ma
     network = net()
     method = make(server_momentum=0.0)
     ones = torch.ones(network.layout.size)
-    before, state, site = finish(method, network, [(ones, {"steps": 2.0}), (3 * ones, {"steps": 1.0})])
+    before, state, site, _ = finish(method, network, [(ones, {"steps": 2.0}), (3 * ones, {"steps": 1.0})])
     start = theta(network)
     assert torch.equal(before.sigma, train_server(method.server, start, replace(state, round=0), site, seeded(0)))
     middle = before.sigma + 2 * ones
@@ -144,11 +146,11 @@ def test_clients_that_took_no_step_do_not_count() -> None:
     network = net()
     ones = torch.ones(network.layout.size)
     method = semifl(server_momentum=0.0)
-    before, state, site = finish(method, network, [(ones, {"steps": 2.0}), (99 * ones, {"steps": 0.0})])
-    assert state.weights == {0: 1.0}
+    before, state, site, outcome = finish(method, network, [(ones, {"steps": 2.0}), (99 * ones, {"steps": 0.0})])
+    assert outcome.weights == {0: 1.0}
     expected = train_server(method.server, before.sigma + ones, replace(before, round=0), site, seeded(100))
     assert torch.allclose(state.omega, expected, atol=1e-6)
-    nobody, after, site = finish(method, network, [(ones, {"steps": 0.0})])
+    nobody, after, site, _ = finish(method, network, [(ones, {"steps": 0.0})])
     assert torch.equal(after.omega, train_server(method.server, nobody.sigma, nobody, site, seeded(100)))
 
 
@@ -156,7 +158,7 @@ def test_server_momentum_carries_on() -> None:
     network = net()
     ones = torch.ones(network.layout.size)
     method = semifl(server_momentum=0.5, lambda_s=0.0)  # without server loss ω moves by the clients alone
-    before, state, _ = finish(method, network, [(-ones, {"steps": 1.0})], rounds=3)
+    before, state, *_ = finish(method, network, [(-ones, {"steps": 1.0})], rounds=3)
     # v: 1, then ½ + 1, then ¾ + 1
     assert torch.allclose(state.extra["velocity"], 1.75 * ones)
     assert torch.allclose(state.omega, before.sigma - 1.75, atol=1e-5)
@@ -235,8 +237,8 @@ def test_fl2_weighs_by_status() -> None:
     network = net()
     ones = torch.ones(network.layout.size)
     changes = [(ones, {"steps": 1.0, "status": 0.9}), (ones, {"steps": 1.0, "status": 0.7})]
-    _, state, _ = finish(fl2(), network, changes)
-    assert state.weights == pytest.approx({0: 0.25, 1: 0.75})
+    *_, outcome = finish(fl2(), network, changes)
+    assert outcome.weights == pytest.approx({0: 0.25, 1: 0.75})
 
 
 @pytest.mark.parametrize("method", [semifl(), fl2()])
@@ -250,10 +252,10 @@ def test_reply_is_the_model(method: SemiFL | FL2) -> None:
 def test_the_warm_up_is_as_long_as_it_says(make: Any) -> None:
     network = net()
     method, site = make(warmup=7), server(network)
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     long = replace(method.server, sgd=replace(SGD, epochs=7))
     assert torch.equal(state.sigma, train_server(long, theta(network), method.start(theta(network)), site, seeded(0)))
     later = method.before_clients(replace(state, round=1, participation={0: 1}), site, seeded(0))
     assert torch.equal(later.sigma, state.omega), "only before the first round"
-    unheard = method.before_clients(replace(method.start(theta(network)), round=1), site, seeded(0))
-    assert torch.equal(unheard.sigma, state.sigma), "a first round in which nobody answered takes nothing away"
+    skipped = server_turn(method, replace(method.start(theta(network)), round=1), site, seeded(0))
+    assert torch.equal(skipped.sigma, state.sigma), "a first round in which nobody answered takes nothing away"

@@ -23,6 +23,7 @@ from fedfew.methods.all_labels import AllLabels
 from fedfew.methods.fedmix import FedMix
 from fedfew.methods.pooled import Pooled, sequence
 from fedfew.methods.server_only import ServerOnly
+from fedfew.runtime.rounds import server_turn
 from fedfew.runtime.site import Sites
 from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
 
@@ -32,13 +33,13 @@ SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=5
 def test_server_only_is_the_servers_training_and_nothing_else() -> None:
     method, site, omega = ServerOnly(SERVER, CLIENT, MEAN, lambda_s=2.0), server_site(), random_theta(1)
     begun = replace(method.start(omega), sigma=random_theta(77))  # the last σ plays no part
-    trained = method.before_clients(begun, site, generator(0))
-    done = method.after_clients(trained, [], site, generator(1))
+    trained = method.warm_up(begun, site, generator(0))
+    done, _ = method.after_clients(trained, [], site, generator(1))
 
     expected, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0), scale=2.0)
     assert torch.equal(done.omega, expected)
     stray = [ClientUpdate(0, {"psi": random_theta(9)}, 5)]
-    assert torch.equal(method.after_clients(trained, stray, site, generator(1)).omega, expected)
+    assert torch.equal(method.after_clients(trained, stray, site, generator(1))[0].omega, expected)
     assert not method.asks(trained) and method.reply_schema(site.network.layout) == {}
     with pytest.raises(FedfewError, match="E113"):
         method.train_client({}, client_site(0), generator(0))
@@ -59,13 +60,13 @@ def test_all_labels_is_supervised_training_at_every_client() -> None:
 def test_all_labels_starts_the_clients_from_the_servers_model_and_averages() -> None:
     method, site, omega = AllLabels(SERVER, CLIENT, MEAN), server_site(), random_theta(1)
     begun = replace(method.start(omega), sigma=random_theta(77))
-    state = method.before_clients(begun, site, generator(0))
+    state = method.warm_up(begun, site, generator(0))
     sigma, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))
     assert torch.equal(method.broadcast(state, 0)["omega"], sigma)
     updates = [ClientUpdate(k, {"psi": random_theta(k)}, 5) for k in (3, 4)]
-    done = method.after_clients(replace(state, participation={3: 1, 4: 1}), updates, site, generator(1))
+    done, outcome = method.after_clients(replace(state, participation={3: 1, 4: 1}), updates, site, generator(1))
     mean = (random_theta(3) + random_theta(4)) / 2
-    torch.testing.assert_close(done.clients, mean)
+    torch.testing.assert_close(outcome.clients, mean)
     assert torch.equal(done.omega, train_supervised(site.network, mean, site.labeled, SERVER, 0.2, generator(1))[0])
 
 
@@ -88,7 +89,7 @@ def test_a_warm_up_is_the_same_for_those_who_ask_nobody() -> None:
         site.network, omega, site.labeled, replace(SERVER, sgd=replace(SERVER.sgd, epochs=3)), 0.2, rng
     )[0]
     expected, _ = train_supervised(site.network, warm, site.labeled, SERVER, 0.2, rng)
-    state = method.before_clients(method.start(omega), site, generator(0))
+    state = method.warm_up(method.start(omega), site, generator(0))
     assert torch.equal(state.sigma, expected)
     later = method.before_clients(replace(state, omega=omega, round=1), site, generator(0))
     assert torch.equal(later.sigma, train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))[0])
@@ -103,7 +104,7 @@ def test_pooled_passes_over_as_many_images_as_a_round_of_the_others() -> None:
         "one pass before another"
     )
     state = replace(method.start(random_theta(1)), round=1, extra={"lot": torch.tensor(5)})
-    done = method.before_clients(state, site, generator(0))
+    done = server_turn(method, state, site, generator(0))
     labeled = LabeledSet(pool.labeled.samples.take(drawn), pool.labeled.labels[drawn])
     expected, steps = train_supervised(
         site.network, state.omega, labeled, Supervised(LocalSGD(lr=0.2, batch=4)), 0.2, generator(0)

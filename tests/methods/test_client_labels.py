@@ -31,6 +31,7 @@ from fedfew.data.samples import Images
 from fedfew.methods import METHODS
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.screen import models
 from fedfew.training.own_labels import label_loss
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.training.updates import scalar
@@ -155,8 +156,11 @@ class TestTraining:
         change[trained.reply["sigma_index"].long()] = trained.reply["sigma_change"]
         torch.testing.assert_close(change, -0.1 * step, atol=2e-5, rtol=1e-5)
         layout = site.network.layout
-        sent, made = method.models({"sigma": sigma, "psi": psi}, trained.reply) or (sigma, sigma)
-        assert set(method.reply_schema(layout)) == set(trained.reply) and not torch.equal(sent, made)
+        schema = method.reply_schema(layout)
+        sent, made = models(schema, {"sigma": sigma, "psi": psi}, trained.reply) or (sigma, sigma)
+        moved = torch.zeros_like(sigma).index_add(0, trained.reply["index"].long(), trained.reply["change"])
+        assert set(schema) == set(trained.reply) and torch.equal(sent, sigma + psi)
+        torch.testing.assert_close(made, sent + change + moved)
 
     def test_fedmatch_without_this_scenario_sends_what_it_always_did(self) -> None:
         plain = FedMatch(Supervised(), LocalSGD(), MEAN)

@@ -49,7 +49,7 @@ def payload_of(omega: Tensor, progress: float = 0.0) -> Payload:
 def test_the_server_trains_first_and_the_clients_start_from_its_model() -> None:
     method, site, omega = fedavg(lambda_s=2.0), server_site(), random_theta(1)
     begun = replace(method.start(omega), sigma=random_theta(77))  # the last σ plays no part
-    state = method.before_clients(begun, site, generator(0))
+    state = method.warm_up(begun, site, generator(0))
 
     sigma, _ = train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0), scale=2.0)
     assert torch.equal(state.sigma, sigma) and torch.equal(method.broadcast(state, 0)["omega"], sigma)
@@ -58,30 +58,32 @@ def test_the_server_trains_first_and_the_clients_start_from_its_model() -> None:
 
 def test_omega_becomes_the_mean_weighted_by_images() -> None:
     method, site = fedavg(order="before"), server_site()
-    state = method.before_clients(method.start(random_theta(1)), site, generator(0))
+    state = method.warm_up(method.start(random_theta(1)), site, generator(0))
     vectors = {0: random_theta(5), 1: random_theta(6)}
     updates = [ClientUpdate(k, {"psi": vectors[k]}, n) for k, n in ((0, 30), (1, 10))]
 
-    done = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(1))
+    done, outcome = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(1))
 
-    assert done.clients is done.omega, "nothing comes after the clients"
+    assert outcome.clients is done.omega, "nothing comes after the clients"
     torch.testing.assert_close(done.omega, 0.75 * vectors[0] + 0.25 * vectors[1])
-    assert done.weights == pytest.approx({0: 0.75, 1: 0.25})
+    assert outcome.weights == pytest.approx({0: 0.75, 1: 0.25})
     assert torch.equal(done.omega, by_images([contribution(k, vectors[k], n) for k, n in ((0, 30), (1, 10))],
                                              vectors[0], vectors[0]).vector)  # fmt: skip
 
 
 def test_order_after_trains_on_the_aggregate_and_once_before_the_first_round() -> None:
     method, site, omega = fedavg(), server_site(), random_theta(1)
-    first = method.before_clients(method.start(omega), site, generator(0))
+    first = method.warm_up(method.start(omega), site, generator(0))
     assert torch.equal(first.sigma, train_supervised(site.network, omega, site.labeled, SERVER, 0.2, generator(0))[0])
 
     psi = random_theta(5)
-    done = method.after_clients(
+    done, outcome = method.after_clients(
         replace(first, participation={0: 1}), [ClientUpdate(0, {"psi": psi}, 3)], site, generator(1)
     )
     assert torch.equal(done.omega, train_supervised(site.network, psi, site.labeled, SERVER, 0.2, generator(1))[0])
-    assert done.clients is not None and torch.equal(done.clients, psi), "what the clients made is scored by itself"
+    assert outcome.clients is not None and torch.equal(outcome.clients, psi), (
+        "what the clients made is scored by itself"
+    )
 
     second = method.before_clients(replace(done, round=1), site, generator(2))
     assert torch.equal(second.sigma, done.omega), "no second training before the clients"

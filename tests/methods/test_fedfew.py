@@ -122,7 +122,7 @@ def test_a_soft_target_with_the_whole_class_mix_in_the_loss_teaches_nothing(monk
 def test_a_temperature_of_zero_is_found_from_the_accuracy_in_validation() -> None:
     method, site, theta = fedfew(temperature=0.0), client_site(0), random_theta(1)
     site.network.load(theta)
-    state = replace(method.before_clients(method.start(theta), server_site(), generator(1)), validation=(0.9, 0.45))
+    state = replace(method.warm_up(method.start(theta), server_site(), generator(1)), validation=(0.9, 0.45))
     assert float(method.broadcast(state, 0)["accuracy"]) == 0.45
     adjusted, _ = method.label(site, payload(theta) | {"accuracy": torch.tensor(0.45)}, generator(2))
     assert float(adjusted.amax(1).mean()) == pytest.approx(0.45, abs=1e-4)
@@ -132,7 +132,7 @@ def test_a_temperature_of_zero_is_found_from_the_accuracy_in_validation() -> Non
 def test_without_validation_images_the_temperature_is_one(validation: tuple[float, ...]) -> None:
     free, given = fedfew(temperature=0.0), fedfew(temperature=1.0)
     theta, site = random_theta(1), client_site(0)
-    state = replace(free.before_clients(free.start(theta), server_site(), generator(1)), validation=validation)
+    state = replace(free.warm_up(free.start(theta), server_site(), generator(1)), validation=validation)
     message = free.broadcast(state, 0)
     assert "accuracy" not in message
     first, second = (m.train_client(message, site, generator(2)).reply["psi"] for m in (free, given))
@@ -162,24 +162,24 @@ def test_a_client_of_one_class_moves_less_when_it_knows_its_mix() -> None:
 
 def test_omega_is_the_mean_over_rounds_and_sigma_goes_on_by_itself() -> None:
     method, site = fedfew(average=0.75), server_site()
-    state = method.before_clients(method.start(random_theta(2)), site, generator(1))
+    state = method.warm_up(method.start(random_theta(2)), site, generator(1))
     warm = state.sigma
     assert not torch.equal(warm, state.omega)
     psi = random_theta(3)
     update = ClientUpdate(0, {"psi": psi}, 12, {"steps": 1.0})
-    first = method.after_clients(replace(state, participation={0: 1}), [update], site, generator(2))
+    first, _ = method.after_clients(replace(state, participation={0: 1}), [update], site, generator(2))
     sigma = train_server(method.server, psi, state, site, generator(2), 1.0)
     torch.testing.assert_close(first.omega, 0.75 * warm + 0.25 * sigma)
     second = method.before_clients(replace(first, round=1), site, generator(3))
     assert torch.equal(second.sigma, sigma)  # the clients go on from σ, not from the mean
-    third = method.after_clients(second, [], site, generator(4))
+    third, _ = method.after_clients(second, [], site, generator(4))
     torch.testing.assert_close(third.omega, 0.75 * first.omega + 0.25 * third.extra["sigma"])
 
 
 def test_without_a_mean_omega_is_sigma() -> None:
     method, site = fedfew(), server_site()
-    state = method.before_clients(method.start(random_theta(2)), site, generator(1))
-    after = method.after_clients(state, [], site, generator(2))
+    state = method.warm_up(method.start(random_theta(2)), site, generator(1))
+    after, _ = method.after_clients(state, [], site, generator(2))
     assert "sigma" not in after.extra
     second = replace(after, round=1, participation={0: 1})
     assert torch.equal(method.before_clients(second, site, generator(3)).sigma, after.omega)
@@ -189,7 +189,7 @@ def test_the_teacher_labels_and_the_newest_model_learns() -> None:
     """teacher = "start": later rounds send the first model too, and clients label by it alone."""
     method, site, theta, first = fedfew(teacher="start"), client_site(0), random_theta(1), random_theta(5)
     server = server_site()
-    state = method.before_clients(method.start(first), server, generator(0))
+    state = method.warm_up(method.start(first), server, generator(0))
     assert torch.equal(state.extra["teacher"], state.sigma)
     later = replace(state, sigma=theta, participation={0: 1})
     message = method.broadcast(later, 0)

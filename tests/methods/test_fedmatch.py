@@ -62,7 +62,7 @@ def test_the_server_trains_sigma_and_leaves_psi() -> None:
     method, site = fedmatch(lambda_s=3.0), server_site()
     state = method.start(random_theta(1))
 
-    trained = method.before_clients(state, site, generator(0))
+    trained = method.warm_up(state, site, generator(0))
 
     sigma, psi = state.sigma.clone().requires_grad_(), state.extra["psi"]
     loss = cross_entropy(linear_logits(sigma + psi, site.labeled.samples.data), site.labeled.labels)
@@ -179,28 +179,29 @@ def test_only_entries_that_changed_by_more_than_delta_travel() -> None:
 
 def test_the_server_averages_what_the_clients_made_of_psi() -> None:
     method, site = fedmatch(helpers=0), server_site()
-    state = method.before_clients(method.start(random_theta(1)), site, generator(0))
+    state = method.warm_up(method.start(random_theta(1)), site, generator(0))
     replies = [
         {"index": torch.tensor([0, 3], dtype=torch.int32), "change": torch.tensor([0.5, 1.0])},
         {"index": torch.tensor([3], dtype=torch.int32), "change": torch.tensor([-2.0])},
     ]
     updates = [ClientUpdate(k, reply, 5, {}) for k, reply in enumerate(replies)]
 
-    done = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
+    done, outcome = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
 
     expected = state.extra["wire_psi"].clone()
     expected[0] += 0.25  # (0.5 + 0) / 2
     expected[3] -= 0.5  # (1 − 2) / 2
     torch.testing.assert_close(done.extra["psi"], expected)
-    torch.testing.assert_close(done.clients, state.sigma + expected)
+    torch.testing.assert_close(outcome.clients, state.sigma + expected)
     start = state.sigma + expected
     theta, _ = train_supervised(site.network, start, site.labeled, method.server, 0.2, generator(0), scale=10.0)
     torch.testing.assert_close(done.sigma, state.sigma + theta - start)
     torch.testing.assert_close(done.omega, done.sigma + expected)
 
     last = replace(method, order="before")
-    done = last.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
-    assert done.clients is not None and torch.equal(done.omega, done.clients) and torch.equal(done.sigma, state.sigma)
+    done, outcome = last.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(0))
+    assert outcome.clients is not None and torch.equal(done.omega, outcome.clients)
+    assert torch.equal(done.sigma, state.sigma)
 
 
 def test_small_entries_of_psi_become_zero() -> None:
@@ -233,8 +234,8 @@ def test_lite_is_fedmatch_without_helpers() -> None:
     lite = FEDMATCH_LITE.build(server=Supervised(), client=LocalSGD(), aggregator=MEAN, threshold=0.5)
     assert (lite.helpers, lite.lambda_i, lite.threshold, lite.lambda_a) == (0, 0.0, 0.5, 1e-2)
     site = server_site()
-    state = lite.before_clients(lite.start(random_theta(1)), site, generator(0))
+    state = lite.warm_up(lite.start(random_theta(1)), site, generator(0))
     updates = [ClientUpdate(0, lite.train_client(lite.broadcast(state, 0), client_site(0), generator(1)).reply, 12, {})]
-    done = lite.after_clients(replace(state, participation={0: 1}), updates, site, generator(2))
+    done, _ = lite.after_clients(replace(state, participation={0: 1}), updates, site, generator(2))
     assert not any(name.startswith(("client/", "embedding/")) for name in done.extra), "no library is kept"
     assert set(lite.broadcast(replace(done, round=10), 0)) == {"sigma", "psi", "lr"}

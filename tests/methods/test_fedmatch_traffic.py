@@ -15,7 +15,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, ServerState, nbytes
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmatch_helpers import Library
-from fedfew.runtime.rounds import count
+from fedfew.runtime.rounds import count, server_turn
 
 
 @settings(max_examples=60, deadline=None)
@@ -45,13 +45,13 @@ def run_round(method: FedMatch, state: ServerState, cohort: list[int]) -> Server
         trained = method.train_client(method.broadcast(state, k), client_site(k), generator(k))
         updates.append(ClientUpdate(k, trained.reply, 12, trained.metrics))
     counted = replace(state, participation=count(state, updates))
-    done = method.after_clients(counted, updates, server_site(), generator(0))
+    done, _ = method.after_clients(counted, updates, server_site(), generator(0))
     return replace(done, round=state.round + 1)
 
 
 def test_clients_are_known_by_what_they_say_to_one_noise_image() -> None:
     method = fedmatch(threshold=0.0, lambda_a=1.0)
-    state = method.before_clients(method.start(random_theta(1)), server_site(), generator(0))
+    state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     done = run_round(method, state, [2, 5])
 
     library = Library.of(done)
@@ -68,7 +68,7 @@ def test_helpers_go_every_interval_rounds_to_clients_seen_before() -> None:
     state = method.start(random_theta(1))
     sent = {}
     for t, cohort in enumerate([[1, 0, 2], [3, 4], [0, 9], [0, 4], [0, 1], [5, 3], [2]]):
-        state = method.before_clients(state, server_site(), generator(t))
+        state = server_turn(method, state, server_site(), generator(t))
         for k in cohort:
             sent[t, k] = sorted(name for name in method.broadcast(state, k) if name.startswith("helper"))
         state = run_round(method, state, cohort)
@@ -79,9 +79,9 @@ def test_helpers_go_every_interval_rounds_to_clients_seen_before() -> None:
 
 def test_the_helpers_sent_are_the_models_of_the_nearest_clients() -> None:
     method = fedmatch(interval=1, helpers=2, threshold=0.0, lambda_a=1.0, lambda_l2=0.0, lambda_s=0.1)
-    state = method.before_clients(method.start(random_theta(1)), server_site(), generator(0))
+    state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     state = run_round(method, state, [0, 1, 2, 3, 4])
-    state = method.before_clients(state, server_site(), generator(1))
+    state = server_turn(method, state, server_site(), generator(1))
     library = Library.of(state)
     place = {k: e.double() for k, e in library.embeddings.items()}
     distance = {k: float((place[k] - place[1]).norm()) for k in (0, 2, 3, 4)}
@@ -103,7 +103,7 @@ def test_bytes_down_are_those_a_client_with_a_copy_would_need(delta: float) -> N
     for t in range(8):
         server.labeled.samples.data[:] = 0
         server.labeled.samples.data[:, :, t % 8] = 200  # the server learns about one row of pixels a round
-        state = method.before_clients(state, server, generator(t))
+        state = server_turn(method, state, server, generator(t))
         cohort = sorted(int(k) for k in draw.choice(6, 3, replace=False))
         for k in cohort:
             payload = method.broadcast(state, k)
@@ -126,7 +126,7 @@ def test_what_travels_stays_within_delta_of_the_truth() -> None:
     method = fedmatch(delta=0.01, threshold=0.0)
     state = method.start(random_theta(1))
     for t in range(4):
-        state = method.before_clients(state, server_site(), generator(t))
+        state = server_turn(method, state, server_site(), generator(t))
         for name, truth in (("sigma", state.sigma), ("psi", state.extra["psi"])):
             assert (state.extra[f"wire_{name}"] - truth).abs().max() <= 0.01
         state = run_round(method, state, [t % 2])

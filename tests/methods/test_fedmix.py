@@ -25,7 +25,7 @@ from fedfew.data.samples import Images
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmix import FEDMIX, FedMix
 from fedfew.objectives.objective import Step
-from fedfew.runtime.rounds import count
+from fedfew.runtime.rounds import count, server_turn
 from fedfew.training.sgd import LocalSGD, Supervised
 
 A = 5
@@ -198,12 +198,14 @@ def test_one_round_of_algorithm_1_by_hand(batch: tuple[Tensor, Tensor, float]) -
     server, clients, omega = server_site(), [client_site(3), client_site(8)], random_theta(1, 0.4)
 
     state = replace(method.start(omega), sigma=random_theta(77), participation={8: 4})  # the last σ plays no part
-    state = method.before_clients(state, server, generator(10))
+    state = server_turn(method, state, server, generator(10))
     trained = {
         s.client: method.train_client(method.broadcast(state, s.client), s, generator(s.client)) for s in clients
     }
     updates = [ClientUpdate(k, t.reply, 12, t.metrics) for k, t in trained.items()]
-    done = method.after_clients(replace(state, participation=count(state, updates)), updates, server, generator(11))
+    done, outcome = method.after_clients(
+        replace(state, participation=count(state, updates)), updates, server, generator(11)
+    )
 
     sigma = hand_server(omega, server.labeled.samples.data, server.labeled.labels, generator(10), 0.2, 2.0)
     psi = {s.client: hand_client(omega, sigma, s, generator(s.client), tau, 0.3, lambdas) for s in clients}
@@ -213,7 +215,7 @@ def test_one_round_of_algorithm_1_by_hand(batch: tuple[Tensor, Tensor, float]) -
     expected = alpha * mean + beta * sigma + gamma * omega
     torch.testing.assert_close(state.sigma, sigma, rtol=0, atol=1e-6)
     torch.testing.assert_close(done.omega, expected, rtol=0, atol=1e-6)
-    assert done.weights == pytest.approx({3: 5 / 6, 8: 1 / 6})
+    assert outcome.weights == pytest.approx({3: 5 / 6, 8: 1 / 6})
     assert any(0 < int(votes.sum()) < 12 for _, votes in psi.values()), "some images must be confident, some not"
 
     # what this test would notice
@@ -229,7 +231,7 @@ def test_clients_start_from_omega_and_not_from_the_trained_sigma() -> None:
         server_site(),
         random_theta(1),
     )
-    state = method.before_clients(method.start(omega), server, generator(0))
+    state = method.warm_up(method.start(omega), server, generator(0))
     assert torch.equal(state.omega, omega) and not torch.equal(state.sigma, omega)
     payload = method.broadcast(state, 0)
     assert torch.equal(payload["omega"], omega)
@@ -243,7 +245,7 @@ def test_alpha_one_is_the_aggregator_alone_and_gamma_one_leaves_omega() -> None:
 
     def after(alpha: float, beta: float, gamma: float) -> Tensor:
         method = fedmix(alpha=alpha, beta=beta, gamma=gamma)
-        return method.after_clients(state, updates, server_site(), generator(0)).omega
+        return method.after_clients(state, updates, server_site(), generator(0))[0].omega
 
     assert torch.equal(after(1.0, 0.0, 0.0), psi)
     assert torch.equal(after(0.0, 1.0, 0.0), sigma)
@@ -254,9 +256,9 @@ def test_the_anchor_is_this_rounds_sigma_the_last_ones_or_omega() -> None:
     server, omega = server_site(), random_theta(1)
 
     def two_rounds(method: FedMix) -> tuple[ServerState, ServerState, dict[str, Tensor]]:
-        first = method.before_clients(method.start(omega), server, generator(0))
+        first = method.warm_up(method.start(omega), server, generator(0))
         updates = [ClientUpdate(0, {"psi": random_theta(5)}, 3)]
-        done = method.after_clients(replace(first, participation={0: 1}), updates, server, generator(0))
+        done, _ = method.after_clients(replace(first, participation={0: 1}), updates, server, generator(0))
         second = method.before_clients(replace(done, round=1), server, generator(1))
         return first, second, method.broadcast(second, 0)
 
@@ -268,7 +270,7 @@ def test_the_anchor_is_this_rounds_sigma_the_last_ones_or_omega() -> None:
     assert "sigma" not in two_rounds(fedmix(anchor="omega"))[2]
     assert "sigma" not in two_rounds(fedmix(lambda_anchor=0.0))[2], "what nobody reads does not travel"
     started = fedmix(anchor="previous")
-    state = started.before_clients(started.start(omega), server, generator(0))
+    state = started.warm_up(started.start(omega), server, generator(0))
     assert torch.equal(started.broadcast(state, 0)["sigma"], omega), "before the first round σ_0 = ω_0"
 
 
@@ -299,7 +301,7 @@ def test_anchor_omega_is_fedprox_with_twice_lambda() -> None:
 
 def test_the_step_size_of_the_round_travels_to_the_client() -> None:
     method = fedmix(client=LocalSGD(lr=0.3, schedule="cosine", rounds=10))
-    state = replace(method.before_clients(method.start(random_theta(1)), server_site(), generator(0)), round=5)
+    state = replace(method.warm_up(method.start(random_theta(1)), server_site(), generator(0)), round=5)
     assert float(method.broadcast(state, 0)["lr"]) == pytest.approx(0.15)
 
 

@@ -14,13 +14,13 @@ from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Vectors
-from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.methods.fedmoments.method import FedMoments, implausible
 from fedfew.methods.fedmoments.method import features as features_of
 from fedfew.methods.fedmoments.survey import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
-from fedfew.runtime.rounds import count
+from fedfew.runtime.rounds import count, server_turn
 from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD, Supervised
 from fedfew.transforms.privacy import Private
@@ -75,10 +75,10 @@ def trained(method: FedMoments, parts: Sequence[Tensor], site: ServerSite, cohor
             ) -> ServerState:  # fmt: skip
     state = method.start(site.network.snapshot())
     for cohort in cohorts:
-        state = method.before_clients(state, site, torch.Generator())
+        state = server_turn(method, state, site, torch.Generator())
         updates = asked(method, state, parts, cohort if method.asks(state) else [], site)
         state = replace(state, participation=count(state, updates), round=state.round + 1)
-        state = method.after_clients(state, updates, site, torch.Generator())
+        state, _ = method.after_clients(state, updates, site, torch.Generator())
     return state
 
 
@@ -121,7 +121,7 @@ def test_clients_that_are_alike_show_no_direction() -> None:
 def test_skewed_clients_are_worth_more_than_the_labels(mu: float) -> None:
     parts, _, site, test = world(mu)
     everyone = [range(60)] * 12
-    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    alone = METHOD.warm_up(METHOD.start(site.network.snapshot()), site, torch.Generator())
     found = trained(METHOD, parts, site, everyone)
     assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) + 0.05
     assert not METHOD.asks(found), "it stops by itself, and leaves the clients alone from then on"
@@ -133,9 +133,9 @@ def test_the_sum_over_clients_is_all_that_is_needed() -> None:
     assert "weight" in state.extra, "the survey is done"
     updates = asked(METHOD, state, parts, range(60), site)
     everyone = replace(state, participation=count(state, updates))
-    single = METHOD.after_clients(everyone, updates, site, torch.Generator())
+    single, _ = METHOD.after_clients(everyone, updates, site, torch.Generator())
     whole = ClientUpdate(0, {"sums": torch.stack([u.reply["sums"] for u in updates]).sum(0)}, 60 * 40)
-    summed = METHOD.after_clients(everyone, [whole], site, torch.Generator())
+    summed, _ = METHOD.after_clients(everyone, [whole], site, torch.Generator())
     assert torch.allclose(single.omega, summed.omega, atol=2e-3)
     assert torch.allclose(single.extra["weight"], summed.extra["weight"], atol=1e-3)
 
@@ -174,7 +174,7 @@ def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
     assert fault is not None
     assert fault.code == "E406"
     odd = replace(update, reply={"sums": update.reply["sums"][:-1]})
-    after = METHOD.after_clients(replace(state, participation={0: 2}), [odd], site, torch.Generator())
+    after, _ = METHOD.after_clients(replace(state, participation={0: 2}), [odd], site, torch.Generator())
     assert torch.equal(after.omega, state.omega), "an answer to another question is left out"
 
 
@@ -195,11 +195,11 @@ def test_sums_that_no_images_give_are_refused() -> None:
     for now in (state, step):
         payload, (update,) = METHOD.broadcast(now, 0), asked(METHOD, now, parts, [0], site)
         sums, n = update.reply["sums"], update.examples
-        assert METHOD.implausible(payload, {"sums": sums}, n) == ""
+        assert implausible(sums, payload, n) == ""
         claimed = sums.clone()
         claimed[:2] += 100.0
         for lie in (-sums, 10 * sums, claimed):
-            assert METHOD.implausible(payload, {"sums": lie}, n)
+            assert implausible(lie, payload, n)
 
 
 @pytest.mark.parametrize("penalty", [0.1, 3.0])
@@ -222,7 +222,7 @@ def test_a_client_is_surveyed_once() -> None:
     assert again.reply["sums"].shape == (0,) and new.reply["sums"].shape == (WIDTH + WIDTH * (WIDTH + 1) // 2,)
     schema = METHOD.reply_schema(site.network.layout)
     assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
-    assert METHOD.implausible(METHOD.broadcast(state, 0), again.reply, 40) == ""
+    assert implausible(again.reply["sums"], METHOD.broadcast(state, 0), 40) == ""
 
 
 def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
@@ -230,7 +230,7 @@ def test_clients_of_other_classes_than_were_surveyed_do_no_harm() -> None:
     mostly = [int(own.bincount(minlength=CLASSES).argmax()) for own in labels]
     surveyed = [k for k in range(90) if mostly[k] < 2] + [k for k in range(90) if mostly[k] >= 2][:4]
     others = [k for k in range(90) if k not in surveyed]
-    alone = METHOD.before_clients(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    alone = METHOD.warm_up(METHOD.start(site.network.snapshot()), site, torch.Generator())
     found = trained(METHOD, parts, site, [surveyed] * 2 + [others] * 4)
     assert accuracy(site, found.omega, test) > accuracy(site, alone.omega, test) - 0.05
 
@@ -264,11 +264,11 @@ def test_sums_for_the_wrong_classes_are_refused_and_skewed_clients_are_not(mu: f
     refused = []
     for update in updates:
         sums = update.reply["sums"]
-        assert METHOD.implausible(payload, {"sums": sums}, update.examples) == ""
+        assert implausible(sums, payload, update.examples) == ""
         lie = sums.clone()
         for part in class_parts(lie, WIDTH):
             part[:] = part.roll(1, 0)
-        refused.append("another class" in METHOD.implausible(payload, {"sums": lie}, update.examples))
+        refused.append("another class" in implausible(lie, payload, update.examples))
     assert sum(refused) > 50
 
 

@@ -126,7 +126,7 @@ def test_the_servers_cross_entropy_moves_sigma_and_nothing_else(name: str) -> No
     state = method.start(network.snapshot())
     held = {key: t.clone() for key, t in state.extra.items()} | {"omega": state.omega.clone()}
 
-    trained = method.before_clients(state, ServerSite(network, labeled(), CLASSES), generator(0))
+    trained = method.warm_up(state, ServerSite(network, labeled(), CLASSES), generator(0))
 
     assert_all_moved(network, state.sigma, trained.sigma)
     assert torch.equal(trained.omega, held["omega"])

@@ -33,7 +33,7 @@ from fedfew.methods.semifl import SemiFL
 from fedfew.objectives.freematch import FreeMatch
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
-from fedfew.training.sgd import LocalSGD, Supervised, descend
+from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend
 from fedfew.transforms.norm_policy import AllStatistics, NormPolicy
 
 SERVER, CLIENT = Supervised(LocalSGD(lr=0.2)), LocalSGD(lr=0.1, batch=4)
@@ -74,7 +74,7 @@ def test_the_servers_step_is_algorithm_2(entry: Entry[FedAdam], rule: str) -> No
     for t in range(4):
         replies = [random_theta(10 * t + k) for k in (5, 6)]
         state = replace(state, sigma=state.omega)
-        state = method.after_clients(
+        state, _ = method.after_clients(
             state, [ClientUpdate(k, {"psi": r}, 5) for k, r in enumerate(replies)], site, generator(0)
         )
         delta = np.mean([r.double().numpy() for r in replies], 0) - x
@@ -122,11 +122,11 @@ def test_a_clients_steps_are_corrected_and_its_control_becomes_its_mean_gradient
 def test_the_servers_control_is_the_mean_over_all_clients() -> None:
     method = Scaffold(SERVER, CLIENT, MEAN, TowardsImages(), population=20)
     site = server_site()
-    state = method.before_clients(method.start(random_theta(1)), site, generator(0))
+    state = method.warm_up(method.start(random_theta(1)), site, generator(0))
     assert not method.broadcast(state, 0)["control"].any()
     changes = [random_theta(7), random_theta(8)]
     updates = [ClientUpdate(k, {"psi": random_theta(k), "control": c}, 5, {}) for k, c in enumerate(changes)]
-    after = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(1))
+    after, _ = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, site, generator(1))
     torch.testing.assert_close(after.extra["control"], (changes[0] + changes[1]) / 20)
     assert torch.equal(
         method.broadcast(method.before_clients(after, site, generator(2)), 0)["control"], after.extra["control"]
@@ -189,13 +189,13 @@ def test_momentum_that_lasts_makes_two_rounds_one() -> None:
     network.load(random_theta(1))
     velocity = torch.zeros(network.layout.trainable)
     for _ in range(2):
-        descend(network, replace(sgd, epochs=1), 0.05, 12, loss_of, rng, velocity=velocity)
+        descend(network, replace(sgd, epochs=1), 0.05, 12, loss_of, rng, Hooks(velocity=velocity))
     assert torch.equal(network.snapshot(), at_once)
 
 
 def test_momentum_is_kept_by_each_client_and_by_the_server() -> None:
     method, site, away = semifl(momentum_lasts=True), client_site(0), server_site()
-    state = method.before_clients(method.start(random_theta(1)), away, generator(0))
+    state = method.warm_up(method.start(random_theta(1)), away, generator(0))
     assert state.extra[CARRIED].any()
     first = method.train_client(payload_of(random_theta(1)), site, generator(0))
     kept = site.memory[CARRIED].clone()

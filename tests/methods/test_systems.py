@@ -21,7 +21,7 @@ from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, Supervised, train_server
 from fedfew.training.updates import outputs
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)
@@ -113,7 +113,7 @@ def test_fedsiam_pi_sends_half_and_has_no_target() -> None:
     method = FEDSIAM_PI.build(server=SERVER, client=SGD, aggregator=AGGREGATORS["uniform"])
     assert list(method.reply_schema(network.layout)) == ["psi"]
     assert list(siam().reply_schema(network.layout)) == ["psi", "target"]
-    state = method.before_clients(method.start(theta(network)), server(network), seeded(0))
+    state = method.warm_up(method.start(theta(network)), server(network), seeded(0))
     payload = method.broadcast(state, 0)
     assert sorted(payload) == ["lr", "omega", "progress"]
     trained = method.train_client(payload, client(network), seeded(1))
@@ -124,15 +124,20 @@ def test_fedsiam_pi_sends_half_and_has_no_target() -> None:
 def test_both_networks_are_averaged_and_the_server_trains_the_online_one() -> None:
     network = net()
     site, method = server(network), siam()
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     assert torch.equal(state.extra["target"], state.sigma), "the first target is the first trained model"
     replies = [{"psi": state.sigma + d, "target": state.sigma - d} for d in (1.0, 3.0)]
     updates = [ClientUpdate(k, reply, 5, {"steps": 1.0}) for k, reply in enumerate(replies)]
-    after = method.after_clients(answered(state, 2), updates, site, seeded(1))
-    assert after.clients is not None and torch.allclose(after.clients, state.sigma + 2, atol=1e-5)
+    after, outcome = method.after_clients(answered(state, 2), updates, site, seeded(1))
+    assert outcome.clients is not None and torch.allclose(outcome.clients, state.sigma + 2, atol=1e-5)
     steps: list[Tensor] = []
     trained = train_server(
-        SERVER, after.clients, state, site, seeded(1), after_step=lambda net: steps.append(net.snapshot())
+        SERVER,
+        outcome.clients,
+        state,
+        site,
+        seeded(1),
+        hooks=Hooks(after_step=lambda net: steps.append(net.snapshot())),
     )
     assert torch.equal(after.omega, trained) and len(steps) > 1
     target, decay = state.sigma - 2, method.decay * np.exp(-5)  # the ramp's first value
@@ -161,7 +166,7 @@ def test_entropy_reduction_by_hand() -> None:
 def test_clients_are_heard_on_the_open_images_and_the_server_distils() -> None:
     network = net()
     site, method = server(network, 12), dsfl(subset=7, distill_epochs=2)
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     asked = state.extra["open"]
     assert asked.shape == (7, 1, 8, 8)
     assert site.open is not None
@@ -180,7 +185,7 @@ def test_clients_are_heard_on_the_open_images_and_the_server_distils() -> None:
 
     p = torch.rand(2, 7, 3, generator=seeded(4)).softmax(2)
     updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(2)]
-    after = method.after_clients(answered(state, 2), updates, site, seeded(5))
+    after, _ = method.after_clients(answered(state, 2), updates, site, seeded(5))
     rng = seeded(5)
     targets = sharpened((p[0] + p[1]) / 2, 0.1)
     middle = method.distill(state, site.open.like(asked), targets, site, rng)
@@ -207,13 +212,13 @@ def test_distillation_is_the_cross_entropy_with_the_soft_target() -> None:
 def test_a_client_that_shouts_is_not_heard_better() -> None:
     network = net()
     site, method = server(network, 3), dsfl(subset=3)
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     honest = torch.tensor([[0.2, 0.5, 0.3]]).repeat(3, 1)
     loud, plain = torch.tensor([[1e6, 0.0, -5.0]]).repeat(3, 1), torch.tensor([[1.0, 0.0, 0.0]]).repeat(3, 1)
     results = []
     for reply in (loud, plain):
         updates = [ClientUpdate(0, {"probabilities": honest}, 5), ClientUpdate(1, {"probabilities": reply}, 5)]
-        results.append(method.after_clients(answered(state, 2), updates, site, seeded(5)).omega)
+        results.append(method.after_clients(answered(state, 2), updates, site, seeded(5))[0].omega)
     assert torch.equal(*results)
 
 
@@ -222,10 +227,10 @@ def test_aggregators_combine_probabilities_too(name: str) -> None:
     network = net()
     site = server(network, 3)
     method = replace(dsfl(subset=3), aggregator=AGGREGATORS[name])
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     p = torch.rand(5, 3, 3, generator=seeded(4)).softmax(2)
     updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(5)]
-    assert torch.isfinite(method.after_clients(answered(state, 5), updates, site, seeded(5)).omega).all()
+    assert torch.isfinite(method.after_clients(answered(state, 5), updates, site, seeded(5))[0].omega).all()
 
 
 def test_the_reply_does_not_grow_with_the_model() -> None:
@@ -240,20 +245,20 @@ def test_the_reply_does_not_grow_with_the_model() -> None:
 def test_too_small_an_open_set_is_refused_with_the_remedy() -> None:
     network = net()
     with pytest.raises(FedfewError, match=r"E113 dataset.open: method.subset is 9, but the open set has 4 images"):
-        dsfl(subset=9).before_clients(dsfl().start(theta(network)), server(network, 4), seeded(0))
+        dsfl(subset=9).warm_up(dsfl().start(theta(network)), server(network, 4), seeded(0))
 
 
 def test_a_model_whose_classes_cannot_be_told_is_refused() -> None:
     odd = Network.of(nn.Sequential(nn.Conv2d(1, 3, 8), nn.Flatten()))
     with pytest.raises(FedfewError, match=r"E113 model.name"):
-        dsfl(subset=2).before_clients(dsfl().start(odd.snapshot()), server(odd, 4), seeded(0))
+        dsfl(subset=2).warm_up(dsfl().start(odd.snapshot()), server(odd, 4), seeded(0))
 
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_serves_ds_fl(name: str) -> None:
     network = net()
     method = replace(dsfl(subset=3), objective=OBJECTIVES[name]())
-    state = method.before_clients(method.start(theta(network)), server(network, 3), seeded(0))
+    state = method.warm_up(method.start(theta(network)), server(network, 3), seeded(0))
     trained = method.train_client(method.broadcast(state, 0), client(network), seeded(1))
     assert torch.allclose(trained.reply["probabilities"].sum(1), torch.ones(3))
 
@@ -285,21 +290,21 @@ def test_deal_gives_everyone_a_group() -> None:
 def test_a_groups_model_counts_the_server_as_one_more_client() -> None:
     network = net()
     site, method = server(network), grouping(groups=1)
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     updates = [ClientUpdate(k, {"psi": state.omega + d}, 5, {"steps": 1.0}) for k, d in enumerate((1.0, 2.0, 6.0))]
-    after = method.after_clients(answered(state, 3), updates, site, seeded(1))
+    after, outcome = method.after_clients(answered(state, 3), updates, site, seeded(1))
     expected = (state.sigma + 3 * state.omega + 9.0) / 4
     assert torch.allclose(after.omega, expected, atol=1e-5)
-    assert after.weights == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25})
-    assert after.metrics["gradient_diversity"] == pytest.approx((1 + 4 + 36) / 81, rel=1e-4)
+    assert outcome.weights == pytest.approx({0: 0.25, 1: 0.25, 2: 0.25})
+    assert outcome.metrics["gradient_diversity"] == pytest.approx((1 + 4 + 36) / 81, rel=1e-4)
 
 
 def test_groups_part_ways_and_their_models_go_out_again() -> None:
     network = net()
     site, method = server(network), grouping(groups=2)
-    state = method.before_clients(method.start(theta(network)), site, seeded(0))
+    state = method.warm_up(method.start(theta(network)), site, seeded(0))
     updates = [ClientUpdate(k, {"psi": state.omega + k}, 5, {"steps": 1.0}) for k in range(4)]
-    after = method.after_clients(answered(state, 4), updates, site, seeded(1))
+    after, _ = method.after_clients(answered(state, 4), updates, site, seeded(1))
     models = after.extra["groups"]
     assert models.shape[0] == 2
     assert not torch.allclose(models[0], models[1])
@@ -320,7 +325,7 @@ def test_groups_part_ways_and_their_models_go_out_again() -> None:
 def test_clients_of_grouping_train_with_fixmatch() -> None:
     network = net()
     method = grouping(threshold=0.4)
-    state = method.before_clients(method.start(theta(network)), server(network), seeded(0))
+    state = method.warm_up(method.start(theta(network)), server(network), seeded(0))
     trained = method.train_client(method.broadcast(state, 0), client(network), seeded(1))
     assert trained.metrics["steps"] == 2
     assert trained.metrics["coverage"] > 0

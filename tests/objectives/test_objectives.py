@@ -1,6 +1,7 @@
 """Each client objective against its equation written out, and its gradient in the model it should train."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -277,7 +278,7 @@ def test_voting_is_off_by_default_and_waits_for_its_warm_up() -> None:
     assert kept["prior"].tolist() == [0.75, 0, 0.25]
     state = ServerState(1, p[0], p[0], extra=kept)
     assert how.message(state) == {}
-    assert torch.equal(how.message(state.with_(round=2))["prior"], kept["prior"])
+    assert torch.equal(how.message(replace(state, round=2))["prior"], kept["prior"])
 
 
 # Training signal annealing

@@ -5,6 +5,7 @@ import random
 import resource
 import shutil
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.runtime.tiny_run import model_hash, records, tiny
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import open_sealed, sealed_json, write_atomically
-from fedfew.core.types import ServerState
+from fedfew.core.types import ScreenState, ServerState
 from fedfew.runs import checkpoints
 from fedfew.runs.checkpoints import Checkpoints
 from fedfew.runs.folder import WARMUP, RunFolder
@@ -254,13 +255,10 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
         omega=torch.randn(50),
         sigma=torch.randn(50),
         participation={11: 2, 3: 1},
-        refused={5: 2, 4: 1},
-        lengths={"psi": (0.25, 1e-9)},
+        screen=ScreenState({5: 2, 4: 1}, {"psi": (0.25, 1e-9)}),
         validation=(0.1, 1 / 3),
         ema=torch.randn(50),
         extra={"psi": torch.randn(50), "client/3": torch.randn(50), "seen": torch.arange(4, dtype=torch.int32)},
-        weights={11: 0.75, 3: 0.25, 100: 0.0},
-        metrics={"diversity": 1.5},
     )
     memory = {3: {"mean": torch.randn(4), "a/b": torch.ones(2, dtype=torch.int64)}}
     store = Checkpoints(tmp_path)
@@ -269,8 +267,7 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     back = found.state
     assert (back.round, back.participation, back.validation) == (7, {3: 1, 11: 2}, (0.1, 1 / 3))
     assert back.ema is not None and state.ema is not None and torch.equal(back.ema, state.ema)
-    assert (back.weights, back.metrics) == (state.weights, state.metrics)
-    assert back.refused == state.refused and back.lengths == state.lengths
+    assert back.screen == state.screen
     assert torch.equal(back.omega, state.omega)
     assert torch.equal(back.sigma, state.sigma)
     assert back.extra.keys() == state.extra.keys()
@@ -320,10 +317,10 @@ def test_the_warmup_s_file_goes_with_the_first_round(tmp_path: Path) -> None:
     for round, there in ((0, True), (1, False)):
         if there:
             (tmp_path / WARMUP).write_bytes(b"x")
-        store.commit(round, store.write_state(state.with_(round=round), {}), {})
+        store.commit(round, store.write_state(replace(state, round=round), {}), {})
         assert (tmp_path / WARMUP).exists() == there and store.last_round() == round
     (tmp_path / WARMUP).mkdir()  # cannot be unlinked
-    store.commit(2, store.write_state(state.with_(round=2), {}), {})
+    store.commit(2, store.write_state(replace(state, round=2), {}), {})
     assert store.last_round() == 2
 
 
@@ -351,7 +348,7 @@ def test_a_damaged_client_file_is_not_taken_for_a_whole_one(tmp_path: Path) -> N
     for part in tmp_path.glob("part-*"):
         flip(part, 700)
     again = Checkpoints(tmp_path)
-    again.commit(2, again.write_state(state.with_(round=2), {}), {})
+    again.commit(2, again.write_state(replace(state, round=2), {}), {})
     assert torch.equal(again.newest(lambda _: True, quiet).state.extra["client/0"], torch.ones(5))
 
 

@@ -34,10 +34,9 @@ def played(method: str, evaluation: Evaluation, **settings: Any) -> tuple[Parts,
 @pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedmoments"}))  # which needs a backbone
 def test_every_method_says_what_its_clients_made(method: str) -> None:
     _, rounds = played(method, Evaluation())
-    for state, record in rounds:
+    for _, record in rounds:
         assert record["accuracy"] is not None
         assert (record["accuracy_clients"] is None) == (method in ALONE)
-        assert state.clients is None, "a checkpoint does not hold it"
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmix", "ds-fl"])

@@ -13,7 +13,7 @@ import torch
 from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play, tiny_parts
 from torch import Tensor
 
-from fedfew.core.types import ClientUpdate, Missing, Scores, ServerState
+from fedfew.core.types import ClientUpdate, Missing, Outcome, Scores, ServerState
 from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
 from fedfew.runtime.exchange import Answers
@@ -130,7 +130,7 @@ def update(client: int, psi: Tensor, examples: int, **metrics: float) -> ClientU
 def test_the_numbers_of_a_record() -> None:
     omega, sigma = torch.zeros(2), torch.tensor([3.0, 4.0])
     trained = ServerState(4, omega, sigma)
-    after = ServerState(5, torch.tensor([0.0, 2.0]), sigma, weights={7: 0.25, 3: 0.75})
+    after = ServerState(5, torch.tensor([0.0, 2.0]), sigma)
     updates = [
         update(3, torch.tensor([0.6, 0.8]), 10, kept=4.0, right=3.0, class_0=1.0, class_1=3.0),
         update(7, torch.tensor([0.0, -2.0]), 30, kept=6.0, right=2.0, class_0=6.0, class_1=0.0),
@@ -145,7 +145,9 @@ def test_the_numbers_of_a_record() -> None:
         800,
         classes=2,
     )
-    record = describe(Scores(0.123456789, float("nan"), None), after, trained, answers, {"server": 1.0})
+    record = describe(
+        Scores(0.123456789, float("nan"), None), after, trained, answers, Outcome({7: 0.25, 3: 0.75}), {"server": 1.0}
+    )
     assert record["round"] == 5
     assert record["accuracy"] == 0.123457
     assert record["loss"] is None
@@ -170,11 +172,11 @@ def test_the_numbers_of_a_record() -> None:
 def test_a_record_without_votes_or_truth() -> None:
     state = ServerState(1, torch.zeros(2), torch.zeros(2))
     silent = Answers([0], [update(0, torch.ones(2), 5)], [], {0: {"omega": torch.zeros(2)}}, 0, 0, classes=2)
-    record = describe(Scores(0.5, 1.0, 0.25), state, state, silent, {})
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, silent, Outcome(), {})
     assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (None, None, [])
     assert record["updates"] == [{"client": 0, "norm": 1.41421, "cosine": 0.0}]
     unknown = replace(silent, updates=[update(0, torch.ones(2), 5, kept=2.0, class_0=2.0)])
-    record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown, {})
+    record = describe(Scores(0.5, 1.0, 0.25), state, state, unknown, Outcome(), {})
     assert (record["coverage"], record["correct"], record["pseudo_classes"]) == (0.4, None, [2, 0])
     assert record["validation"] == 0.25
 

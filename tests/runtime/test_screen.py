@@ -75,7 +75,7 @@ def test_a_single_client_that_destroys_is_refused() -> None:
     parts, fleet = tiny_parts(participation=1 / 12, server__epochs=5)
     ((state, record),) = play(parts, one_hostile(fleet, lambda sent, _: -200 * sent), 1)
     assert codes(record) == ["E421"] and record["skipped"]
-    assert state.participation == {} and state.refused == {record["cohort"][0]: 1}
+    assert state.participation == {} and state.screen.refused == {record["cohort"][0]: 1}
 
 
 def test_a_change_longer_than_the_others_is_shortened_and_told() -> None:
@@ -135,7 +135,7 @@ def test_a_refused_client_does_not_gain_weight() -> None:
 
     states = play(parts, AlteredFleet(fleet, alter), 6)
     last, record = states[-1]
-    assert last.refused == {0: 4} and last.participation == {0: 2, 1: 6, 2: 6}
+    assert last.screen.refused == {0: 4} and last.participation == {0: 2, 1: 6, 2: 6}
     assert record["weights"] == {str(k): pytest.approx(1 / 3) for k in range(3)}
 
 
@@ -147,7 +147,7 @@ def judged(
     gate: Gate | None = None,
 ) -> Any:
     findings = {k: Finding({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
-    return Screen(gate or Gate(), None, {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
+    return Screen(gate or Gate(), {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
 
 
 def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
@@ -214,7 +214,7 @@ def test_the_lengths_of_ten_rounds_are_remembered() -> None:
         sorted(update["norm"] or 0.0 for update in record["updates"])[(len(record["updates"]) - 1) // 2]
         for _, record in states
     ]
-    (kept,) = states[-1][0].lengths.values()
+    (kept,) = states[-1][0].screen.lengths.values()
     assert kept == pytest.approx(medians[-10:], rel=1e-3)
 
 
@@ -239,7 +239,7 @@ def test_harm_is_the_rise_of_the_loss_from_what_each_client_was_sent() -> None:
 
 def test_a_change_without_a_sent_tensor_is_scaled_itself() -> None:
     schema = {"psi": Expected((None,), near="omega"), "delta": Expected((None,), delta=True)}
-    screen = Screen(Gate(), None, schema, None, 0.0, None)  # type: ignore[arg-type]
+    screen = Screen(Gate(), schema, None, 0.0, None)  # type: ignore[arg-type]
     reply = {"psi": torch.tensor([5.0]), "delta": torch.tensor([4.0])}
     made = screen.shrunk(reply, {"omega": torch.tensor([1.0])}, {"psi": 0.25, "delta": 0.25})
     assert made["psi"].tolist() == [2.0] and made["delta"].tolist() == [1.0]
@@ -274,7 +274,7 @@ def test_a_claim_of_a_million_images_weighs_like_a_few_clients(known: bool) -> N
 def test_sums_shrink_with_the_images_that_are_not_believed() -> None:
     schema = {"sums": Expected((None,), limit=4, per_example=1.0)}
     parts, _ = tiny_parts()
-    screen = Screen(Gate(), parts.algorithm, schema, parts.server, 0.0, None)
+    screen = Screen(Gate(), schema, parts.server, 0.0, None)
 
     def counts(n: float) -> dict[str, float]:
         return {"kept": float(n), "right": float(n), "class/3": float(n), "steps": 1.0}

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import OwnView
-from fedfew.training.sgd import LocalSGD, Pull, Supervised, batches, descend, train_supervised
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, Supervised, batches, descend, train_supervised
 
 OPTIONS = [
     (momentum, nesterov, decay, clip)
@@ -197,7 +197,7 @@ def test_without_a_loss_only_a_penalty_takes_steps() -> None:
 
     plain = LocalSGD(batch=4, epochs=2)
     pull = Pull(target, 0.5).add_gradient
-    assert descend(site.network, plain, 0.1, len(site), lambda indices: None, generator(0), pull) == 6
+    assert descend(site.network, plain, 0.1, len(site), lambda indices: None, generator(0), Hooks(pull)) == 6
     # each of the 2·3 steps shrinks the distance by 1 − 2·0.1·0.5
     torch.testing.assert_close(site.network.snapshot(), target + 0.9**6 * (start - target), rtol=1e-4, atol=1e-6)
 
@@ -211,7 +211,7 @@ def test_no_epochs_and_no_images_change_nothing() -> None:
         random_theta(1),
     )
     pull = Pull(random_theta(2), 0.5).add_gradient
-    assert descend(site.network, LocalSGD(), 1.0, 0, lambda indices: None, generator(0), pull) == 0
+    assert descend(site.network, LocalSGD(), 1.0, 0, lambda indices: None, generator(0), Hooks(pull)) == 0
     assert torch.equal(site.network.snapshot(), random_theta(1))
 
 

@@ -66,7 +66,7 @@ def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
     method = FedAvg(SERVER, SGD, AGGREGATORS["fedavg"], PseudoLabel(threshold=0.0), order="before")
     wire = Wire(method, FEDBN.transforms)
     mask, sites = norm_entries(network), [client(network, 0), client(network, 1)]
-    state = method.before_clients(method.start(network.snapshot()), server(network), seeded(0))
+    state = method.warm_up(method.start(network.snapshot()), server(network), seeded(0))
     payload = method.broadcast(state, 0)
     first = [wire.train_client(payload, site, seeded(1)) for site in sites]
     plain = [fedavg().train_client(payload, client(network, k), seeded(1)).reply["psi"] for k in range(2)]
@@ -77,7 +77,7 @@ def test_clients_keep_their_normalisation_and_send_back_the_servers() -> None:
     assert not torch.equal(sites[0].memory["norm.omega"], sites[1].memory["norm.omega"])
 
     updates = [ClientUpdate(k, trained.reply, 8, trained.metrics) for k, trained in enumerate(first)]
-    after = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, server(network), seeded(2))
+    after, _ = method.after_clients(replace(state, participation={0: 1, 1: 1}), updates, server(network), seeded(2))
     assert torch.allclose(after.omega[mask], state.sigma[mask], atol=1e-6), "the server evaluates with its own"
     assert torch.allclose(after.omega[~mask], (plain[0] + plain[1])[~mask] / 2, atol=1e-6)
 
@@ -114,10 +114,10 @@ def test_statistics_are_those_of_the_images_whatever_the_batches() -> None:
 def test_server_data_statistics_replace_the_clients() -> None:
     network = normed()
     site, method = server(network), fedavg()
-    state = replace(method.before_clients(method.start(network.snapshot()), site, seeded(0)), participation={0: 1})
+    state = replace(method.warm_up(method.start(network.snapshot()), site, seeded(0)), participation={0: 1})
     strange = state.sigma.clone()
     strange[network.layout.trainable :] = 1e6
-    after = method.after_clients(state, [ClientUpdate(0, {"psi": strange}, 8)], site, seeded(1))
+    after, _ = method.after_clients(state, [ClientUpdate(0, {"psi": strange}, 8)], site, seeded(1))
     after = Wire(method, [ServerStatistics()]).after_round(after, site)
     trained = train_server(SERVER, strange, state, site, seeded(1))
     assert torch.equal(after.omega, with_statistics(network, trained, site.labeled.samples))
@@ -127,11 +127,11 @@ def test_server_data_statistics_replace_the_clients() -> None:
 def test_server_data_statistics_reach_the_groups_models_too() -> None:
     network = normed()
     site, method = server(network), Grouping(SERVER, SGD, AGGREGATORS["uniform"], groups=2)
-    state = method.before_clients(method.start(network.snapshot()), site, seeded(0))
+    state = method.warm_up(method.start(network.snapshot()), site, seeded(0))
     strange = state.sigma.clone()
     strange[network.layout.trainable :] = 1e6
     updates = [ClientUpdate(k, {"psi": strange + k}, 8, {"steps": 1.0}) for k in range(4)]
-    after = method.after_clients(replace(state, participation=dict.fromkeys(range(4), 1)), updates, site, seeded(1))
+    after, _ = method.after_clients(replace(state, participation=dict.fromkeys(range(4), 1)), updates, site, seeded(1))
     after = ServerStatistics().after_round(after, site)
     assert after.extra["groups"].shape == (2, network.layout.size)
     assert float(after.extra["groups"].abs().max()) < 1e5

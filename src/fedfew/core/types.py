@@ -1,8 +1,8 @@
 """The types of a run and the interfaces between layers: sites, updates, server state, Method, Transform, Fleet."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -119,6 +119,16 @@ class Missing:
         object.__setattr__(self, "reason", plain(self.reason))
 
 
+@dataclass(frozen=True)
+class ScreenState:
+    """What the gate and the screen remember from round to round."""
+
+    refused: dict[int, int] = field(default_factory=dict)
+    """How often an update of each client was refused."""
+    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """By name of a tensor, the median length of the clients' changes in each of the last rounds."""
+
+
 @dataclass(frozen=True, eq=False)
 class ServerState:
     """Exactly what a checkpoint holds. ``round`` counts completed rounds."""
@@ -128,20 +138,11 @@ class ServerState:
     sigma: Vector
     participation: dict[int, int] = field(default_factory=dict)
     """How often an update of each client was used; only those are listed, so a million clients cost nothing."""
-    refused: dict[int, int] = field(default_factory=dict)
-    """How often an update of each client was refused, by the gate or by the screen."""
-    lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """By name of a tensor, the median length of the clients' changes in each of the last rounds, for the screen."""
+    screen: ScreenState = ScreenState()
     validation: tuple[float, ...] = ()
     """Validation accuracy after each round, for learning-rate plateaus."""
     extra: dict[str, Tensor] = field(default_factory=dict)
     """Other tensors that a method carries from round to round."""
-    weights: dict[int, float] = field(default_factory=dict)
-    """The aggregator's weight of each client in the round just done (for the record, not for the method)."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """The method's own metrics of the round just done, e.g. gradient diversity (also for the record)."""
-    clients: Vector | None = None
-    """The clients' model before the server's turn: scored for the record, then dropped."""
     ema: Vector | None = None
     """The exponential moving average of ω over the rounds, where that is evaluated and saved as the model."""
 
@@ -150,18 +151,21 @@ class ServerState:
         """The weights that are scored, and become the model at the end."""
         return self.omega if self.ema is None else self.ema
 
-    @property
-    def unheard(self) -> bool:
-        """No client has answered yet: before the first round, and after first rounds that had to be skipped."""
-        return not self.participation
-
     def answered(self, client: int) -> int:
         """q_k of FedFreq: rounds in which a client answered; refused answers count, so they raise no weight."""
-        return self.participation.get(client, 0) + self.refused.get(client, 0)
+        return self.participation.get(client, 0) + self.screen.refused.get(client, 0)
 
-    def with_(self, **changes: Any) -> "ServerState":
-        """A copy with some fields replaced."""
-        return replace(self, **changes)
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a round gave besides the new state: it is recorded, and not carried on."""
+
+    weights: dict[int, float] = field(default_factory=dict)
+    """The aggregator's weight of each client."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """The method's own metrics, such as gradient diversity."""
+    clients: Vector | None = None
+    """The clients' model before the server's turn, scored as ``accuracy_clients``."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +185,14 @@ class Expected:
     """Tensors of any length that share a group have the same length."""
     per_example: float = 0.0
     """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
+    base: tuple[str, ...] = ()
+    """For a change of some entries of the model: the payload tensors whose sum is the model that was sent."""
+    rule: "Rule | None" = None
 
 
 Schema = dict[str, Expected]
+Rule = Callable[[Tensor, Payload, int], str]
+"""Why no honest client with so many images can send this tensor in answer to this payload; empty if one can."""
 
 
 @dataclass(frozen=True)
@@ -224,12 +233,17 @@ class Aggregator(Protocol):
 class Method:
     """A method: its steps and its messages. A frozen dataclass with pure methods; its fields are its settings.
 
-    A method defines four steps; the rest has defaults that suit methods whose clients reply with a model.
+    Four steps make a round: ``before_clients``, ``broadcast``, ``train_client`` and ``after_clients``. The rest has
+    defaults that suit methods whose clients reply with a model.
     """
 
     def start(self, omega: Vector) -> ServerState:
         """The state before the first round: σ_0 = ω_0."""
         return ServerState(0, omega, omega)
+
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server's turn before the first round; taken instead of ``before_clients`` until a client has answered."""
+        return self.before_clients(state, site, rng)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         raise NotImplementedError
@@ -242,7 +256,7 @@ class Method:
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         raise NotImplementedError
 
     def asks(self, state: ServerState) -> bool:
@@ -252,19 +266,6 @@ class Method:
     def reply_schema(self, layout: Layout) -> Schema:
         """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
         return {"psi": Expected((layout.size,), near="omega")}
-
-    def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
-        """The model a client was sent and the one it sends back; None where replies are not models."""
-        sent = payload.get("omega")
-        return (sent, reply["psi"]) if sent is not None and "psi" in reply else None
-
-    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Why no honest client with so many images can send this; empty if one can. Names and shapes are checked."""
-        return ""
-
-    def own_step(self, state: ServerState) -> float:
-        """How far the server's own training moves the model in a round; 0 if unknown."""
-        return float(torch.linalg.vector_norm(state.sigma - state.omega))
 
 
 class Transform:

@@ -35,7 +35,7 @@ from fedfew.deploy.messages.tensors import pack
 from fedfew.runtime.cohort import cohort_size
 from fedfew.runtime.exchange import Clients, ask, draw
 from fedfew.runtime.gate import Gate, reply_limit
-from fedfew.runtime.rounds import close_round
+from fedfew.runtime.rounds import close_round, server_turn
 from fedfew.runtime.wire import Wire
 
 APP = {"fleet.kind": "flower", "fleet.network": "a Flower app", "dataset.validation": 0}
@@ -103,7 +103,7 @@ class FewLabels(FedAvg):
             self._network.module.load_state_dict(arrays.to_torch_state_dict())
             self._state = self._method.start(self._network.snapshot())
         seed, state = self.config["seed"], self._state
-        trained = self._method.before_clients(state, self._site, stream(seed, "server", state.round))
+        trained = server_turn(self._method, state, self._site, stream(seed, "server", state.round))
         asks = self._method.asks(trained)
         online = self._online(grid) if asks else []
         clients = self._population(len(online))
@@ -154,8 +154,8 @@ class FewLabels(FedAvg):
                 "\t> node %d left out: %s %s", _node(self._clients, left_out.client), left_out.code, left_out.reason
             )
         ema = Evaluation(**self.config["evaluate"])
-        state = close_round(clients, self._method, self._site, self._state, trained, answers)
-        state = replace(state, round=trained.round + 1, clients=None, ema=ema.mean(state.ema, state.omega))
+        state, _ = close_round(clients, self._method, self._site, self._state, trained, answers)
+        state = replace(state, round=trained.round + 1, ema=ema.mean(state.ema, state.omega))
         self._state = replace(state, validation=(*state.validation, 0.0))
         kept = [update.metrics["coverage"] for update in answers.updates if "coverage" in update.metrics]
         metrics: dict[str, Any] = {"asked": len(answers.cohort), "used": len(answers.updates)}

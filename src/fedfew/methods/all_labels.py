@@ -19,6 +19,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Method,
     OracleSite,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -27,7 +28,7 @@ from fedfew.core.types import (
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
-from fedfew.training.updates import Order, Warmup, contributions, scalar
+from fedfew.training.updates import Order, Warmup, contributions, step_size
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,18 @@ class AllLabels(Method):
     order: Order = "after"
     warmup: Warmup = 0
 
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        return replace(state, sigma=sigma)
+
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         sigma = state.omega
-        if self.order == "before" or state.unheard:
-            epochs = self.warmup if state.unheard else 0
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
+        if self.order == "before":
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
         return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        return {"omega": state.sigma, "lr": scalar(self.client.rate(state.round, state.validation))}
+        return {"omega": state.sigma} | step_size(self.client, state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         raise FedfewError("E113", "method.name", "all-labels needs the clients' labels, which only a simulation has")
@@ -65,13 +69,13 @@ class AllLabels(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        parts = contributions(state, updates, work=self.client.work, most=self.client.most_steps)
+    ) -> tuple[ServerState, Outcome]:
+        parts = contributions(state, updates, self.client)
         psi = self.aggregator(parts, state.sigma, state.sigma)
         omega = psi.vector
         if self.order == "after":
             omega = train_server(self.server, omega, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)
+        return replace(state, omega=omega), Outcome(psi.weights, clients=psi.vector)
 
 
 ALL_LABELS = Entry(AllLabels, unfit=STARTS_FROM_SERVER)

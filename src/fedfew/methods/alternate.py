@@ -14,10 +14,10 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Payload, ServerSite, ServerState
+from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Outcome, Payload, ServerSite, ServerState
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, LossOf, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, active, contributions, scalar, with_momentum
+from fedfew.training.sgd import Hooks, LocalSGD, LossOf, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, active, contributions, step_size, with_momentum
 
 CARRIED = "sgd_velocity"
 """The key of the momentum in the server's state and in a client's memory."""
@@ -40,20 +40,20 @@ class Alternate(Method):
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
 
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server trains alone, so that the first pseudo-labels are useful."""
+        sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
+        return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site) | kept)
+
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round the server trains alone, so that the first pseudo-labels are useful."""
-        sigma, extra = state.omega, state.extra | self.vote.learn(site)
-        if state.unheard:
-            sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
-            extra = extra | kept
-        return replace(state, sigma=sigma, extra=extra)
+        return replace(state, sigma=state.omega)
 
     def train(
         self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
     ) -> tuple[Vector, dict[str, Tensor]]:
         """``start`` trained on D_s, and the momentum to keep for the next round."""
         velocity = self.carried(state.extra, site.network, self.server.sgd)
-        omega = train_server(self.server, start, state, site, rng, self.lambda_s, epochs, velocity=velocity)
+        omega = train_server(self.server, start, state, site, rng, self.lambda_s, epochs, Hooks(velocity=velocity))
         return omega, {} if velocity is None else {CARRIED: velocity.cpu()}
 
     def carried(self, kept: Mapping[str, Tensor], network: Network, sgd: LocalSGD) -> Tensor | None:
@@ -66,7 +66,7 @@ class Alternate(Method):
     def descend(self, site: ClientSite, lr: float, examples: int, loss_of: LossOf, rng: torch.Generator) -> int:
         """A client's training, with the momentum it has kept."""
         velocity = self.carried(site.memory, site.network, self.client)
-        steps = descend(site.network, self.client, lr, examples, loss_of, rng, velocity=velocity)
+        steps = descend(site.network, self.client, lr, examples, loss_of, rng, Hooks(velocity=velocity))
         if velocity is not None:
             site.memory[CARRIED] = velocity.cpu()
         return steps
@@ -78,14 +78,13 @@ class Alternate(Method):
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ here is ω_t after the server's training."""
-        lr = scalar(self.client.rate(state.round, state.validation))
-        return {"omega": state.sigma, "lr": lr} | self.vote.message(state)
+        return {"omega": state.sigma} | step_size(self.client, state) | self.vote.message(state)
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """Aggregate with server momentum, then train on the server's labels."""
-        parts = active(contributions(state, updates, work=self.client.work, most=self.client.most_steps))
+        parts = active(contributions(state, updates, self.client))
         omega, extra, weights = state.sigma, state.extra, {}
         if parts:
             psi = self.aggregator(parts, state.sigma, state.sigma)
@@ -95,7 +94,7 @@ class Alternate(Method):
                 omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
                 extra = extra | {"velocity": velocity}
         trained, kept = self.train(omega, state, site, rng)
-        return replace(state, omega=trained, extra=extra | kept, weights=weights, clients=omega)
+        return replace(state, omega=trained, extra=extra | kept), Outcome(weights, clients=omega)
 
     def label_once(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Tensor:
         """Probabilities N×C of the received model on one weak view of each image; leaves it loaded."""

@@ -22,7 +22,7 @@ Counts by class show a client's class mix to the server; with other methods that
 themselves. Noise on the model does not cover them, so ``[privacy]`` is refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -38,6 +38,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Expected,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -46,8 +47,8 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, Residual, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, scalar
+from fedfew.training.sgd import Hooks, LocalSGD, Residual, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, step_size
 
 
 @dataclass(frozen=True)
@@ -72,26 +73,28 @@ class CBAFed(Method):
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
 
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """ω_0 is trained on D_s, before the server's first turn; the labels alone set P."""
+        check_outputs(site, "cbafed")
+        omega = self.train(state.omega, state, site, rng, self.warmup)
+        extra = {"earlier": omega, "shares": shares(label_counts(site))} | self.vote.learn(site)
+        return self.before_clients(replace(state, omega=omega, extra=extra), site, rng)
+
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """σ ← ω_t, trained on D_s; before the first round ω_0 is trained too, and the labels alone set P."""
-        omega, extra = state.omega, state.extra | self.vote.learn(site)
-        if state.unheard:
-            check_outputs(site, "cbafed")
-            omega = self.train(omega, state, site, rng, self.warmup)
-            extra = extra | {"earlier": omega, "shares": shares(label_counts(site))}
-        return replace(state, omega=omega, sigma=self.train(omega, state, site, rng), extra=extra)
+        """σ ← ω_t, trained on D_s."""
+        return replace(state, sigma=self.train(state.omega, state, site, rng))
 
     def train(
         self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
     ) -> Vector:
         """``start`` trained on D_s with the residual connection."""
         residual = Residual(torch.zeros_like(site.network.vector), self.server_residual, self.server_interval)
-        return train_server(self.server, start, state, site, rng, epochs=epochs, residual=residual)
+        return train_server(self.server, start, state, site, rng, epochs=epochs, hooks=Hooks(residual=residual))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """ω_t, this round's step size, and P."""
-        lr = scalar(self.client.rate(state.round, state.validation))
-        return {"omega": state.omega, "lr": lr, "shares": state.extra["shares"]} | self.vote.message(state)
+        payload = {"omega": state.omega, "shares": state.extra["shares"]} | step_size(self.client, state)
+        return payload | self.vote.message(state)
 
     def thresholds(self, shares: Tensor) -> Tensor:
         """τ_c = min(P_c + τ − std P, highest): a class that is seldom trained on has a lower bar to pass."""
@@ -125,11 +128,11 @@ class CBAFed(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """The mean of the server's model and the clients', mixed with an earlier one; and P for the next round."""
         heard = [believed(update) for update in updates]
         kept = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, heard, strict=True)]
-        parts = active(contributions(state, kept, work=self.client.work, most=self.client.most_steps))
+        parts = active(contributions(state, kept, self.client))
         psi, weights, share = state.sigma, {}, 1.0
         if parts:
             made = self.aggregator(parts, state.omega, state.sigma)
@@ -142,17 +145,17 @@ class CBAFed(Method):
             extra |= {"earlier": omega}
         bounds = self.thresholds(extra["shares"])
         metrics = {"server_share": share, "lowest_threshold": float(bounds.min()), "threshold": float(bounds.mean())}
-        return replace(state, omega=omega, extra=extra, weights=weights, metrics=metrics, clients=psi)
-
-    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Counts are whole, and each image has one label at most."""
-        counts = reply["counts"]
-        whole = bool((counts >= 0).all() and (counts == counts.round()).all())
-        return "" if whole and float(counts.sum()) <= examples else f"its pseudo-labels do not count {examples} images"
+        return replace(state, omega=omega, extra=extra), Outcome(weights, metrics, psi)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"psi", "counts"}: a model, and one number for each class."""
-        return super().reply_schema(layout) | {"counts": Expected((outputs(layout),))}
+        return super().reply_schema(layout) | {"counts": Expected((outputs(layout),), rule=miscounted)}
+
+
+def miscounted(counts: Tensor, payload: Payload, examples: int) -> str:
+    """Why these are not counts of pseudo-labels: they are whole, and each image has one at most."""
+    whole = bool((counts >= 0).all() and (counts == counts.round()).all())
+    return "" if whole and float(counts.sum()) <= examples else f"its pseudo-labels do not count {examples} images"
 
 
 def shares(counts: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ from fedfew.core.types import (
     Contribution,
     Expected,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -43,7 +44,7 @@ from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, check_outputs, outputs, scalar
+from fedfew.training.updates import Warmup, check_outputs, outputs, schedule
 
 OPEN_ROUNDS = 3
 """The open set holds the images of this many rounds, if the config gives no number."""
@@ -70,30 +71,34 @@ class DSFL(Method):
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
 
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Draws the round's open images; before the first round the server trains alone."""
-        public, sigma = self._public(site), state.omega
-        if state.unheard:
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
-        asked = public.take(torch.randperm(len(public), generator=rng)[: self.subset].sort().values)
-        return replace(state, sigma=sigma, extra=state.extra | {"open": asked.data} | self.vote.learn(site))
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server trains alone, so that the clients start from a useful model."""
+        self.public(site)
+        check_outputs(site, "ds-fl")
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        return self.draw(replace(state, sigma=sigma), site, rng)
 
-    def _public(self, site: ServerSite) -> Samples:
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """Draws the round's open images."""
+        return self.draw(replace(state, sigma=state.omega), site, rng)
+
+    def draw(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The open images that the clients predict in this round."""
+        public = self.public(site)
+        asked = public.take(torch.randperm(len(public), generator=rng)[: self.subset].sort().values)
+        return replace(state, extra=state.extra | {"open": asked.data} | self.vote.learn(site))
+
+    def public(self, site: ServerSite) -> Samples:
         """The open set; E113 if it is too small."""
         size = 0 if site.open is None else len(site.open)
         if site.open is None or size < self.subset:
             what = f"method.subset is {self.subset}, but the open set has {size} images"
             raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
-        check_outputs(site, "ds-fl")
         return site.open
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        return {
-            "omega": state.sigma,
-            "open": state.extra["open"],
-            "lr": scalar(self.client.rate(state.round, state.validation)),
-            "progress": scalar(state.round / max(self.client.rounds, 1)),
-        } | self.vote.message(state)
+        payload = {"omega": state.sigma, "open": state.extra["open"]}
+        return payload | schedule(self.client, state) | self.vote.message(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         trained = train_unlabeled(self.objective, self.client, self.vote, payload, site, rng)
@@ -101,7 +106,7 @@ class DSFL(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         asked = site.labeled.samples.like(state.extra["open"])
         parts = [
             Contribution(
@@ -115,7 +120,7 @@ class DSFL(Method):
         targets = sharpened(heard.vector.view(len(asked), site.classes), self.temperature)
         distilled = self.distill(state, asked, targets, site, rng)
         omega = train_server(self.server, distilled, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, weights=heard.weights, clients=distilled)
+        return replace(state, omega=omega), Outcome(heard.weights, clients=distilled)
 
     def distill(
         self, state: ServerState, asked: Samples, targets: Tensor, site: ServerSite, rng: torch.Generator

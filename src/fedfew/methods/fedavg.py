@@ -22,7 +22,6 @@ its end: ω is then the clients' mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated
 
 import torch
@@ -35,6 +34,7 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Method,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -47,7 +47,7 @@ from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.own_labels import LabelLoss, label_loss
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
-from fedfew.training.updates import Order, Warmup, contributions, scalar, with_momentum
+from fedfew.training.updates import Order, Warmup, contributions, schedule, with_momentum
 from fedfew.transforms.norm_policy import LocalNorm
 
 STARTS_FROM_SERVER = {
@@ -75,19 +75,18 @@ class FedAvg(Method):
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
 
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
+        return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site))
+
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma, extra = state.omega, state.extra | self.vote.learn(site)
-        if self.order == "before" or state.unheard:
-            epochs = self.warmup if state.unheard else 0
-            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, epochs)
-        return replace(state, sigma=sigma, extra=extra)
+        sigma = state.omega
+        if self.order == "before":
+            sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s)
+        return replace(state, sigma=sigma)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        return {
-            "omega": state.sigma,
-            "lr": scalar(self.client.rate(state.round, state.validation)),
-            "progress": scalar(state.round / max(self.client.rounds, 1)),
-        } | self.vote.message(state)
+        return {"omega": state.sigma} | schedule(self.client, state) | self.vote.message(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         return train_unlabeled(
@@ -100,16 +99,13 @@ class FedAvg(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        lr = self.client.rate(state.round, state.validation)
-        work = partial(self.client.work, lr=lr, prox=self.prox)
-        parts = contributions(state, updates, work=work, most=self.client.most_steps)
-        psi = self.aggregator(parts, state.sigma, state.sigma)
+    ) -> tuple[ServerState, Outcome]:
+        psi = self.aggregator(contributions(state, updates, self.client, self.prox), state.sigma, state.sigma)
         made, kept = self.move(state, psi.vector, site)
         omega = made
         if self.order == "after":
             omega = train_server(self.server, made, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega, extra=state.extra | kept, weights=psi.weights, clients=made)
+        return replace(state, omega=omega, extra=state.extra | kept), Outcome(psi.weights, clients=made)
 
     def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
         """The server's new model from the clients' mean ψ, and what it keeps for the next round."""

@@ -21,7 +21,6 @@ frozen backbone a config that names ``fedfew`` and none of its settings gets ``f
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -36,6 +35,7 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Method,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -46,7 +46,7 @@ from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
 from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
-from fedfew.training.updates import active, contributions, scalar
+from fedfew.training.updates import active, contributions, scalar, step_size
 
 NOISE = 0.1
 """Deviation of the noise ε, of pixels in [0, 1] or of the features' size."""
@@ -83,22 +83,22 @@ class FedFew(Method):
     warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
 
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round the server trains alone, so that the first pseudo-labels are useful."""
-        counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
-        sigma = state.extra.get("sigma", state.omega)
-        if state.unheard and self.warmup:
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server trains alone, so that the first pseudo-labels are useful; and notes its class mix."""
+        sigma = state.omega
+        if self.warmup:
             sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
-        extra = state.extra | {"prior": counts / counts.sum()}
-        if self.teacher == "start":
-            extra = {"teacher": sigma} | extra
-        return replace(state, sigma=sigma, extra=extra)
+        counts = torch.bincount(site.labeled.labels, minlength=site.classes).float()
+        teacher = {"teacher": sigma} if self.teacher == "start" else {}
+        return replace(state, sigma=sigma, extra=state.extra | {"prior": counts / counts.sum()} | teacher)
+
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        return replace(state, sigma=state.extra.get("sigma", state.omega))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ_t, the server's class mix, and the round's step size."""
-        lr = scalar(self.client.rate(state.round, state.validation))
-        message = {"omega": state.sigma, "prior": state.extra["prior"], "lr": lr}
-        if self.teacher == "start" and not state.unheard:  # in the first round it is ω itself
+        message = {"omega": state.sigma, "prior": state.extra["prior"]} | step_size(self.client, state)
+        if self.teacher == "start" and state.participation:  # in the first round it is ω itself
             message["teacher"] = state.extra["teacher"]
         if not self.temperature and state.validation and state.validation[-1]:
             message["accuracy"] = scalar(state.validation[-1])
@@ -147,21 +147,19 @@ class FedFew(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """Aggregate the clients that learned something, then train on the server's labels."""
-        lr = self.client.rate(state.round, state.validation)
-        work = partial(self.client.work, lr=lr)
-        learned = active(contributions(state, updates, work=work, most=self.client.most_steps))
+        learned = active(contributions(state, updates, self.client))
         psi, weights = state.sigma, {}
         if learned:
             aggregate = self.aggregator(learned, state.sigma, state.sigma)
             psi, weights = aggregate.vector, aggregate.weights
         sigma = train_server(self.server, psi, state, site, rng, self.lambda_s)
         if not self.average:
-            return replace(state, omega=sigma, weights=weights, clients=psi)
+            return replace(state, omega=sigma), Outcome(weights, clients=psi)
         before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
         omega = self.average * before + (1 - self.average) * sigma
-        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}, weights=weights, clients=psi)
+        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}), Outcome(weights, clients=psi)
 
 
 def refuse(method: FedFew, scenario: Scenario) -> Iterator[FedfewError]:

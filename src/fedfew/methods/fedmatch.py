@@ -20,7 +20,7 @@ client's own label, not to the lowest class; the noise image is uniform, not Gau
 fedfew.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -40,6 +40,7 @@ from fedfew.core.types import (
     Expected,
     LabeledClientSite,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -51,8 +52,8 @@ from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server, train_supervised
-from fedfew.training.updates import Order, Warmup, scalar
+from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend, train_server, train_supervised
+from fedfew.training.updates import Order, Warmup, step_size
 from fedfew.training.vote import Ballot
 
 PSI_AT_START = 0.2  # ψ_0 = 0.2·σ_0, as published
@@ -90,23 +91,33 @@ class FedMatch(Method):
         return ServerState(0, omega + psi, omega, extra=extra)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round σ is trained; then the values of σ and ψ that clients get are updated."""
-        psi = state.extra["psi"]
-        if self.order == "before" or state.unheard:
-            state = replace(state, sigma=self.train_sigma(state, psi, site, rng))
-        extra = restamp(state, {"sigma": state.sigma, "psi": psi}, self.delta) | self.vote.learn(site)
-        return replace(state, extra=extra)
+        """The values of σ and ψ that clients get are updated; with order = "before", σ is trained first."""
+        if self.order == "before":
+            state = replace(state, sigma=self.train_sigma(state, state.extra["psi"], site, rng))
+        return self.publish(state, site)
 
-    def train_sigma(self, state: ServerState, psi: Vector, site: ServerSite, rng: torch.Generator) -> Vector:
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """σ is trained before the clients get it."""
+        sigma = self.train_sigma(state, state.extra["psi"], site, rng, self.warmup)
+        return self.publish(replace(state, sigma=sigma), site)
+
+    def publish(self, state: ServerState, site: ServerSite) -> ServerState:
+        """σ and ψ as clients will know them."""
+        extra = restamp(state, {"sigma": state.sigma, "psi": state.extra["psi"]}, self.delta)
+        return replace(state, extra=extra | self.vote.learn(site))
+
+    def train_sigma(
+        self, state: ServerState, psi: Vector, site: ServerSite, rng: torch.Generator, epochs: int = 0
+    ) -> Vector:
         """σ trained on D_s with ψ held fixed; an untouched entry keeps its bits."""
-        start, epochs = state.sigma + psi, self.warmup if state.unheard else 0
+        start = state.sigma + psi
         theta = train_server(self.server, start, state, site, rng, self.lambda_s, epochs)
         return state.sigma + (theta - start)
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """σ and ψ as clients know them, and in rounds 9, 19, … the helpers' models for a client seen before."""
-        lr = scalar(self.client.rate(state.round, state.validation))
-        payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"], "lr": lr}
+        payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"]}
+        payload |= step_size(self.client, state)
         if self.helpers and (state.round + 1) % self.interval == 0:
             for i, vector in enumerate(Library.of(state).nearest(client, self.helpers)):
                 payload[f"helper{i}"] = vector
@@ -141,7 +152,7 @@ class FedMatch(Method):
             net.gradient[:n].add_(psi_now.sign(), alpha=self.lambda_l1)
             net.gradient[:n].add_(psi_now - held, alpha=2 * self.lambda_l2)
 
-        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
+        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, Hooks(penalty))
         after = network.snapshot()
         change = torch.where((after - sigma).abs() > self.l1_threshold, after - start, -psi)
         reply = self._sparse(change, "")
@@ -205,7 +216,7 @@ class FedMatch(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """ψ ← aggregate of the clients' ψ_k; the library of helpers gets their models."""
         sent = state.extra["wire_psi"]
         parts = [
@@ -220,7 +231,7 @@ class FedMatch(Method):
         state = replace(state, sigma=self._joint_sigma(state, updates))
         sigma = state.sigma if self.order == "before" else self.train_sigma(state, psi.vector, site, rng)
         made, omega = state.sigma + psi.vector, sigma + psi.vector
-        return replace(state, omega=omega, sigma=sigma, extra=extra, weights=psi.weights, clients=made)
+        return replace(state, omega=omega, sigma=sigma, extra=extra), Outcome(psi.weights, clients=made)
 
     def _joint_sigma(self, state: ServerState, updates: Sequence[ClientUpdate]) -> Vector:
         """σ, or the aggregate of the σ_k of clients with labels."""
@@ -233,24 +244,12 @@ class FedMatch(Method):
         ]
         return self.aggregator(parts, sent, state.sigma).vector
 
-    def models(self, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
-        """σ + ψ as sent, and with the client's changed entries."""
-        sent = payload["sigma"] + payload["psi"]
-        trained = sent.clone()
-        for prefix in ("", "sigma_") if self.client_labels.each else ("",):
-            trained[reply[f"{prefix}index"].long()] += reply[f"{prefix}change"]
-        return sent, trained
-
-    def own_step(self, state: ServerState) -> float:
-        """σ and ω are a part and the whole here: their distance is not a step."""
-        return 0.0
-
     def reply_schema(self, layout: Layout) -> Schema:
         """{"index", "change"}: as many entries as changed; of σ too where clients hold labels."""
         size, schema = layout.size, {}
         for prefix in ("", "sigma_") if self.client_labels.each else ("",):
             schema[f"{prefix}index"] = Expected((None,), torch.int32, limit=size, index=True, group=prefix)
-            schema[f"{prefix}change"] = Expected((None,), limit=size, delta=True, group=prefix)
+            schema[f"{prefix}change"] = Expected((None,), limit=size, delta=True, group=prefix, base=("sigma", "psi"))
         return schema
 
 

@@ -10,9 +10,8 @@ Algorithm and System Design. 2021. Algorithm 1:
 A client with labels of its own, which the paper does not have, adds λ_s CE(y, f(x)) on them to every batch.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -29,6 +28,7 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Method,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -38,8 +38,8 @@ from fedfew.data.client_labels import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.own_labels import label_loss, summed
-from fedfew.training.sgd import LocalSGD, Pull, Supervised, descend, train_server
-from fedfew.training.updates import contributions, scalar
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, Supervised, descend, train_server
+from fedfew.training.updates import contributions, step_size
 from fedfew.training.vote import Ballot, hopeful, vote
 
 
@@ -83,7 +83,7 @@ class FedMix(Method):
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         """ω_t, this round's step size, and the anchor if it is another vector."""
-        payload = {"omega": state.omega, "lr": scalar(self.client.rate(state.round, state.validation))}
+        payload = {"omega": state.omega} | step_size(self.client, state)
         if self.lambda_anchor and self.anchor != "omega":
             payload["sigma"] = state.sigma if self.anchor == "trained" else state.extra["previous"]
         return payload | self.vote.message(state)
@@ -101,8 +101,8 @@ class FedMix(Method):
             return summed(loss, supervise())
 
         anchor = Pull(payload.get("sigma", payload["omega"]).to(network.device), self.lambda_anchor)
-        penalty = anchor.add_gradient if self.lambda_anchor else None
-        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, penalty)
+        hooks = Hooks(anchor.add_gradient if self.lambda_anchor else None)
+        steps = descend(network, self.client, float(payload["lr"]), len(site), loss_of, rng, hooks)
         return Trained({"psi": network.snapshot()}, {"coverage": ballot.coverage, "steps": float(steps)}, ballot.votes)
 
     def loss(
@@ -145,17 +145,13 @@ class FedMix(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
-        parts = contributions(state, updates, work=self._work(state), most=self.client.most_steps)
+        prox = 2 * self.lambda_anchor  # the anchor pulls like a proximal term
+        parts = contributions(state, updates, self.client, prox)
         psi = self.aggregator(parts, state.omega, state.sigma)
         omega = mix(psi.vector, state.sigma, state.omega, self.alpha, self.beta, self.gamma)
-        return replace(state, omega=omega, weights=psi.weights, clients=psi.vector)
-
-    def _work(self, state: ServerState) -> Callable[[float], float]:
-        """a_k of FedNova: the anchor pulls like a proximal term of strength 2λ."""
-        lr = self.client.rate(state.round, state.validation)
-        return partial(self.client.work, lr=lr, prox=2 * self.lambda_anchor)
+        return replace(state, omega=omega), Outcome(psi.weights, clients=psi.vector)
 
 
 def check_mix(alpha: float, beta: float, gamma: float) -> None:

@@ -30,6 +30,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Expected,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -40,8 +41,8 @@ from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
-from fedfew.training.updates import Warmup, contributions, scalar
+from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend, train_server
+from fedfew.training.updates import Warmup, contributions, schedule
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,16 @@ class FedSiam(Method):
     def start(self, omega: Vector) -> ServerState:
         return ServerState(0, omega, omega, extra={"target": omega} if self.uploads == "both" else {})
 
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first round the server trains alone, and its model is the target too."""
-        if not state.unheard:
-            return replace(state, sigma=state.omega)
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The server trains alone, and its model is the target too."""
         sigma = train_server(self.server, state.omega, state, site, rng, self.lambda_s, self.warmup)
         return replace(state, sigma=sigma, extra=state.extra | ({"target": sigma} if self.uploads == "both" else {}))
 
+    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        return replace(state, sigma=state.omega)
+
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        payload = {
-            "omega": state.sigma,
-            "lr": scalar(self.client.rate(state.round, state.validation)),
-            "progress": scalar(state.round / max(self.client.rounds, 1)),
-        }
+        payload = {"omega": state.sigma} | schedule(self.client, state)
         return payload | ({"target": state.extra["target"]} if self.uploads == "both" else {})
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
@@ -109,8 +107,8 @@ class FedSiam(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        online = contributions(state, updates, work=self.client.work, most=self.client.most_steps)
+    ) -> tuple[ServerState, Outcome]:
+        online = contributions(state, updates, self.client)
         psi = self.aggregator(online, state.sigma, state.sigma)
         target = None
         if self.uploads == "both":
@@ -123,9 +121,10 @@ class FedSiam(Method):
             if target is not None:
                 follow(target, network, decay)
 
-        omega = train_server(self.server, psi.vector, state, site, rng, self.lambda_s, after_step=after_step)
+        hooks = Hooks(after_step=after_step)
+        omega = train_server(self.server, psi.vector, state, site, rng, self.lambda_s, hooks=hooks)
         extra = state.extra | ({} if target is None else {"target": target.cpu()})
-        return replace(state, omega=omega, extra=extra, weights=psi.weights, clients=psi.vector)
+        return replace(state, omega=omega, extra=extra), Outcome(psi.weights, clients=psi.vector)
 
     def reply_schema(self, layout: Layout) -> Schema:
         target = {"target": Expected((layout.size,), near="target")}

@@ -27,6 +27,7 @@ from fedfew.core.types import (
     ClientUpdate,
     Contribution,
     Method,
+    Outcome,
     Payload,
     ServerSite,
     ServerState,
@@ -37,7 +38,7 @@ from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import LocalSGD, Supervised, train_server
-from fedfew.training.updates import contributions, scalar
+from fedfew.training.updates import contributions, schedule
 
 OTHER_STARTS = "the clients of a group start from different models, so their changes cannot be compared from one point"
 
@@ -81,11 +82,7 @@ class Grouping(Method):
         return models[int(torch.randint(len(models), (), generator=lot))]
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        return {
-            "omega": self.sent(state, client),
-            "lr": scalar(self.client.rate(state.round, state.validation)),
-            "progress": scalar(state.round / max(self.client.rounds, 1)),
-        } | self.vote.message(state)
+        return {"omega": self.sent(state, client)} | schedule(self.client, state) | self.vote.message(state)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         fixmatch = FixMatch(self.threshold, self.weight)
@@ -93,7 +90,7 @@ class Grouping(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         parts = contributions(state, updates)
         models: list[Vector] = []
         weights: dict[int, float] = {}
@@ -104,14 +101,9 @@ class Grouping(Method):
             weights |= {client: share / len(dealt) for client, share in shares.items()}
         groups = torch.stack(models)
         diversity = gradient_diversity(part.vector - self.sent(state, part.client) for part in parts)
-        return replace(
-            state,
-            omega=groups.double().mean(0).float(),
-            extra=state.extra | {"groups": groups},
-            weights=dict(sorted(weights.items())),
-            clients=self.aggregator(parts, state.omega, state.sigma).vector,
-            metrics={"gradient_diversity": diversity},
-        )
+        clients = self.aggregator(parts, state.omega, state.sigma).vector
+        outcome = Outcome(dict(sorted(weights.items())), {"gradient_diversity": diversity}, clients)
+        return replace(state, omega=groups.double().mean(0).float(), extra=state.extra | {"groups": groups}), outcome
 
     def group_model(self, members: Sequence[Contribution], state: ServerState) -> tuple[Vector, dict[int, float]]:
         """w_i = (w_s + |G_i|·ψ) / (|G_i| + 1) with ψ the group's aggregate, and each client's share in it."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerSite, ServerState
@@ -28,18 +29,29 @@ class Pooled(ServerOnly):
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy")] = 1.0
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Train on a round's images from the pool; before the first round a warm-up on the server's labels."""
+        """Train on a round's images from the pool."""
+        return self.train(state, state.omega, self.lot(state, rng), site, rng)
+
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """A warm-up on the server's labels comes before the first round."""
+        lot, sigma = self.lot(state, rng), state.omega
+        if self.warmup:
+            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
+        return self.train(state, sigma, lot, site, rng)
+
+    def lot(self, state: ServerState, rng: torch.Generator) -> int:
+        """The seed of the shuffles, drawn once."""
+        return int(state.extra["lot"] if "lot" in state.extra else torch.randint(2**62, (), generator=rng))
+
+    def train(self, state: ServerState, start: Vector, lot: int, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """``start`` trained on as many images of the pool as a round uses."""
         pool = site.pool
         if pool is None:
             raise FedfewError("E113", "method.name", "pooled needs the clients' images and labels in one place")
-        lot = int(state.extra["lot"] if "lot" in state.extra else torch.randint(2**62, (), generator=rng))
         passes = self.server.sgd.epochs * len(site.labeled) + self.client.epochs * pool.cohort_images
         chosen = sequence(len(pool.labeled), state.round * passes, passes, lot)
-        sigma = state.omega
-        if self.warmup and not state.round:
-            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
         drawn = replace(site, labeled=pool.labeled.take(chosen), passes=None)
-        sigma = train_server(self.server, sigma, state, drawn, rng, self.lambda_s, 1)
+        sigma = train_server(self.server, start, state, drawn, rng, self.lambda_s, 1)
         return replace(state, sigma=sigma, extra=state.extra | {"lot": torch.tensor(lot)})
 
 

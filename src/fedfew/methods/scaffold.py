@@ -19,7 +19,17 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import ClientSite, ClientUpdate, Expected, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    ClientSite,
+    ClientUpdate,
+    Expected,
+    Outcome,
+    Payload,
+    Schema,
+    ServerSite,
+    ServerState,
+    Trained,
+)
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
 from fedfew.objectives.unlabeled import train_unlabeled
@@ -34,9 +44,10 @@ class Scaffold(FedAvg):
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return super().broadcast(state, client) | {"control": state.extra["control"]}
 
-    def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """c starts at zero."""
         zeros = torch.zeros(site.network.layout.trainable)
-        return super().before_clients(replace(state, extra={"control": zeros} | state.extra), site, rng)
+        return super().warm_up(replace(state, extra=state.extra | {"control": zeros}), site, rng)
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """ψ_k by corrected steps, and the change of c_k, which is zero if there was nothing to learn from."""
@@ -55,7 +66,7 @@ class Scaffold(FedAvg):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         control = state.extra["control"].double()
         for update in updates:
             control = control + update.reply["control"].double() / max(self.population, len(updates))

@@ -17,6 +17,7 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -37,12 +38,14 @@ class ServerOnly(Method):
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Annotated[Natural, Doc("server epochs before the first round; 0: none")] = 0
 
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        start = state.omega
+        if self.warmup:
+            start = train_server(self.server, start, state, site, rng, self.lambda_s, self.warmup)
+        return replace(state, sigma=train_server(self.server, start, state, site, rng, self.lambda_s))
+
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        sigma = state.omega
-        if self.warmup and not state.round:
-            sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s, self.warmup)
-        sigma = train_server(self.server, sigma, state, site, rng, self.lambda_s)
-        return replace(state, sigma=sigma)
+        return replace(state, sigma=train_server(self.server, state.omega, state, site, rng, self.lambda_s))
 
     def asks(self, state: ServerState) -> bool:
         return False
@@ -55,8 +58,8 @@ class ServerOnly(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
-        return replace(state, omega=state.sigma)
+    ) -> tuple[ServerState, Outcome]:
+        return replace(state, omega=state.sigma), Outcome()
 
     def reply_schema(self, layout: Layout) -> Schema:
         return {}

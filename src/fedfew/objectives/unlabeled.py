@@ -8,7 +8,7 @@ from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.objectives.objective import Objective
 from fedfew.training.label_shift import Voting
 from fedfew.training.own_labels import LabelLoss, summed
-from fedfew.training.sgd import LocalSGD, Pull, descend
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
 from fedfew.training.vote import Ballot
 
 
@@ -46,8 +46,8 @@ def train_unlabeled(
         return loss
 
     near = Pull(payload["omega"].to(network.device), prox / 2)
-    penalty = near.add_gradient if prox else None
-    steps = descend(network, sgd, float(payload["lr"]), len(site), loss_of, rng, penalty)
+    hooks = Hooks(near.add_gradient if prox else None)
+    steps = descend(network, sgd, float(payload["lr"]), len(site), loss_of, rng, hooks)
     # with the proximal term alone a client has learned nothing, and is left out of FedNova's mean
     metrics = {"steps": float(steps if learned else 0)} | ({"coverage": ballot.coverage} if objective.labels else {})
     return Trained({"psi": network.snapshot()}, metrics, ballot.votes if objective.labels else None)

@@ -148,12 +148,10 @@ class Facts(Shape):
 
 
 class Files(Shape):
-    """A checkpoint's files with their hashes, and the numbers that need no file."""
+    """A checkpoint's files with their hashes."""
 
     state: Annotated[list[str], Len(2, 2)]
     parts: dict[str, Annotated[list[str], Len(2, 2)]]
-    weights: dict[str, float]
-    metrics: dict[str, Any]
 
 
 class Manifest(Shape):

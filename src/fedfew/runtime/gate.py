@@ -52,6 +52,7 @@ class Gate:
             or _size_fault(update.reply, schema)
             or _form_fault(update.reply, schema)
             or self._value_fault(update.reply, payload, schema, update.examples if size is None else size)
+            or _rule_fault(update, payload, schema)
             or metric_fault(update.metrics, update.examples if size is None else size, classes)
         )
         return Missing(update.client, *fault) if fault else None
@@ -92,6 +93,13 @@ class Gate:
         if self.max_growth and grown > self.max_growth * (base + 1):
             return "E406", f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})"
         return None
+
+
+def _rule_fault(update: ClientUpdate, payload: Payload, schema: Schema) -> tuple[str, str] | None:
+    for name, expected in schema.items():
+        if expected.rule and (why := expected.rule(update.reply[name], payload, update.examples)):
+            return "E406", why
+    return None
 
 
 def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 if TYPE_CHECKING:  # records are read without torch
     from torch import Tensor
 
-    from fedfew.core.types import Missing, Scores, ServerState
+    from fedfew.core.types import Missing, Outcome, Scores, ServerState
     from fedfew.runtime.exchange import Answers
 
 Natural = Annotated[int, Ge(0)]
@@ -115,17 +115,14 @@ def left_out(record: Mapping[str, Any]) -> list[Fault]:
 
 
 def describe(
-    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", seconds: dict[str, float],
-    clients: "Tensor | None" = None,
+    scores: "Scores", state: "ServerState", trained: "ServerState", answers: "Answers", outcome: "Outcome",
+    seconds: dict[str, float],
 ) -> RoundRecord:  # fmt: skip
-    """Everything a report or a chart shows about a round; ``trained`` is the state that was sent to the clients.
-
-    ``clients`` is their model before the server's turn: where the server trains last, its step starts there.
-    """
+    """Everything a report or a chart shows about a round; ``trained`` is the state that was sent to the clients."""
     coverage, correct, classes = pseudo_labels(answers)
     server_step = trained.sigma - trained.omega
-    if clients is not None and not server_step.any():
-        server_step = state.omega - clients
+    if outcome.clients is not None and not server_step.any():
+        server_step = state.omega - outcome.clients  # the server trains last
     server_norm = float(server_step.norm())
     directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates)
     return {
@@ -135,8 +132,8 @@ def describe(
         "loss": _short(scores.loss),
         "validation": _short(scores.validation),
         "cohort": answers.cohort,
-        "weights": {str(k): _short(w) for k, w in state.weights.items()},
-        "metrics": {name: _short(value) for name, value in state.metrics.items()},
+        "weights": {str(k): _short(w) for k, w in outcome.weights.items()},
+        "metrics": {name: _short(value) for name, value in outcome.metrics.items()},
         "coverage": coverage,
         "correct": correct,
         "pseudo_classes": classes,

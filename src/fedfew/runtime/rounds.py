@@ -10,7 +10,17 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Passes, ServerSite, ServerState
+from fedfew.core.types import (
+    ClientUpdate,
+    Fleet,
+    Method,
+    Missing,
+    Outcome,
+    Passes,
+    ScreenState,
+    ServerSite,
+    ServerState,
+)
 from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
 from fedfew.runtime.record import NO_UPDATE, WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
@@ -35,11 +45,10 @@ def run_rounds(
     """
     clock, skipped = Clock(), 0
     Wire(algorithm, clients.transforms).check(site)
-    site = replace(site, passes=passes)
 
     def train_server(now: ServerState) -> ServerState:
         with clock("server"):
-            made = algorithm.before_clients(now, site, stream(clients.seed, "server", now.round))
+            made = server_turn(algorithm, now, site, stream(clients.seed, "server", now.round), passes)
         if passes:
             clock.warmed_up(*passes.take())
         return made
@@ -50,24 +59,23 @@ def run_rounds(
         with clock("clients"):
             answers = ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
-            state = close_round(clients, algorithm, site, state, trained, answers)
-        clients_made, ema = state.clients, evaluation.mean(state.ema, state.omega)
-        state = replace(state, round=t + 1, clients=None, ema=ema)
+            state, outcome = close_round(clients, algorithm, site, state, trained, answers)
+        state = replace(state, round=t + 1, ema=evaluation.mean(state.ema, state.omega))
         seconds = clock.take("server", "clients", "aggregate") | clock.warmup()
 
-        differs = clients_made is not None and not torch.equal(clients_made, state.evaluated)
+        differs = outcome.clients is not None and not torch.equal(outcome.clients, state.evaluated)
         scoring = None
         if evaluation.due(state.round, rounds):
-            scoring = fleet.score(state.evaluated, clients_made if differs and evaluation.clients else None)
+            scoring = fleet.score(state.evaluated, outcome.clients if differs and evaluation.clients else None)
         # where the server's turn comes first, it trains for the next round while a free worker scores this one
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
             scores = scoring.result() if scoring else NOT_SCORED
         known = state.validation[-1] if scoring is None and state.validation else 0.0  # kept until the next score
         state = replace(state, validation=(*state.validation, scores.validation or known))
-        if scoring and clients_made is not None and not differs:
+        if scoring and outcome.clients is not None and not differs:
             scores = replace(scores, clients=scores.accuracy)
-        record = describe(scores, state, trained, answers, seconds | clock.take("evaluate"), clients_made)
+        record = describe(scores, state, trained, answers, outcome, seconds | clock.take("evaluate"))
         del answers  # a large round's replies are freed before the next one's arrive
         yield state, record
 
@@ -79,21 +87,33 @@ def run_rounds(
 
 def close_round(
     clients: Clients, algorithm: Method, site: ServerSite, state: ServerState, trained: ServerState, answers: Answers
-) -> ServerState:
+) -> tuple[ServerState, Outcome]:
     """The state after the clients' answers: aggregated, or ``state`` if none could be used.
 
     ``trained`` is ``state`` after the server's turn before the clients.
     """
     refused = count_refused(trained, answers.missing)
     if not answers.updates and algorithm.asks(trained):
-        if trained.unheard:
+        if not trained.participation:
             refuse_common_fault(answers)
-        return replace(state, refused=refused, weights={}, metrics={})  # no client answered: ω stays
-    counted = replace(trained, participation=count(trained, answers.updates), refused=refused, weights={}, metrics={})
-    counted = replace(counted, lengths=answers.lengths)
+        return replace(state, screen=replace(state.screen, refused=refused)), Outcome()  # no client answered: ω stays
+    screen = ScreenState(refused, answers.lengths)
+    counted = replace(trained, participation=count(trained, answers.updates), screen=screen)
     rng = stream(clients.seed, "aggregate", trained.round)
-    made = algorithm.after_clients(counted, answers.updates, site, rng)
-    return Wire(algorithm, clients.transforms).after_round(made, site)
+    made, outcome = algorithm.after_clients(counted, answers.updates, site, rng)
+    return Wire(algorithm, clients.transforms).after_round(made, site), outcome
+
+
+def server_turn(
+    algorithm: Method, state: ServerState, site: ServerSite, rng: torch.Generator, passes: Passes | None = None
+) -> ServerState:
+    """The server's turn before the clients: the warm-up, or a turn like any other.
+
+    The warm-up comes before the first round, and again until a client has answered: a skipped round keeps nothing.
+    """
+    if not state.participation and (not state.round or algorithm.asks(state)):
+        return algorithm.warm_up(state, replace(site, passes=passes), rng)
+    return algorithm.before_clients(state, site, rng)
 
 
 def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
@@ -104,7 +124,7 @@ def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
 def count_refused(state: ServerState, missing: list[Missing]) -> dict[int, int]:
     """How often each client's update was refused, including this round; a client that sent none was not refused."""
     refused = [m.client for m in missing if m.code not in NO_UPDATE]
-    return state.refused | {k: state.refused.get(k, 0) + 1 for k in refused}
+    return state.screen.refused | {k: state.screen.refused.get(k, 0) + 1 for k in refused}
 
 
 class Clock:

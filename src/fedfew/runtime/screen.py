@@ -23,6 +23,7 @@ If that is beyond the usual bound, ‖σ − ω‖ does not excuse it.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -30,7 +31,7 @@ from torch import Tensor
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Method, Missing, Payload, Reply, Schema, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Missing, Payload, Reply, Schema, ServerSite, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.wire import Wire
 
@@ -69,7 +70,6 @@ class Screen:
     """Measures the updates of one round as they arrive, and judges when all have arrived."""
 
     gate: Gate
-    method: Method
     schema: Schema
     site: ServerSite
     own_step: float
@@ -85,8 +85,11 @@ class Screen:
         """The screen of a round; single updates with privacy noise are too noisy to be tried."""
         noisy = any(transform.noisy for transform in wire.transforms)
         tries = None if noisy or not gate.images else spread_over_classes(site.labeled, gate.images)
-        schema, own_step = wire.schemas(site.network.layout)[0], wire.method.own_step(state)
-        return Screen(gate, wire.method, schema, site, own_step, tries, state.lengths)
+        schema = wire.schemas(site.network.layout)[0]
+        # where clients send changes of a part of the model, σ is another part and σ − ω no step
+        models = any(expected.near for expected in schema.values())
+        own_step = float(torch.linalg.vector_norm(state.sigma - state.omega)) if models else 0.0
+        return Screen(gate, schema, site, own_step, tries, state.screen.lengths)
 
     def look(self, reply: Mapping[str, Tensor], payload: Payload) -> Finding:
         """Measure one update that has passed the gate."""
@@ -100,7 +103,7 @@ class Screen:
     def _harm(self, reply: Mapping[str, Tensor], payload: Payload) -> float | None:
         if self.tries is None or not len(self.tries):
             return None
-        pair = self.method.models(payload, reply)
+        pair = models(self.schema, payload, reply)
         if pair is None:
             return None
         sent, trained = pair
@@ -168,6 +171,22 @@ class Screen:
         limit = min(max(self.gate.max_harm, AS_OTHERS * quartile), HOPELESS)
         what = "a quarter of its change raises the loss on the server's labels by"
         return {k: f"{what} {harm:.3g}, the bound is {limit:.3g}" for k, harm in harms.items() if harm > limit}
+
+
+def models(schema: Schema, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:
+    """The model a client was sent and the one it sends back; None where replies are not models."""
+    near = next((name for name, expected in schema.items() if expected.near), "")
+    if near:
+        return payload[schema[near].near], reply[near]
+    changes = {name: expected for name, expected in schema.items() if expected.base}
+    if not changes:
+        return None
+    sent = reduce(torch.add, (payload[name] for name in next(iter(changes.values())).base))
+    trained = sent.clone()
+    for name, expected in changes.items():
+        index = next(other for other, form in schema.items() if form.index and form.group == expected.group)
+        trained[reply[index].long()] += reply[name]
+    return sent, trained
 
 
 def typical(lengths: Sequence[float], own_step: float) -> float:

@@ -173,6 +173,25 @@ LossOf = Callable[[Tensor], Tensor | None]
 """The loss on a batch given by its indices; None when the batch has nothing to learn from."""
 
 
+@dataclass(frozen=True, eq=False)
+class Hooks:
+    """What a method adds to local training."""
+
+    penalty: Callable[[Network], None] | None = None
+    """Adds a closed-form gradient; with it, a batch without a loss takes a step too."""
+    after_step: Callable[[Network], None] | None = None
+    """Called after each step, e.g. for a moving average."""
+    velocity: Tensor | None = None
+    """The momentum to continue with, changed in place; without one it starts at zero."""
+    residual: Residual | None = None
+    """Mixes the model with an earlier one between passes."""
+    passes: Passes | None = None
+    """Tracks a long training, and may continue one that was stopped."""
+
+
+NO_HOOKS = Hooks()
+
+
 def descend(
     network: Network,
     sgd: LocalSGD,
@@ -180,21 +199,12 @@ def descend(
     examples: int,
     loss_of: LossOf,
     rng: torch.Generator,
-    penalty: Callable[[Network], None] | None = None,
-    after_step: Callable[[Network], None] | None = None,
-    velocity: Tensor | None = None,
-    passes: Passes | None = None,
-    residual: Residual | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> int:
-    """Train ``network`` in place and return the number of steps taken.
-
-    ``penalty`` adds a closed-form gradient; a batch without a loss takes a step only if there is one. ``after_step``
-    is called after each step, e.g. for a moving average. ``velocity`` is the momentum to continue with, changed in
-    place; without one it starts at zero. ``passes`` tracks a long training, and may continue one that was stopped.
-    ``residual`` mixes the model with an earlier one between passes.
-    """
+    """Train ``network`` in place and return the number of steps taken."""
     trainable = network.layout.trainable
     weights, gradient = network.vector[:trainable], network.gradient[:trainable]
+    penalty, residual, passes, velocity = hooks.penalty, hooks.residual, hooks.passes, hooks.velocity
     adam = AdamW.of(weights) if sgd.optimizer == "adamw" else None
     if velocity is None and sgd.momentum and adam is None:
         velocity = torch.zeros_like(weights)
@@ -223,8 +233,8 @@ def descend(
                     _step(weights, gradient, velocity, sgd, lr, network.rates)
                 else:
                     adam.step(weights, gradient, lr, sgd.weight_decay, network.rates)
-                if after_step is not None:
-                    after_step(network)
+                if hooks.after_step is not None:
+                    hooks.after_step(network)
             steps += 1
         if residual is not None:
             residual.connect(network, epoch + 1)
@@ -262,12 +272,8 @@ def train_supervised(
     rng: torch.Generator,
     *,
     scale: float = 1.0,
-    penalty: Callable[[Network], None] | None = None,
     progress: float = 1.0,
-    after_step: Callable[[Network], None] | None = None,
-    velocity: Tensor | None = None,
-    passes: Passes | None = None,
-    residual: Residual | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> tuple[Vector, int]:
     """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
     network.load(start)
@@ -283,7 +289,7 @@ def train_supervised(
             logits, truth = logits[unlearnt], truth[unlearnt]
         return scale * cross_entropy(logits, truth)
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, penalty, after_step, velocity, passes, residual)
+    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, hooks)
     return network.snapshot(), steps
 
 
@@ -295,9 +301,7 @@ def train_server(
     rng: torch.Generator,
     scale: float = 1.0,
     epochs: int = 0,
-    after_step: Callable[[Network], None] | None = None,
-    velocity: Tensor | None = None,
-    residual: Residual | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Vector:
     """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
 
@@ -306,18 +310,10 @@ def train_server(
     """
     if epochs:
         how = replace(how, sgd=replace(how.sgd, epochs=epochs))
+        hooks = replace(hooks, passes=site.passes)
+    lr, progress = how.sgd.rate(state.round, state.validation), state.round / max(how.sgd.rounds, 1)
     sigma, _ = train_supervised(
-        site.network,
-        start,
-        site.labeled,
-        how,
-        how.sgd.rate(state.round, state.validation),
-        rng,
-        scale=scale,
-        progress=1.0 if epochs else state.round / max(how.sgd.rounds, 1),
-        after_step=after_step,
-        velocity=velocity,
-        passes=site.passes if epochs else None,
-        residual=residual,
-    )
+        site.network, start, site.labeled, how, lr, rng,
+        scale=scale, progress=1.0 if epochs else progress, hooks=hooks,
+    )  # fmt: skip
     return sigma

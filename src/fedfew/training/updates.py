@@ -1,7 +1,6 @@
 """What methods that exchange whole models have in common."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -10,7 +9,8 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import ClientUpdate, Contribution, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Contribution, Payload, ServerSite, ServerState
+from fedfew.training.sgd import LocalSGD
 
 Order = Annotated[
     Literal["before", "after"],
@@ -25,25 +25,37 @@ def scalar(value: float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
 
 
-def contributions(
-    state: ServerState,
-    updates: Sequence[ClientUpdate],
-    name: str = "psi",
-    work: Callable[[float], float] = float,
-    most: Callable[[int], float] = lambda images: math.inf,
-) -> list[Contribution]:
-    """The updates as an aggregator sees them; ``work`` turns the steps a client reports into a_k.
+def step_size(sgd: LocalSGD, state: ServerState) -> Payload:
+    """This round's step size, as the server sends it."""
+    return {"lr": scalar(sgd.rate(state.round, state.validation))}
 
-    ``most``: the steps that so many images allow. FedNova multiplies all changes by the mean of the steps, so a client
-    that claims a billion would otherwise blow up the model.
+
+def schedule(sgd: LocalSGD, state: ServerState) -> Payload:
+    """This round's step size and the run's progress (0..1), for objectives whose weight has a ramp."""
+    return step_size(sgd, state) | {"progress": scalar(state.round / max(sgd.rounds, 1))}
+
+
+def contributions(
+    state: ServerState, updates: Sequence[ClientUpdate], sgd: LocalSGD | None = None, prox: float = 0.0
+) -> list[Contribution]:
+    """The updates as an aggregator sees them, with a_k from the steps a client reports and how it trains (``sgd``).
+
+    No client is believed more steps than its images allow: FedNova multiplies all changes by the mean of the steps, so
+    one that claims a billion would blow up the model. ``prox`` is the strength of a proximal term.
     """
+    lr = sgd.rate(state.round, state.validation) if sgd else 0.0
+
+    def work(update: ClientUpdate) -> float:
+        steps = max(update.metrics.get("steps", 1.0), 0.0)
+        return sgd.work(min(steps, sgd.most_steps(update.examples)), lr, prox) if sgd else steps
+
     return [
         Contribution(
             u.client,
-            u.place(name),
+            u.place("psi"),
             u.examples,
             state.answered(u.client),
-            work(min(max(u.metrics.get("steps", 1.0), 0.0), most(u.examples))),
+            work(u),
             min(max(u.metrics.get("status", 0.0), 0.0), 1.0),
         )
         for u in updates

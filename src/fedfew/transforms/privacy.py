@@ -61,7 +61,7 @@ class Private(Transform):
 
     def travels(self, schema: Schema, layout: Layout) -> Schema:
         """Noisy sums are bounded by the clip, not by the number of images, which is not sent."""
-        return {name: replace(expected, per_example=0.0) for name, expected in schema.items()}
+        return {name: replace(expected, per_example=0.0, rule=None) for name, expected in schema.items()}
 
     def outgoing(
         self, trained: Trained, payload: Payload, schema: Schema, site: ClientSite, rng: torch.Generator

@@ -33,6 +33,7 @@ from fedfew.core.types import (
     Contribution,
     Expected,
     Method,
+    Outcome,
     Payload,
     Schema,
     ServerSite,
@@ -85,9 +86,10 @@ class FedMoments(Method):
     hear: Annotated[Fraction, Doc("images that answers cover before an EM step, as a share of those surveyed")] = 1.0
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """Before the first answer: the best model from the labels alone."""
-        if not state.unheard:
-            return replace(state, sigma=state.omega)
+        return replace(state, sigma=state.omega)
+
+    def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
+        """The best model from the labels alone."""
         x = features(site.labeled.samples)
         nothing = torch.zeros(len(x), site.classes, dtype=torch.float64)
         centre = x.mean(0)
@@ -128,17 +130,19 @@ class FedMoments(Method):
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> ServerState:
+    ) -> tuple[ServerState, Outcome]:
         """The survey, until enough images are surveyed; then M-steps, until the classes have settled."""
         if not self.asks(state):
-            return replace(state, metrics={"settled": 1.0})
+            return state, Outcome(metrics={"settled": 1.0})
         if "weight" not in state.extra:
             return self._survey(state, updates, site)
         return self._step(state, updates, site)
 
     # --- the survey
 
-    def _survey(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
+    def _survey(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
+    ) -> tuple[ServerState, Outcome]:
         width = site.network.layout.shapes[0][1]
         size = width + width * (width + 1) // 2
         fresh = [u for u in updates if state.participation[u.client] == 1 and fits(u, size)]
@@ -157,7 +161,7 @@ class FedMoments(Method):
         enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
         metrics = {"surveyed": float(counts[0])}
         if not enough or not counts[0]:
-            return replace(state, extra=extra, metrics=metrics)
+            return replace(state, extra=extra), Outcome(metrics=metrics)
         second = torch.zeros(width, width, dtype=torch.float64)
         second[*torch.triu_indices(width, width)] = sums[width:]
         images, squares, clients = counts.tolist()
@@ -165,7 +169,7 @@ class FedMoments(Method):
         found = self._begin(Survey(images, squares, clients, sums[:width], whole, between), site)
         kept = {name: tensor for name, tensor in extra.items() if not name.startswith("survey_")}
         metrics |= {"alpha": float(found["alpha"]), "directions": float(found["seen"])}
-        return replace(state, extra=kept | found, metrics=metrics)
+        return replace(state, extra=kept | found), Outcome(metrics=metrics)
 
     def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
         """Whitened space, prior, first scores: class means of the labels, shrunk according to the clients' spread."""
@@ -202,13 +206,15 @@ class FedMoments(Method):
 
     # --- a round of EM
 
-    def _step(self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite) -> ServerState:
+    def _step(
+        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
+    ) -> tuple[ServerState, Outcome]:
         extra, classes = dict(state.extra), site.classes
         width = len(extra["centre"])
         size = classes * (width + 1) + 1 + len(TEMPERATURES)
         usable = [u for u in updates if fits(u, size)]
         if not usable:
-            return state
+            return state, Outcome()
         space = Space(extra["centre"], extra["basis"], extra["values"])
         weights = class_weights([u.reply["sums"] for u in usable], space, classes)
         parts = [
@@ -221,20 +227,20 @@ class FedMoments(Method):
         heard = images + float(extra.get("heard", torch.zeros(())))
         sums = images * mean.vector.double() + extra.get("sums", torch.zeros(size, dtype=torch.float64))
         extra |= {"heard": scalar(heard), "sums": sums}
-        state = replace(state, extra=extra, weights=mean.weights)
         if heard < self.hear * float(extra["images"]):
-            return replace(state, metrics={"settled": 0.0})
+            return replace(state, extra=extra), Outcome(mean.weights, {"settled": 0.0})
         counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
         del extra["heard"], extra["sums"]
         before = float(extra.get("moved", scalar(2.0)))
         if moved >= before:  # what is left is noise and drift: the step before was the last
-            return replace(state, extra=extra | {"done": scalar(1.0)}, metrics={"moved": moved, "settled": 1.0})
+            done = replace(state, extra=extra | {"done": scalar(1.0)})
+            return done, Outcome(mean.weights, {"moved": moved, "settled": 1.0})
         omega, strength = self._model(extra, site, counts, moments)
         extra |= self._m_step(extra, site, counts, moments, curve)
         extra |= {"moved": scalar(moved), "done": scalar(float(moved < self.settled))}
         metrics = {"moved": moved, "alpha": float(extra["alpha"]), "trust": strength}
         metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
-        return replace(state, omega=omega, extra=extra, metrics=metrics)
+        return replace(state, omega=omega, extra=extra), Outcome(mean.weights, metrics)
 
     def _m_step(
         self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor, curve: Tensor
@@ -280,25 +286,26 @@ class FedMoments(Method):
         full = space.basis @ head_w
         return as_model(site, full, head_b - space.centre @ full), strength
 
-    def implausible(self, payload: Payload, reply: Mapping[str, Tensor], examples: int) -> str:
-        """Sums that break a rule which holds for any images (``plausibility.py``)."""
-        sums = reply["sums"].double()
-        if not examples or not len(sums):
-            return ""
-        if "survey" in payload:
-            return odd_survey(sums, examples, LENGTH)
-        classes, width = payload["weight"].shape[1], len(payload["weight"])
-        if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
-            return ""  # not an answer to this request: left out later
-        moments = sums[classes : classes * (width + 1)].view(classes, width)
-        weight, bias = payload["weight"].double(), payload["bias"].double()
-        return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
-
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: as long as the survey or the class moments are."""
         classes, width = layout.shapes[0]
         longest = max(width + width * (width + 1) // 2, classes * (width + 1) + 1 + len(TEMPERATURES))
-        return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE)}
+        return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE, rule=implausible)}
+
+
+def implausible(reply: Tensor, payload: Payload, examples: int) -> str:
+    """Why no images can have these sums (``plausibility.py``); empty if some can."""
+    sums = reply.double()
+    if not examples or not len(sums):
+        return ""
+    if "survey" in payload:
+        return odd_survey(sums, examples, LENGTH)
+    classes, width = payload["weight"].shape[1], len(payload["weight"])
+    if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
+        return ""  # not an answer to this request: left out later
+    moments = sums[classes : classes * (width + 1)].view(classes, width)
+    weight, bias = payload["weight"].double(), payload["bias"].double()
+    return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
 
 
 NEW = 0.25
