@@ -64,7 +64,7 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
     from benchmarks.method_tasks import SERVER_ONLY, TASKS, config_of
 
     from fedfew.interface.console import err
-    from fedfew.studies.sweep_search import search
+    from fedfew.studies.search import search
 
     base = config_of(TASKS[key], SERVER_ONLY, SEED, "").document
     # the start depends on the searched settings, so a warm-up of that length replaces it
@@ -98,7 +98,7 @@ def tried(key: str, arm: str, trials: int, folder: Path, jobs: int = 0) -> list[
     from benchmarks.method_tasks import SERVER_ONLY
 
     from fedfew.runs.run import Run
-    from fedfew.studies.sweep_search import best_validation
+    from fedfew.studies.search import best_validation
 
     found: dict[str, dict[str, str]] = {}
     recipe = arm == SERVER_ONLY

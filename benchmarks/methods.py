@@ -43,7 +43,7 @@ from paper.page import put
 from fedfew.interface.batch import run_all
 from fedfew.runs.run import TITLES, Run
 from fedfew.runs.statistics import Interval
-from fedfew.studies.sweep import Cell, index, reached
+from fedfew.studies.sweep import Cell, index
 
 SEEDS = 10
 """The number of seeds to look for."""
@@ -75,7 +75,7 @@ def runs_of(task: Task, folder: Path) -> Iterator[tuple[str, Run]]:
     for name in ARMS | ABLATION:
         for seed, start in begun.items():
             identity = cell_of(task, name, seed, start).identity
-            if identity in known and identity not in told and reached(known[identity]):
+            if identity in known and identity not in told and Run.open(known[identity]).done:
                 told.add(identity)  # if a task lacks an ingredient anyway, leaving it out changes nothing
                 yield name, Run.open(known[identity])
 

@@ -13,7 +13,7 @@ from fedfew.config.scale import scaled
 from fedfew.core.errors import FedfewError
 from fedfew.interface.batch import Tally, run_all
 from fedfew.interface.console import complain, err, out, print_json
-from fedfew.studies.sweep_jobs import check_jobs
+from fedfew.studies.parallel import check_jobs
 from paper.arms import FIG3, PAPER, TITLES
 from paper.figure import Figure, make, request_partitions
 from paper.measures import Verdict, columns

@@ -16,7 +16,7 @@ from fedfew.data.partitions import heterogeneity
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.runs.statistics import Interval
-from fedfew.studies.compare_tables import as_csv
+from fedfew.studies.tables import as_csv
 from paper.arms import FIG3, TITLES
 from paper.claims import against_server_only, gain_sentence, partitions, verdicts, without_difference
 from paper.drawing import draw

@@ -8,7 +8,7 @@ from typing import Any
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
-from fedfew.studies.compare_tables import as_csv
+from fedfew.studies.tables import as_csv
 from paper.arms import Arm, arms_of
 from paper.plan import ArmKey
 from paper.study import Request, Study

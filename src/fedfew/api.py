@@ -22,7 +22,7 @@ from fedfew.runs.session import Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import Cell, combined, identity, located
+from fedfew.studies.sweep import Cell, cells_of, identity, located
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -82,7 +82,7 @@ def sweep(
     The runs are stored in ``out`` and returned in the grid's order, the last key varying fastest. Finished ones are not
     repeated, interrupted ones continue. ``jobs`` run at a time. A run's error is raised after the others are done.
     """
-    cells, folder = combined(source, overrides or {}, grid), Path(out)
+    cells, folder = cells_of(source, overrides or {}, grid), Path(out)
     tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
     for fault in tally.failed.values():
         raise fault

@@ -46,7 +46,7 @@ BATCH: dict[str, Any] = {"model__norm": "batch", "dataset__name": "mini-mnist"}
 def test_statistics_measured_after_a_round_belong_to_the_recipe(bound: str, own: str, its: str, why: str) -> None:
     run = flat(0.5, method__name="fedavg", norm__policy=own, **BATCH)
     lower = flat(0.4, method__name=bound, norm__policy=its, **BATCH)
-    assert {b.name: b.apart for b in bounds_of(run, [run, lower])}[bound] == why
+    assert {b.name: b.mismatch for b in bounds_of(run, [run, lower])}[bound] == why
 
 
 def test_server_only_runs_with_other_statistics_are_two_experiments() -> None:
@@ -59,14 +59,14 @@ def test_server_only_runs_with_other_statistics_are_two_experiments() -> None:
 
 def test_a_bound_scored_before_the_servers_turn_is_no_pair() -> None:
     run, true = flat(0.5), flat(0.8, method__name="all-labels", method__order="before")
-    assert bounds_of(run, [run, true])[1].apart == "other method.order"
+    assert bounds_of(run, [run, true])[1].mismatch == "other method.order"
 
 
 def test_a_method_without_lambda_s_has_one() -> None:
     run = flat(0.5, method__name="cbafed")
     lower = flat(0.4, method__name="server-only", method__lambda_s=10.0)
-    assert bounds_of(run, [run, lower])[0].apart == "other method.lambda_s"
-    assert not bounds_of(run, [run, lower, flat(0.3, name="one", method__name="server-only")])[0].apart
+    assert bounds_of(run, [run, lower])[0].mismatch == "other method.lambda_s"
+    assert not bounds_of(run, [run, lower, flat(0.3, name="one", method__name="server-only")])[0].mismatch
 
 
 def test_why_a_bound_is_no_pair_and_what_it_bounds() -> None:
@@ -75,7 +75,7 @@ def test_why_a_bound_is_no_pair_and_what_it_bounds() -> None:
     true = flat(0.8, name="true", seed=3, method__name="all-labels")
     pooled = flat(0.9, name="pooled", method__name="pooled")
     found = bounds_of(own, [own, lower, true, pooled])
-    assert [b.apart for b in found] == ["other server.epochs", "other seeds", ""]
+    assert [b.mismatch for b in found] == ["other server.epochs", "other seeds", ""]
     assert [b.role for b in found] == ["lower bound", "", "upper bound"]
     words = between(own, found)
     assert words.startswith("not compared with server-only (other server.epochs), not compared with FedAvg with true")

@@ -12,7 +12,7 @@ from tests.studies.runs_by_hand import by_hand, flat
 from fedfew.core.errors import FedfewError
 from fedfew.runs.statistics import Interval
 from fedfew.studies.compare import Comparison, Row, compare
-from fedfew.studies.compare_tables import accuracy_text, as_json, difference_text, to_csv, to_latex
+from fedfew.studies.tables import accuracy_text, as_json, difference_text, to_csv, to_latex
 
 T2 = 4.302653  # Student's t, 2 degrees of freedom, 97.5 %
 SERVER_ONLY: dict[str, Any] = {"method__name": "server-only"}
@@ -197,18 +197,6 @@ def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[s
     found = compare([flat(0.5, **own), flat(0.4, **other, **SERVER_ONLY)], ["method"])
     assert row(found, method__name=own.get("method__name", "fedmix")).difference is None
     assert any("another setting" in note and key in note for note in found.notes)
-
-
-@pytest.mark.parametrize("method", ["all-labels", "fedmatch", "fedsiam-mt"])
-def test_a_run_scored_before_the_servers_turn_by_an_old_version_is_no_pair(method: str) -> None:
-    run = flat(0.5, method__name=method, method__lambda_s=1)
-    known = {key: value for key, value in run.document["method"].items() if key not in ("warmup", "order")}
-    parts = {"records": run.records, "finished": True, "summary": {}, "environment": run.environment}
-    old = run.with_(document=run.document | {"method": known}, **parts)
-    for made, comparable in ((run, True), (old, False)):
-        found = compare([made, flat(0.4, **SERVER_ONLY)], ["method"])
-        assert (row(found, method__name=method).difference is not None) == comparable
-        assert any("method.order" in note for note in found.notes) != comparable
 
 
 @pytest.mark.parametrize("own", [{}, {"method__name": "fedavg"}, {"method__name": "semifl", "method__warmup": 1}])

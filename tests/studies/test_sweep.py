@@ -14,9 +14,9 @@ from fedfew.build.parts import cores
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.runs.run import Run
+from fedfew.studies.parallel import advance_parallel, check_jobs
+from fedfew.studies.search import best_validation, search, space_of
 from fedfew.studies.sweep import Cell, Event, advance, axes_of, cells_of, index, slug
-from fedfew.studies.sweep_jobs import advance_parallel, check_jobs
-from fedfew.studies.sweep_search import best_validation, search, space_of
 
 
 def unwanted(fault: FedfewError) -> None:
@@ -28,7 +28,7 @@ def kinds(events: list[Event]) -> list[str]:
 
 
 def test_a_grid_is_the_product_of_its_axes() -> None:
-    cells = cells_of(TINY, {}, ["partition.mu=0.1,1", "seed=0,1"])
+    cells = cells_of(TINY, {}, axes_of(["partition.mu=0.1,1", "seed=0,1"]))
     assert [(c.config["partition.mu"], c.config["seed"]) for c in cells] == [(0.1, 0), (0.1, 1), (1, 0), (1, 1)]
     assert axes_of(["method.name=fedmix,server-only"]) == {"method.name": ["fedmix", "server-only"]}
     assert axes_of(['method.name=["fedmix"]']) == {"method.name": ["fedmix"]}
@@ -48,30 +48,30 @@ def test_one_key_varies_once() -> None:
     with pytest.raises(FedfewError, match=r"E103.*twice"):
         axes_of(["seed=0", "seed=1"])
     with pytest.raises(FedfewError, match=r"E113.*--set"):
-        cells_of(TINY, {"seed": 3}, ["seed=0,1"])
+        cells_of(TINY, {"seed": 3}, axes_of(["seed=0,1"]))
 
 
 def test_every_config_is_checked_before_anything_runs() -> None:
     with pytest.raises(FedfewError, match="E103"):
-        cells_of(TINY, {}, ["partition.mu=1,-1"])
+        cells_of(TINY, {}, axes_of(["partition.mu=1,-1"]))
 
 
 def test_names_can_be_read_and_do_not_clash() -> None:
     assert slug({"method.name": "fedmix", "partition.mu": 0.1, "seed": 2}) == "fedmix-mu0.1-seed2"
     assert slug({"dataset.path": "../a b/c"}) == "path.._a_b_c"
-    cells = cells_of(TINY, {}, ["server.lr=0.01,0.02", "client.lr=0.01,0.02"])
+    cells = cells_of(TINY, {}, axes_of(["server.lr=0.01,0.02", "client.lr=0.01,0.02"]))
     assert len({cell.folder for cell in cells}) == 4
     assert cells[0].folder.startswith("lr0.01-lr0.01-")
 
 
 def test_finished_cells_are_kept_and_new_ones_added(tmp_path: Path) -> None:
-    first = cells_of(TINY, {"rounds": 1}, ["seed=0,1"])
+    first = cells_of(TINY, {"rounds": 1}, axes_of(["seed=0,1"]))
     events = list(advance(first, tmp_path, unwanted))
     assert kinds(events) == ["started", "finished"] * 2
     before = {path.name: (path / "rounds.jsonl").stat().st_mtime_ns for path in tmp_path.iterdir()}
-    more = cells_of(TINY, {"rounds": 1}, ["seed=1,2"])
+    more = cells_of(TINY, {"rounds": 1}, axes_of(["seed=1,2"]))
     assert kinds(list(advance(more, tmp_path, unwanted))) == ["skipped", "started", "finished"]
-    last = cells_of(TINY, {"rounds": 1}, ["seed=3,1,0"])
+    last = cells_of(TINY, {"rounds": 1}, axes_of(["seed=3,1,0"]))
     for coming in (advance(last, tmp_path, unwanted), advance_parallel(last, tmp_path, 1)):
         assert kinds([next(coming), next(coming)]) == ["skipped", "skipped"], "first, so what is left is known"
         coming.close()
@@ -80,7 +80,7 @@ def test_finished_cells_are_kept_and_new_ones_added(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_cell_is_continued(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"rounds": 3}, ["seed=0"])
+    cells = cells_of(TINY, {"rounds": 3}, axes_of(["seed=0"]))
     rounds = advance(cells, tmp_path / "cut", unwanted)
     assert [next(rounds).kind for _ in range(2)] == ["started", "round"]
     rounds.close()
@@ -93,7 +93,7 @@ def test_an_interrupted_cell_is_continued(tmp_path: Path) -> None:
 
 
 def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"rounds": 3}, ["seed=0"])
+    cells = cells_of(TINY, {"rounds": 3}, axes_of(["seed=0"]))
 
     def go(until: int) -> list[Event]:
         return list(advance(cells, tmp_path / "cut", unwanted, until=until))
@@ -135,7 +135,7 @@ def test_a_folder_of_an_unknown_version_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_what_another_process_works_on_is_passed_over(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"rounds": 2}, ["seed=0,1"])
+    cells = cells_of(TINY, {"rounds": 2}, axes_of(["seed=0,1"]))
     begun = advance(cells[:1], tmp_path, unwanted)
     next(begun)
     next(begun)
@@ -147,7 +147,7 @@ def test_what_another_process_works_on_is_passed_over(tmp_path: Path) -> None:
 
 def test_a_run_that_fails_is_reported_and_the_others_continue(tmp_path: Path) -> None:
     silent = {"rounds": 3, "max_skipped": 1}
-    cells = cells_of(TINY, silent, ["availability.dropout=1.0,0.0"])
+    cells = cells_of(TINY, silent, axes_of(["availability.dropout=1.0,0.0"]))
     events = list(advance(cells, tmp_path, unwanted))
     assert kinds(events) == ["started", "failed", "started", "finished"]
     fault = next(e.fault for e in events if e.kind == "failed")
@@ -156,7 +156,7 @@ def test_a_run_that_fails_is_reported_and_the_others_continue(tmp_path: Path) ->
 
 
 def test_a_config_that_cannot_start_stops_at_once(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"labels": 100_000}, ["seed=0,1"])
+    cells = cells_of(TINY, {"labels": 100_000}, axes_of(["seed=0,1"]))
     with pytest.raises(FedfewError, match="E109"):
         list(advance(cells, tmp_path, unwanted))
     assert not index(tmp_path)
@@ -171,7 +171,7 @@ def test_jobs_fit_the_cores() -> None:
 
 def test_processes_give_the_same_bits_and_end_with_their_parent(tmp_path: Path) -> None:
     """One is interrupted, another pauses where it is asked to, and this process does the rest."""
-    cells = cells_of(TINY, {"rounds": 15}, ["seed=0"])
+    cells = cells_of(TINY, {"rounds": 15}, axes_of(["seed=0"]))
     events = advance_parallel(cells, tmp_path / "jobs", 1)
     assert next(events).kind == "started"
     assert next(events).kind == "round"
@@ -190,7 +190,7 @@ def test_processes_give_the_same_bits_and_end_with_their_parent(tmp_path: Path) 
 
 
 def test_a_process_reports_its_fault(tmp_path: Path) -> None:
-    cells = cells_of(TINY, {"labels": 100_000}, ["seed=0"])
+    cells = cells_of(TINY, {"labels": 100_000}, axes_of(["seed=0"]))
     events = list(advance_parallel(cells, tmp_path, 1))
     assert [(e.kind, e.fault.code if e.fault else "") for e in events] == [("failed", "E109")]
 

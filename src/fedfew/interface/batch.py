@@ -8,8 +8,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.interface.console import complain, err, percent, warn
 from fedfew.interface.progress import LONG, Progress, duration, progress
 from fedfew.runtime.record import pace
+from fedfew.studies.parallel import advance_parallel
 from fedfew.studies.sweep import Cell, Event, advance
-from fedfew.studies.sweep_jobs import advance_parallel
 
 
 @dataclass(eq=False)

@@ -14,7 +14,7 @@ from fedfew.runs.run import TITLES, Run
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
-from fedfew.studies.compare_tables import as_rows, to_html, to_text
+from fedfew.studies.tables import as_rows, to_html, to_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -95,20 +95,22 @@ def compare(
     """
     flats = [settings(run) for run in runs]
     differ = varying(flats)
-    kept, left_out = _usable(runs, flats, differ, partial, which)
-    if not kept:
-        what = "; ".join(f"{path}: {why}" for path, why in left_out.items()) or "no run was given"
-        raise FedfewError("E310", "compare", what, "Finish the runs, or add --partial to include them as they are")
-    keys = _keys(by, kept) if by else _differing(kept, differ)
-    _refuse_mixed(kept, keys)
+    entries, left_out = _usable(runs, flats, differ, partial, which)
+    if not entries:
+        reasons = "; ".join(f"{path}: {why}" for path, why in left_out.items()) or "no run was given"
+        raise FedfewError("E310", "compare", reasons, "Finish the runs, or add --partial to include them as they are")
+    keys = _keys(by, entries) if by else _differing(entries, differ)
+    _refuse_mixed(entries, keys)
     groups: dict[str, list[Entry]] = {}
-    for entry in kept:
+    for entry in entries:
         groups.setdefault(json.dumps([entry.flat.get(key) for key in keys]), []).append(entry)
-    notes: list[str] = []
-    pairing = Pairing((entry.run for entry in kept), keys=keys)
-    rows = [_row(group, keys, differ, pairing, which, notes) for group in groups.values()]
-    if any(row.accuracy.n < 2 for row in rows):
-        single = ", ".join(row.label for row in rows if row.accuracy.n < 2)
+    pairing = Pairing((entry.run for entry in entries), keys=keys)
+    rows, notes = list[Row](), list[str]()
+    for group in groups.values():
+        row, faults = _row(group, keys, pairing, which)
+        rows.append(row)
+        notes += _notes(row, group, differ, faults)
+    if single := ", ".join(row.label for row in rows if row.accuracy.n < 2):
         notes.append(f"No interval from fewer than two seeds: {single}")
     if not pairing:
         notes.append("No server-only run among these, so no difference is shown")
@@ -138,10 +140,10 @@ def _usable(
 def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     """The requested keys, written out; a key that no run has is refused."""
     keys = [SHORT.get(key, key) for key in by]
-    everywhere = set[str]().union(*(entry.flat for entry in entries))
+    known = set[str]().union(*(entry.flat for entry in entries))
     for key in keys:
-        if key not in everywhere:
-            close = difflib.get_close_matches(key, everywhere, 1)
+        if key not in known:
+            close = difflib.get_close_matches(key, known, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
             raise FedfewError(
                 "E104", "--by", f"no run has a key {key}{hint}", "Use the keys of run.toml, e.g. partition.mu"
@@ -151,7 +153,7 @@ def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
 
 def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
     """The method, and every key in which comparable runs differ."""
-    found = [METHOD]
+    keys = [METHOD]
     for key in differ:
         if key in SEEDS or key == METHOD:
             continue
@@ -161,40 +163,31 @@ def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
             if key in flat:  # settings of a method, a model, … are only compared among runs that share it
                 values.setdefault(flat.get(name) if name and key != name else None, set()).add(hashable(flat, key))
         if any(len(different) > 1 for different in values.values()):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
     for key in TEST_DATA:
         values = sorted({str(entry.flat[key]) for entry in entries if key in entry.flat})
         if len(values) > 1 and key not in keys:
-            what = f"{key} differs: {', '.join(values)}"
-            raise FedfewError("E114", "compare", what, f"Compare them separately, or add --by {key}")
+            mixed = f"{key} differs: {', '.join(values)}"
+            raise FedfewError("E114", "compare", mixed, f"Compare them separately, or add --by {key}")
         if len(values) > 1 and key == "dataset.name":
             return  # the rest of the section differs with it
 
 
-def _row(
-    group: Sequence[Entry],
-    keys: Sequence[str],
-    differ: Sequence[str],
-    pairing: Pairing,
-    which: str,
-    notes: list[str],
-) -> Row:
+def _row(group: Sequence[Entry], keys: Sequence[str], pairing: Pairing, which: str) -> tuple[Row, list[str]]:
+    """A row of the table, and why runs of it have no paired difference."""
     runs, own = [entry.run for entry in group], group[0].flat
-    mixed = [key for key in differ if key not in keys and any(entry.flat.get(key) != own.get(key) for entry in group)]
-    mixed = [key for key in _differing(group, mixed) if key in mixed]
     gains, faults = [], set[str]()
     for entry in group if pairing and own[METHOD] != BASELINE else ():
         bound = pairing.of(entry.run)
         base = bound.accuracy(which) if bound.same_seed else None
         if base is None:
-            about = "(seeds, data, labels, model, rounds)"
-            faults.add(f"no server-only run like the one with seed {entry.run.seed} {about}")
-            continue
-        if bound.differs:
+            shared = "(seeds, data, labels, model, rounds)"
+            faults.add(f"no server-only run like the one with seed {entry.run.seed} {shared}")
+        elif bound.differs:
             differing = ", ".join(bound.differs)
             faults.add(f"no paired difference: server-only was run with another setting ({differing})")
         else:
@@ -209,18 +202,23 @@ def _row(
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
     )
-    if mixed:
-        notes.append(f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by")
-    notes += [f"{row.label}: {fault}" for fault in sorted(faults)]
+    return row, sorted(faults)
+
+
+def _notes(row: Row, group: Sequence[Entry], differ: Iterable[str], faults: Iterable[str]) -> list[str]:
+    """Where a row could mislead."""
+    mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
+    notes = [f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by"] if mixed else []
+    notes += [f"{row.label}: {fault}" for fault in faults]
     if row.partial:
-        reached = ", ".join(f"{run.done} of {run.planned}" for run in runs if not run.finished)
+        reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {reached}")
-    return row
+    return notes
 
 
 def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
     """One value for each pair of seeds: runs that share them are not independent repetitions."""
-    found: dict[tuple[int, int], list[float]] = {}
+    by_seeds: dict[tuple[int, int], list[float]] = {}
     for seeds, value in values:
-        found.setdefault(seeds, []).append(value)
-    return [fmean(own) for own in found.values()]
+        by_seeds.setdefault(seeds, []).append(value)
+    return [fmean(own) for own in by_seeds.values()]

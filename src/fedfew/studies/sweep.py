@@ -62,24 +62,28 @@ def identity(config: Config) -> str:
 def index(folder: Path) -> dict[str, Path]:
     """The runs of a folder by identity. Their configs are resolved again, so a setting added to fedfew since then
     counts as its default, and no run is repeated because of it."""
-    found: dict[str, Path] = {}
-    for place in sorted(folder.glob(f"[!.]*/{CONFIG}")):
+    known: dict[str, Path] = {}
+    for path in sorted(folder.glob(f"[!.]*/{CONFIG}")):
         try:
-            run = Run.open(place.parent)
-            known = identity(run.config)
+            run = Run.open(path.parent)
+            same = identity(run.config)
         except FedfewError:  # from a version with other settings, or damaged: nothing to resume
             continue
-        if known not in found or run.finished:
-            found[known] = run.path
-    return found
+        if same not in known or run.finished:
+            known[same] = run.path
+    return known
+
+
+def paths(cells: Sequence[Cell], folder: Path) -> list[Path]:
+    """Where the run of each cell is or will be. A run on own images knows the number of its sites only once it has
+    begun, and is found by its folder's name."""
+    known = index(folder)
+    return [known.get(cell.identity, folder / cell.folder) for cell in cells]
 
 
 def located(cells: Sequence[Cell], folder: Path) -> list[Path | None]:
-    """The run of each cell. A run on own images knows the number of its sites only once it has begun, and is found by
-    its folder's name."""
-    known = index(folder)
-    places = [known.get(cell.identity, folder / cell.folder) for cell in cells]
-    return [place if (place / CONFIG).is_file() else None for place in places]
+    """The run of each cell; None if it has not begun."""
+    return [path if (path / CONFIG).is_file() else None for path in paths(cells, folder)]
 
 
 def axes_of(options: Sequence[str]) -> dict[str, list[Any]]:
@@ -95,36 +99,25 @@ def axes_of(options: Sequence[str]) -> dict[str, list[Any]]:
 
 def grid_axis(option: str) -> tuple[str, list[Any]]:
     """``partition.mu=0.1,1`` → its key and values; names need no quotes."""
-    key, equals, text = option.partition("=")
-    if not equals or not key.strip() or not text.strip():
-        raise FedfewError(
-            "E102", f"--grid {option}", "is not of the form key=value,value", "Write e.g. --grid partition.mu=0.1,1,10"
-        )
-    whole = parse_set(f"value={text}")[1]
-    listed = parse_set(f"value=[{text}]")[1]
-    if isinstance(whole, list):  # a list of lists, or one written with its brackets
-        values = whole
-    elif isinstance(listed, list):
-        values = listed
-    else:  # names without quotes
-        values = [parse_set(f"value={part}")[1] for part in text.split(",")]
+    key, _, text = option.partition("=")
+    values: Any = None
+    if key.strip() and text.strip():
+        values = parse_set(f"value={text}")[1]  # a list written with its brackets, or several lists
+        values = values if isinstance(values, list) else parse_set(f"value=[{text}]")[1]
+        values = values if isinstance(values, list) else [parse_set(f"value={part}")[1] for part in text.split(",")]
     if not values:
-        raise FedfewError("E102", f"--grid {option}", "has no values", "Write e.g. --grid partition.mu=0.1,1,10")
+        remedy = "Write e.g. --grid partition.mu=0.1,1,10"
+        raise FedfewError("E102", f"--grid {option}", "is not of the form key=value,value", remedy)
     repeated = [value for i, value in enumerate(values) if value in values[:i]]
     if repeated:
         raise FedfewError("E103", f"--grid {option}", f"has {repeated[0]!r} twice", "Give each value once")
     return key.strip(), values
 
 
-def cells_of(source: str | Path | dict[str, Any], base: Mapping[str, Any], grids: Sequence[str]) -> list[Cell]:
-    """The cells of a sweep, every config checked before anything runs."""
-    return combined(source, base, axes_of(grids))
-
-
-def combined(
+def cells_of(
     source: str | Path | dict[str, Any], base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
 ) -> list[Cell]:
-    """The same with values instead of options, the last key varying fastest."""
+    """The cells of a sweep, the last key varying fastest; every config is checked before anything runs."""
     both = [key for key in axes if key in base]
     if both:
         raise FedfewError("E113", f"--grid {both[0]}", f"{both[0]} is also given with --set", "Keep one of the two")
@@ -151,11 +144,9 @@ def advance(
     A cell that another process works on is skipped, so several processes can share a folder. A run that fails
     in its rounds is reported and stays resumable; the others continue.
     """
-    known = index(folder)
-    for cell in done_first(cells, folder, known, until):
-        path = known.get(cell.identity, folder / cell.folder)
-        if event := nothing_to_do(cell, path, until):
-            yield event
+    for cell, path, settled in queue(cells, folder, until):
+        if settled:
+            yield settled
             continue
         try:
             session = open_cell(cell, path, warn, anyway=anyway, command=command)
@@ -165,36 +156,30 @@ def advance(
             yield Event(cell, "busy", path, fault=fault)
             continue
         yield Event(cell, "started", path, done=session.state.round)
-        yield from _rounds(cell, session, until)
+        try:
+            for record in rounds_until(session, until):
+                yield Event(cell, "round", path, record)
+        except FedfewError as fault:
+            yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
+        else:
+            yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
 
 
-def done_first(cells: Sequence[Cell], folder: Path, known: Mapping[str, Path], until: int) -> list[Cell]:
-    """The cells in their order, those with nothing to do before all others: so what is left is known at the start."""
-
-    def to_do(cell: Cell) -> bool:
-        return nothing_to_do(cell, known.get(cell.identity, folder / cell.folder), until) is None
-
-    return sorted(cells, key=to_do)
+def queue(cells: Sequence[Cell], folder: Path, until: int) -> Iterator[tuple[Cell, Path, Event | None]]:
+    """Each cell with its path and, if it need not run, why; such cells come first, so that the rest is known early."""
+    places = list(zip(cells, paths(cells, folder), strict=True))
+    for cell, path in sorted(places, key=lambda place: _settled(place[0], place[1], until) is None):
+        yield cell, path, _settled(cell, path, until)
 
 
-def nothing_to_do(cell: Cell, path: Path, until: int) -> Event | None:
-    """Why a cell need not run: it is finished, or has reached the round at which all pause."""
-    if finished(path):
+def _settled(cell: Cell, path: Path, until: int) -> Event | None:
+    """Whether a run is finished, or has reached the round at which all pause."""
+    if not (path / CONFIG).is_file():
+        return None
+    run = Run.open(path)
+    if run.finished:
         return Event(cell, "skipped", path)
-    if until and (done := reached(path)) >= until:
-        return Event(cell, "paused", path, done=done)
-    return None
-
-
-def _rounds(cell: Cell, session: Session, until: int) -> Iterator[Event]:
-    path = session.folder.path
-    try:
-        for record in rounds_until(session, until):
-            yield Event(cell, "round", path, record)
-    except FedfewError as fault:
-        yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
-    else:
-        yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+    return Event(cell, "paused", path, done=run.done) if until and run.done >= until else None
 
 
 def rounds_until(session: Session, until: int) -> Iterator[RoundRecord]:
@@ -204,16 +189,6 @@ def rounds_until(session: Session, until: int) -> Iterator[RoundRecord]:
             yield record
             if record["round"] == until < session.rounds:
                 return
-
-
-def finished(path: Path) -> bool:
-    """Whether the run folder exists and its run is done."""
-    return (path / CONFIG).is_file() and Run.open(path).finished
-
-
-def reached(path: Path) -> int:
-    """The rounds a run has done; 0 if there is no run yet."""
-    return Run.open(path).done if (path / CONFIG).is_file() else 0
 
 
 def open_cell(

@@ -18,12 +18,34 @@ FEWEST = 10
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Accuracies on the same images, and the paired difference, each with a 95 % bootstrap interval over the images."""
+class Gain:
+    """Accuracy with the sites' images and without, and the paired difference, each with its 95 % interval."""
 
     own: Interval
     base: Interval
     difference: Interval
+
+    @staticmethod
+    def on_images(own: Judged, base: Judged) -> "Gain":
+        """With bootstrap intervals over the test images."""
+        return Gain(accuracy_interval(own), accuracy_interval(base), paired_difference(own, base))
+
+    @staticmethod
+    def over_seeds(accuracies: Sequence[tuple[float, float]]) -> "Gain":
+        """With intervals over the seeds, from the accuracies of each: with the sites' images, and without."""
+        own, base = zip(*accuracies, strict=True)
+        return Gain(Interval.of(own), Interval.of(base), Interval.of([a - b for a, b in accuracies]))
+
+    def as_json(self) -> dict[str, Any]:
+        intervals = {"accuracy": self.own, "server_only": self.base, "difference": self.difference}
+        return {name: {"mean": i.mean, "low": i.low, "high": i.high} for name, i in intervals.items()}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A gain on so many test images, and what to do about it."""
+
+    gain: Gain
     images: int
     labels: int
     folds: int = 0
@@ -32,28 +54,22 @@ class Verdict:
     @property
     def helps(self) -> bool | None:
         """Whether the sites' images help; None if that cannot be said."""
-        return self.difference.mean > 0 if self.difference.significant else None
+        difference = self.gain.difference
+        return difference.mean > 0 if difference.significant else None
 
     @property
     def sentence(self) -> str:
         """A sentence a person can act on."""
-        figures = f"{_percent(self.own.mean)} against {_percent(self.base.mean)} with your labels alone"
+        gap = self.gain.difference
+        points = f"{100 * gap.mean:+.1f} points [{100 * (gap.low or 0):+.1f}, {100 * (gap.high or 0):+.1f}]"
+        numbers = f"{100 * self.gain.own.mean:.1f} % against {100 * self.gain.base.mean:.1f} % with your labels alone"
+        measured = f"{points}: {numbers}, on {self.tested_on}."
+        advice = f"label {max(self.labels, FEWEST)} more images (`fedfew label-next`)."
         if self.helps:
-            return f"The sites' images bring {_points(self.difference)}: {figures}, on {self.tested_on}."
+            return f"The sites' images bring {measured}"
         if self.helps is False:
-            return (
-                f"The sites' images do harm, {_points(self.difference)}: {figures}, on {self.tested_on}. "
-                f"Use the server-only model, or {self.advice}."
-            )
-        return (
-            f"The sites' images bring nothing measurable, {_points(self.difference)}: {figures}, on {self.tested_on}. "
-            f"{self.advice.capitalize()}."
-        )
-
-    @property
-    def advice(self) -> str:
-        """If the sites do not help, labels do: as many again as there are."""
-        return f"label {max(self.labels, FEWEST)} more images (`fedfew label-next`)"
+            return f"The sites' images do harm, {measured} Use the server-only model, or {advice}"
+        return f"The sites' images bring nothing measurable, {measured} {advice.capitalize()}"
 
     @property
     def tested_on(self) -> str:
@@ -63,36 +79,16 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
-        spans = {"accuracy": self.own, "server_only": self.base, "difference": self.difference}
-        values = {name: {"mean": own.mean, "low": own.low, "high": own.high} for name, own in spans.items()}
-        return {"sentence": self.sentence, "helps": self.helps, "images": self.images, "folds": self.folds} | values
+        about = {"sentence": self.sentence, "helps": self.helps, "images": self.images, "folds": self.folds}
+        return about | self.gain.as_json()
 
 
 def baseline_of(config: Config) -> Config:
     """Server-only training with everything else equal; E113 if the two would be scored at different points."""
     if config.document["method"].get("order") == "before":
-        what = "scores each round before the server's turn, so it cannot be compared with server-only training"
-        raise FedfewError("E113", "method.order", what, "Set method.order=after")
+        why = "scores each round before the server's turn, so it cannot be compared with server-only training"
+        raise FedfewError("E113", "method.order", why, "Set method.order=after")
     return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
-
-
-def _points(gap: Interval) -> str:
-    """+18.2 points [+14.0, +22.1]"""
-    low, high = gap.low or 0.0, gap.high or 0.0
-    return f"{100 * gap.mean:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def weigh(own: Judged, base: Judged, labels: int, folds: int = 0) -> Verdict | None:
-    """The verdict from two models' probabilities; None if they are not of the same images."""
-    if not np.array_equal(own.labels, base.labels):
-        return None
-    return Verdict(
-        accuracy_interval(own), accuracy_interval(base), paired_difference(own, base), len(own.labels), labels, folds
-    )
 
 
 def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
@@ -101,22 +97,29 @@ def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
     Bounds get no verdict: what true labels bring is not what the sites' images bring.
     """
     lower = next((b for b in bounds if b.name == BASELINE), None)
-    if run.method in BOUNDS or lower is None or not lower.runs or lower.apart or lower.unfinished:
+    if run.method in BOUNDS or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
         return None
-    own, base = run.judged, lower.runs[0].judged
     labels = sum(run.classes.get("server", ())) or int(run.document.get("labels", 0))
-    return weigh(own, base, labels) if own is not None and base is not None else None
+    return _verdict([run], lower.runs[:1], labels)
+
+
+def verdict_among(run: Run, others: Sequence[Run]) -> Verdict | None:
+    """The same, with the pair searched among other runs."""
+    return verdict(run, bounds_of(run, others))
 
 
 def over_folds(own: Sequence[Run], base: Sequence[Run], labels: int) -> Verdict | None:
     """The verdict of cross-validation, over the images of all folds."""
-    judged = [[run.judged for run in runs] for runs in (own, base)]
-    known = [[j for j in one if j is not None] for one in judged]
-    if not known[0] or len(known[0]) != len(known[1]):
+    return _verdict(own, base, labels, len(own))
+
+
+def _verdict(own: Sequence[Run], base: Sequence[Run], labels: int, folds: int = 0) -> Verdict | None:
+    """None if probabilities are missing, or not of the same images."""
+    pairs = [(a.judged, b.judged) for a, b in zip(own, base, strict=True)]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if not known or len(known) < len(pairs):
         return None
-    return weigh(Judged.joined(known[0]), Judged.joined(known[1]), labels, len(own))
-
-
-def verdict_beside(run: Run, others: Sequence[Run]) -> Verdict | None:
-    """The same, with the pair searched among other runs."""
-    return verdict(run, bounds_of(run, others))
+    mine, its = Judged.joined([a for a, _ in known]), Judged.joined([b for _, b in known])
+    if not np.array_equal(mine.labels, its.labels):
+        return None
+    return Verdict(Gain.on_images(mine, its), len(mine.labels), labels, folds)

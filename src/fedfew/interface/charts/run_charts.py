@@ -79,7 +79,7 @@ def accuracy(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ())
         for i, o in enumerate(others)
         for known in [scored(o.records)]
     ]
-    drawn = {f"{b.title} ({b.apart})" if b.apart else b.title: b for b in bounds}
+    drawn = {f"{b.title} ({b.mismatch})" if b.mismatch else b.title: b for b in bounds}
     levels = [Level(name, value) for name, b in drawn.items() if (value := b.accuracy()) is not None]
     about = _course("Accuracy on the test set", records, "accuracy")
     about += "".join(

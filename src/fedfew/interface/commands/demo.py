@@ -19,7 +19,7 @@ from fedfew.runs.run import Run
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare
-from fedfew.studies.compare_tables import difference_text
+from fedfew.studies.tables import difference_text
 
 
 @dataclass(frozen=True)

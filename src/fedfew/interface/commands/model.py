@@ -133,4 +133,4 @@ def _server_only(run: Run) -> float | None:
     own = run.path.resolve()
     beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
     bound = Pairing(other for other in beside if other.finished).of(run)
-    return bound.accuracy() if run.method != bound.name and not bound.apart else None
+    return bound.accuracy() if run.method != bound.name and not bound.mismatch else None

@@ -14,7 +14,7 @@ from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
 from fedfew.studies.bounds import BASELINE
-from fedfew.studies.verdict import baseline_of, verdict_beside
+from fedfew.studies.verdict import baseline_of, verdict_among
 
 
 def run(
@@ -59,7 +59,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         alone = start(baseline_of(config), _beside(session.folder.path))
         follow(alone, f"{BASELINE} on {config['dataset.name']}")
     done = Run(session.folder)
-    summary, found = done.summary, verdict_beside(done, _siblings(done))
+    summary, found = done.summary, verdict_among(done, _siblings(done))
     accuracy = summary["accuracy"]
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")

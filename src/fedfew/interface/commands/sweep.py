@@ -26,9 +26,9 @@ from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.runs.statistics import Interval
 from fedfew.studies.learning_curve import Step, halves, pairs, sentence, steps
-from fedfew.studies.sweep import Cell, Event, cells_of, located
-from fedfew.studies.sweep_jobs import check_jobs
-from fedfew.studies.sweep_search import best_validation, search, space_of
+from fedfew.studies.parallel import check_jobs
+from fedfew.studies.search import best_validation, search, space_of
+from fedfew.studies.sweep import Cell, Event, axes_of, cells_of, located
 
 
 def sweep(
@@ -61,7 +61,7 @@ def sweep(
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
         if not grid:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
-        cells = cells_of(config, base, grid)
+        cells = cells_of(config, base, axes_of(grid))
         tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
     _show(tally, cells, folder, json)
 
@@ -158,7 +158,7 @@ def _curve(found: list[Step]) -> Lines:
     series = [
         Series(name, xs, [span.mean for span in spans], colour, spread=[_half(span) for span in spans])
         for colour, (name, spans) in enumerate(
-            (("with the sites' images", [s.own for s in found]), ("labels alone", [s.base for s in found]))
+            (("with the sites' images", [s.gain.own for s in found]), ("labels alone", [s.gain.base for s in found]))
         )
     ]
     title = "Accuracy against labels"
@@ -172,9 +172,9 @@ def _half(span: Interval) -> float | None:
 def _show_curve(found: list[Step], place: Path, folds: int) -> None:
     table = Table("labels", "with the sites' images", "labels alone", "difference", title="accuracy, 95 % intervals")
     for step in found:
-        gap, half = step.difference, _half(step.difference)
+        gap, half = step.gain.difference, _half(step.gain.difference)
         spread = "" if half is None else f" ± {100 * half:.1f}"
-        table.add_row(str(step.labels), _span(step.own), _span(step.base), f"{100 * gap.mean:+.1f}{spread}")
+        table.add_row(str(step.labels), _span(step.gain.own), _span(step.gain.base), f"{100 * gap.mean:+.1f}{spread}")
     out.print(table)
     out.print(sentence(found), style="bold", markup=False, soft_wrap=True)
     if folds:

@@ -24,7 +24,7 @@ from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 from fedfew.studies.bounds import BASELINE
-from fedfew.studies.verdict import Verdict, baseline_of, over_folds, verdict_beside
+from fedfew.studies.verdict import Verdict, baseline_of, over_folds, verdict_among
 
 FOLDS = "folds"
 SHOWN, LEAST = 5, 0.01
@@ -127,7 +127,7 @@ def _train(config: Config, place: Path, folds: int, labels: int) -> tuple[Run, V
     if not folds:
         base.append(_run(baseline_of(config), place / BASELINE))
     final = _run(config, place / config["method.name"], " on all labels" if folds else "")
-    return final, over_folds(own, base, labels) if folds else verdict_beside(final, base)
+    return final, over_folds(own, base, labels) if folds else verdict_among(final, base)
 
 
 def _run(config: Config, place: Path, note: str = "") -> Run:

@@ -37,7 +37,7 @@ def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
     own, bars = run.accuracy(), list[Bar]()
     for bound in bounds:
         if (value := bound.accuracy()) is not None and bound.name != run.method:
-            note = ", ".join(filter(None, (progress(bound), bound.apart)))
+            note = ", ".join(filter(None, (progress(bound), bound.mismatch)))
             bars.append(_bar(NAMES[bound.name], value, bound.runs, note))
     if own is None or not bars:
         return []

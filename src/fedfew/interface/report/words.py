@@ -147,8 +147,8 @@ def between(run: Run, bounds: Sequence[Bound]) -> str:
         value, mark = bound.accuracy(), f" ({note})" if (note := progress(bound)) else ""
         if value is None:
             continue
-        if bound.apart:
-            found.append(f"not compared with {bound.title} ({bound.apart})")
+        if bound.mismatch:
+            found.append(f"not compared with {bound.title} ({bound.mismatch})")
         else:
             where = "above" if own >= value else "below"
             found.append(f"{abs(100 * (own - value)):.1f} points {where} {bound.title}{mark}")

@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
-from fedfew.studies.sweep import Cell, Event, advance, grid_axis, index, slug
+from fedfew.studies.sweep import Cell, Event, advance, axes_of, paths, slug
 
 JOURNAL = "optuna.journal"
 
@@ -30,7 +30,7 @@ Space = dict[str, Range | list[Any]]
 
 def space_of(grids: Sequence[str], ranges: Sequence[str]) -> Space:
     """The keys to search: the values of a ``--grid`` are choices, a ``--range`` is an interval."""
-    space: Space = dict(grid_axis(option) for option in grids)
+    space: Space = dict(axes_of(grids))
     for option in ranges:
         key, _, text = option.partition("=")
         parts = text.split(":")
@@ -62,7 +62,7 @@ def search(
 ) -> Iterator[Event]:
     """Run trials until the folder's study has the requested number; those of an earlier start count."""
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
-    if not load(source, base)["dataset.validation"]:
+    if not load(source, base).document["dataset"]["validation"]:
         what = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", what)
     study = _study(optuna, folder)
@@ -79,16 +79,14 @@ def search(
             elif event.kind in ("finished", "skipped"):
                 study.tell(number, best_validation(event.path))
 
-    known = index(folder)
     for trial in study.trials:  # trials that were running when the search was interrupted are resumed
         if trial.state == optuna.trial.TrialState.COMPLETE:
             cell = cell_of(trial.params)
-            yield Event(cell, "skipped", known.get(cell.identity, folder / cell.folder))
-        if trial.state == optuna.trial.TrialState.RUNNING:
-            if trial.params.keys() == space.keys():
-                yield from judged(trial.number, trial.params)
-            else:
-                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            yield Event(cell, "skipped", paths([cell], folder)[0])
+        elif trial.state == optuna.trial.TrialState.RUNNING and trial.params.keys() == space.keys():
+            yield from judged(trial.number, trial.params)
+        elif trial.state == optuna.trial.TrialState.RUNNING:
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     while sum(trial.state.is_finished() for trial in study.trials) < trials:
         trial = study.ask()
         yield from judged(trial.number, {key: _suggest(trial, key, values) for key, values in space.items()})
