@@ -36,7 +36,6 @@ HEAVY = {
     "PIL",
     "pydantic",
     "safetensors",
-    "plotly",
     "flwr",
     "jinja2",
     "starlette",

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
 from fedfew.interface.charts.csv_table import to_csv
-from fedfew.interface.charts.interactive import plot
 from fedfew.interface.charts.scale import Scale, amount, extent, labelled, thinned, ticks, writer
-from fedfew.interface.charts.svg import spark, svg
+from fedfew.interface.charts.svg import MOST_POINTS, spark, svg
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)
 
@@ -196,17 +195,20 @@ def test_csv_gives_a_spreadsheet_no_formula() -> None:
     assert list(csv.reader(io.StringIO(to_csv(figure))))[1] == ["'=HYPERLINK(1)", "1.0", "-2.0", ""]
 
 
-def test_the_browser_gets_the_same_numbers() -> None:
-    drawn = plot(lines())
-    by_name = {t.get("name"): t for t in drawn["data"]}
-    assert by_name["a <b>"]["y"] == [0.1, 0.3, None, 0.2]
-    assert by_name["c"]["line"]["dash"] == "dash"
-    assert drawn["layout"]["shapes"][0]["y0"] == 0.5
-    cells = plot(grid("cells"))["data"]
-    assert cells[0]["z"] == [[25.0, None], [None, 100.0]]
-    assert (cells[1]["x"], cells[1]["y"], cells[1]["text"]) == (["2"], ["0"], ['said "no"'])
-    assert plot(bars(stacked=True))["layout"]["barmode"] == "stack"
-    assert plot(grid("bubbles"))["data"][0]["marker"]["size"] == [25.0, 100.0]
+@pytest.mark.parametrize(
+    ("figure", "kind", "numbers"), [(lines(), "lines", 4), (bars(), "bars", 2), (grid("cells"), "grid", 4)]
+)
+def test_the_browser_can_tell_where_values_are(figure: Figure, kind: str, numbers: int) -> None:
+    found, *axes = ElementTree.fromstring(svg(figure)).attrib["data-axes"].split()
+    assert found == kind and len([float(number) for number in axes]) == numbers
+
+
+def test_a_long_curve_is_drawn_by_its_outline() -> None:
+    rounds = [float(n) for n in range(1, 5001)]
+    figure = Lines("f", "F", "x", "y", [Series("a", rounds, [0.9 if n == 4321 else 0.5 for n in rounds])])
+    points = moves(re.findall(r'class="line k0" d="([^"]+)"', svg(figure))[-1])
+    assert len(points) <= MOST_POINTS
+    assert min(y for _, y in points) < max(y for _, y in points), "a peak of one round is kept"
 
 
 def test_a_curve_the_size_of_a_word() -> None:

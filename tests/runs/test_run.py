@@ -13,8 +13,6 @@ from tests.runtime.tiny_run import tiny_run
 from tests.studies.runs_by_hand import flat
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.charts.interactive import MOST_POINTS, plot
-from fedfew.interface.charts.run_charts import accuracy
 from fedfew.interface.page.library import Library
 from fedfew.runs import reading
 from fedfew.runs.alarms import alarms
@@ -133,15 +131,6 @@ def test_a_config_is_read_as_toml_however_it_is_written(text: str) -> None:
     """Sections and lines are parsed one by one and remembered; what does not fit that is parsed as a whole."""
     for _ in range(2):
         assert reading._parsed(text) == tomllib.loads(text)
-
-
-def test_a_long_curve_is_drawn_by_its_outline(tmp_path: Path) -> None:
-    records = [record(n, accuracy=0.9 if n == 4321 else 0.5) for n in range(1, 5001)]
-    figure = accuracy(Run.open(written_run(tmp_path / "run", records, rounds=5000)))
-    drawn = plot(figure)["data"][0]
-    assert len(drawn["x"]) <= MOST_POINTS
-    assert 0.9 in drawn["y"], "a peak of one round is kept"
-    assert (drawn["x"][0], drawn["x"][-1]) == (1, 5000)
 
 
 def test_a_run_that_goes_back_behind_its_end_is_not_finished(tmp_path: Path) -> None:

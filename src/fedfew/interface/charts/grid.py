@@ -29,7 +29,7 @@ def draw_grid(figure: Grid, width: int) -> Paper:
     draw = _cells if figure.shape == "cells" else _bubbles
     parts += draw(figure, left, top, step, tall)
     parts += _marks(figure, left, top, step, tall)
-    return Paper("".join(parts), height)
+    return Paper("".join(parts), height, f"grid {left:g} {top:g} {step:g} {tall:g}")
 
 
 def _kinds(figure: Grid) -> list[str]:

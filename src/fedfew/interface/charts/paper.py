@@ -6,10 +6,12 @@ from html import escape
 
 @dataclass(frozen=True)
 class Paper:
-    """The content of an SVG element, and its height."""
+    """The content of an SVG element, its height and its axes."""
 
     content: str
     height: int
+    axes: str
+    """Where its values are, for the script that shows them: the kind of figure, then numbers in the SVG's units."""
 
 
 def text(x: float, y: float, words: str, classes: str = "") -> str:

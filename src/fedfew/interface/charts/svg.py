@@ -28,7 +28,7 @@ def svg(figure: Figure, *, width: int = WIDTH, alone: bool = False) -> str:
     outside = f' xmlns="http://www.w3.org/2000/svg" width="{width}" height="{paper.height + head}"' if alone else ""
     inside = f"<style>{chart_style()}</style>{text(4, -9, figure.title, 'name')}" if alone else ""
     return (
-        f'<svg class="chart" {size}{outside} role="img" aria-labelledby="{name}-t {name}-d">'
+        f'<svg class="chart" data-axes="{paper.axes}" {size}{outside} role="img" aria-labelledby="{name}-t {name}-d">'
         f'<title id="{name}-t">{escape(figure.title)}</title><desc id="{name}-d">{escape(figure.about)}</desc>'
         f"{inside}{paper.content}</svg>"
     )
@@ -77,7 +77,8 @@ def _lines(figure: Lines, width: int) -> Paper:
     parts += _levels(figure, left, width, y)
     if not any(v is not None for v in values):
         parts.append(text((left + width) / 2, HEIGHT / 2, "nothing to show yet", "mid"))
-    return Paper("".join(parts), HEIGHT)
+    axes = f"lines {x.low:g} {x.high:g} {x.start:g} {x.end:g}"
+    return Paper("".join(parts), HEIGHT, axes)
 
 
 def _levels(figure: Lines, left: float, width: int, y: Scale) -> list[str]:
@@ -160,7 +161,8 @@ def _bars(figure: Bars, width: int) -> Paper:
     names, bottom = _names(figure.names, left, step)
     y = Scale(0.0, high, HEIGHT - bottom, top)
     frame = _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)
-    return Paper("".join([legend, frame, names, *_columns(figure, left, step, y)]), HEIGHT)
+    axes = f"bars {left:g} {step:g}"
+    return Paper("".join([legend, frame, names, *_columns(figure, left, step, y)]), HEIGHT, axes)
 
 
 def _names(names: Sequence[str], left: float, step: float) -> tuple[str, float]:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "fedfew_token"
 SECURITY = {
-    # plotly writes style attributes and a style element; scripts, frames and connections come from this server only
+    # bars have style attributes and an SVG file a style element; scripts and connections come from this server only
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",

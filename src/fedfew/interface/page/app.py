@@ -1,6 +1,7 @@
 """The page's routes: runs, a run, a comparison, their charts as files, and live events; all are read-only."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,6 @@ from starlette.routing import Route
 from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Figure
 from fedfew.interface.charts.csv_table import to_csv
-from fedfew.interface.charts.interactive import plot
 from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import chart_style, svg
 from fedfew.interface.page.access import AccessMiddleware
@@ -38,11 +38,9 @@ def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending 
         "/": partial(show_runs, library, pages),
         "/live": partial(stream_library, library, ending),
         "/compare": partial(show_comparison, library, pages),
-        "/compare/figures.json": partial(comparison_figures, library),
         "/compare/chart/{chart}.{kind}": partial(comparison_chart, library),
         "/run/{key}": partial(show_run, library, pages),
         "/run/{key}/live": partial(stream_run, library, ending),
-        "/run/{key}/figures.json": partial(run_figures, library),
         "/run/{key}/chart/{chart}.{kind}": partial(run_chart, library),
     }
     views |= {f"/static/{name}": partial(_static, *content) for name, content in static_files().items()}
@@ -54,16 +52,12 @@ def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending 
 
 
 def static_files() -> dict[str, tuple[bytes, str]]:
-    """The only static files: the page's own, and plotly's script from its installed package."""
+    """The only static files."""
     own = resources.files("fedfew.interface.page") / "static"
     style = chart_style() + (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
     return {
         "style.css": ((style + (own / "page.css").read_text("utf-8")).encode(), "text/css"),
         "page.js": ((own / "page.js").read_bytes(), "text/javascript"),
-        "plotly.min.js": (
-            (resources.files("plotly") / "package_data" / "plotly.min.js").read_bytes(),
-            "text/javascript",
-        ),
     }
 
 
@@ -89,15 +83,7 @@ def show_run(library: Library, pages: Any, request: Request) -> Response:
     links = _links(f"/run/{key}/chart", [("with", k) for k in others])
     shown = about_run(run, _beside(library, run), list(others.values()), links)
     rest, _ = library.some([k for k in library.paths() if k != key][:ON_A_PAGE])
-    figures = f"/run/{key}/figures.json" + _query([("with", k) for k in others])
-    return _html(
-        pages, "run.html", **shown, key=key, rest=rest | others, others=others, live=f"/run/{key}/live", figures=figures
-    )
-
-
-def run_figures(library: Library, request: Request) -> Response:
-    """The run's figures for the browser's script."""
-    return _plots(_figures(library, request))
+    return _html(pages, "run.html", **shown, key=key, rest=rest | others, others=others, live=f"/run/{key}/live")
 
 
 def run_chart(library: Library, request: Request) -> Response:
@@ -122,13 +108,7 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
         tables=tables(compared) if compared else [],
         faults=faults,
         live="/live",
-        figures=f"/compare/figures.json{_query(query)}",
     )
-
-
-def comparison_figures(library: Library, request: Request) -> Response:
-    """The comparison's figures for the browser's script."""
-    return _plots([figure for section in _sections(library, request) for figure in section.figures])
 
 
 def comparison_chart(library: Library, request: Request) -> Response:
@@ -196,15 +176,13 @@ def _query(pairs: list[tuple[str, str]]) -> str:
     return f"?{urlencode(pairs)}" if pairs else ""
 
 
-def _plots(figures: Sequence[Figure]) -> Response:
-    return JSONResponse({figure.key: plot(figure) | {"about": figure.about} for figure in figures})
-
-
 def _file(figures: Sequence[Figure], request: Request) -> Response:
     chart, kind = request.path_params["chart"], request.path_params["kind"]
     figure = next((figure for figure in figures if figure.key == chart), None)
-    if figure is None or kind not in ("csv", "svg"):
+    if figure is None or kind not in ("csv", "json", "svg"):
         return PlainTextResponse("There is no such chart.\n", 404)
+    if kind == "json":  # for the values under the pointer
+        return JSONResponse(asdict(figure))
     if kind == "csv":
         return Response(to_csv(figure), media_type="text/csv")
     return Response(svg(figure, alone=True), media_type="image/svg+xml")

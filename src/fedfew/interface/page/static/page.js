@@ -1,83 +1,17 @@
-// Keeps a page up to date: listens for events, loads the page and its figures again, and swaps what changed.
+// Keeps a page up to date: listens for events, loads the page again and swaps what changed; shows values at the pointer.
 "use strict";
 
 const line = document.getElementById("line");
-const dark = matchMedia("(prefers-color-scheme: dark)");
-const touch = matchMedia("(pointer: coarse)"); // a finger scrolls, a mouse zooms
-const config = { displayModeBar: false, responsive: true };
 
 function say(text, on) {
   if (line.textContent !== text) line.textContent = text;
   line.classList.toggle("on", on);
 }
 
-// "var(--k0)" → its colour in the current theme; "band …" and "faint …" are lighter shades of it
-function coloured(value, style) {
-  if (Array.isArray(value)) return value.map((v) => coloured(v, style));
-  if (value && typeof value === "object")
-    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, coloured(v, style)]));
-  const found = typeof value === "string" && /^(band |faint )?var\((--\w+)\)$/.exec(value);
-  if (!found) return value;
-  const hex = style.getPropertyValue(found[2]).trim();
-  if (!found[1]) return hex;
-  const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
-  return `rgba(${r},${g},${b},${found[1] === "band " ? 0.16 : 0.12})`;
-}
-
-let plots = {};
-const near = new Set(); // figures in or close to the window; the others are drawn when they come near
-
-function plotOf(figure) {
-  let place = figure.querySelector(".plot");
-  if (!place) {
-    figure.querySelectorAll("svg.chart").forEach((svg) => (svg.closest(".wide-only, .narrow-only") || svg).remove());
-    place = document.createElement("div");
-    place.className = "plot";
-    place.setAttribute("role", "img");
-    figure.querySelector("figcaption").after(place);
-  }
-  return place;
-}
-
-function draw() {
-  if (typeof Plotly === "undefined") return;
-  const style = getComputedStyle(document.documentElement);
-  for (const figure of near) {
-    const plot = plots[figure.id];
-    if (!plot) continue;
-    const place = plotOf(figure);
-    place.setAttribute("aria-label", `${figure.querySelector("h3").textContent}. ${plot.about}`);
-    const words = figure.querySelector(":scope > p");
-    if (words) words.textContent = plot.about;
-    const layout = { ...coloured(plot.layout, style), dragmode: touch.matches ? false : "zoom" };
-    const drawn = Plotly.react(place, coloured(plot.data, style), layout, config);
-    drawn.then(() => {
-      // the label says what the chart shows; its pieces, and the element where plotly measures text, would only be noise
-      for (const noise of [place.firstElementChild, document.getElementById("js-plotly-tester")])
-        noise?.setAttribute("aria-hidden", "true");
-    });
-  }
-}
-
-const watcher = new IntersectionObserver(
-  (entries) => {
-    for (const entry of entries) near[entry.isIntersecting ? "add" : "delete"](entry.target);
-    draw();
-  },
-  { rootMargin: "300px" },
-);
-document.querySelectorAll("figure").forEach((figure) => watcher.observe(figure));
-
 async function get(address) {
   const answer = await fetch(address, { cache: "no-store" });
   if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
   return answer;
-}
-
-async function loadFigures() {
-  if (!document.body.dataset.figures) return;
-  plots = await (await get(document.body.dataset.figures)).json();
-  draw();
 }
 
 // the server renders; the browser only replaces old pieces with new ones
@@ -101,14 +35,12 @@ async function loadPage() {
       // e.g. the first pseudo-labels add charts that did not exist before
       if (before) before.after(figure);
       else document.querySelector(".grid").prepend(figure);
-      watcher.observe(figure);
-    } else if (old.querySelector(".plot")) {
-      old.querySelector("h3").textContent = figure.querySelector("h3").textContent;
-    } else {
+    } else if (old.innerHTML !== figure.innerHTML) {
       old.replaceChildren(...figure.childNodes);
     }
     before = old || figure;
   }
+  numbers.clear();
 }
 
 let busy = false;
@@ -119,9 +51,8 @@ async function refresh() {
   busy = true;
   try {
     await loadPage();
-    await loadFigures();
   } catch (error) {
-    say(`waiting for the server…`, false);
+    say("waiting for the server…", false);
   }
   busy = false;
   if (again) {
@@ -142,5 +73,65 @@ news.addEventListener("round", (event) => {
   const record = JSON.parse(event.data);
   say(`live, round ${record.round}`, true);
 });
-dark.addEventListener("change", draw);
-loadFigures().catch(() => say("waiting for the server…", false));
+
+// the values of a chart at the pointer; its numbers are fetched when the pointer first meets it
+const numbers = new Map();
+const tip = document.createElement("div");
+tip.className = "tip";
+tip.hidden = true;
+document.body.append(tip);
+
+function written(value, unit) {
+  if (value === null || value === undefined) return "–";
+  if (unit === "percent") return `${(100 * value).toFixed(1)} %`;
+  if (unit === "seconds") return `${value.toFixed(2)} s`;
+  if (unit === "bytes") {
+    const power = Math.min(3, Math.max(0, Math.floor(Math.log10(Math.max(value, 1)) / 3)));
+    return `${+(value / 1000 ** power).toPrecision(3)} ${["B", "kB", "MB", "GB"][power]}`;
+  }
+  return `${+value.toPrecision(4)}`;
+}
+
+// x and y in the SVG's units → lines of text; empty where there is nothing
+const readers = {
+  lines(chart, [low, high, start, end], x) {
+    const wanted = low + ((x - start) / (end - start)) * (high - low);
+    const found = chart.series.flatMap((series) => {
+      const near = series.x.reduce((best, v, i) => (Math.abs(v - wanted) < Math.abs(series.x[best] - wanted) ? i : best), 0);
+      const note = series.notes[near] ? `${series.notes[near]}, ` : "";
+      return series.x.length ? [[series.x[near], `${note}${series.name}: ${written(series.y[near], chart.unit)}`]] : [];
+    });
+    return found.length ? [`${chart.x} ${+found[0][0].toPrecision(4)}`, ...found.map(([, text]) => text)] : [];
+  },
+  bars(chart, [left, step], x) {
+    const at = Math.floor((x - left) / step);
+    if (!(at in chart.names)) return [];
+    return [`${chart.x} ${chart.names[at]}`, ...chart.series.map(([name, values]) => `${name}: ${written(values[at], chart.unit)}`)];
+  },
+  grid(chart, [left, top, step, tall], x, y) {
+    const [column, row] = [Math.floor((x - left) / step), Math.floor((y - top) / tall)];
+    const here = (thing) => thing.column === column && thing.row === row;
+    const marks = chart.marks.filter(here).map((mark) => mark.note);
+    return [...chart.points.filter(here).map((p) => `${p.note}: ${chart.value} ${written(p.value)}`), ...marks];
+  },
+};
+
+async function showValues(event) {
+  const svg = event.target.closest?.("figure svg.chart[data-axes]");
+  const link = svg?.closest("figure").querySelector("a[href*='.csv']");
+  if (!link) return void (tip.hidden = true);
+  const address = link.getAttribute("href").replace(".csv", ".json");
+  if (!numbers.has(address)) numbers.set(address, get(address).then((answer) => answer.json()).catch(() => null));
+  const chart = await numbers.get(address);
+  if (!chart || !svg.isConnected) return void (tip.hidden = true);
+  const [kind, ...axes] = svg.dataset.axes.split(" ");
+  const point = new DOMPoint(event.clientX, event.clientY).matrixTransform(svg.getScreenCTM().inverse());
+  const lines = readers[kind](chart, axes.map(Number), point.x, point.y);
+  tip.hidden = !lines.length;
+  tip.textContent = lines.slice(0, 14).join("\n");
+  tip.style.left = `${Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8)}px`;
+  tip.style.top = `${Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)}px`;
+}
+
+document.addEventListener("pointermove", showValues);
+document.addEventListener("pointerdown", showValues);
