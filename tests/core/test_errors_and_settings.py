@@ -1,10 +1,13 @@
 """Errors name code, place, value and remedy; settings are read off the annotations."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import pytest
 
+import fedfew
 from fedfew.core.errors import CODES, ConfigErrors, FedfewError
 from fedfew.core.settings import Doc, Fraction, NonNegative, Setting, settings_of
 
@@ -25,6 +28,11 @@ def test_every_code_is_explained_and_in_a_known_family(code: str) -> None:
     explanation = CODES[code]
     assert code[0] == "E" and code[1] in "12345" and len(code) == 4
     assert explanation.title and explanation.cause.endswith(".") and explanation.remedy.endswith(".")
+
+
+def test_every_code_is_raised_somewhere_and_every_raised_code_is_explained() -> None:
+    source = "".join(path.read_text("utf-8") for path in Path(fedfew.__file__).parent.rglob("*.py"))
+    assert set(re.findall(r"\bE[1-5]\d\d\b", source)) == set(CODES)
 
 
 def test_settings_are_the_annotated_parameters_of_functions_and_dataclasses() -> None:
