@@ -15,11 +15,11 @@ import socket
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,16 +27,16 @@ import numpy as np
 import torch
 
 from fedfew.core.environment import environment
-from fedfew.core.types import ClientUpdate, Payload, Scores
+from fedfew.core.types import ClientUpdate, Payload
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
-from fedfew.deploy.server.fleet import FlowerFleet, Membership, Timeouts
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.images import read_npz
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.deploy.site.warm_site import Ready, WarmSite, serve
 
+DATA, PLAN = "FEDFEW_BENCHMARK_DATA", "FEDFEW_BENCHMARK_PLAN"
 HERE = Path(__file__).resolve().parent
 APPS = {
     "floor": "flower_apps:floor_app",
@@ -77,57 +77,40 @@ def site(path: str, state: str, data: str) -> None:
     serve(warm, listener, LIMIT)
 
 
-@contextlib.contextmanager
-def network(folder: Path, kind: str, sites: int, data: Path) -> Iterator[FlowerFleet]:
-    """A running network of one kind, with every site online."""
-    names = [f"s{i}" for i in range(sites)]
-    plan = make_network(folder / "net", names, port=free_ports(1)[0], days=2)
+def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:
+    """Seconds of each round after the first, which warms everything up, in a running network of one kind."""
+    names = [f"s{i}" for i in range(given.sites)]
+    plan, out = make_network(folder / "net", names, port=free_ports(1)[0], days=2), folder / "seconds.json"
     paths = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{paths}" if paths else str(HERE)
-    os.environ["FEDFEW_BENCHMARK_DATA"] = str(data)
+    os.environ[DATA] = str(data)
+    about = {"network": str(plan.folder), "out": str(out), "rounds": given.rounds, "megabytes": given.megabytes}
+    os.environ[PLAN] = json.dumps(about)
     with contextlib.ExitStack() as stack:
         supervisor = Supervisor(folder / "logs")
         stack.callback(supervisor.close)
-        link = SuperLink(plan, supervisor, APPS[kind])
-        stack.callback(link.connection.close)
+        link = SuperLink(plan, supervisor, {}, server_app="flower_apps:rounds_app", client_app=APPS[kind])
         link.start()
         for name in names:
-            processes = SiteProcesses(
-                open_bundle(folder / "net" / "bundles" / f"{name}.tar", folder / name), supervisor
-            )
+            bundle = open_bundle(folder / "net" / "bundles" / f"{name}.tar", folder / name)
+            processes = SiteProcesses(bundle, supervisor)
             stack.callback(processes.close)
             if kind == "fedfew":
                 start_echo(supervisor, processes, data)
             processes.start_node()
-        fleet = FlowerFleet(
-            link.connection, Membership(names, sites, link.keys()), {"run": "bench", "config": {}, "about": {}},
-            Timeouts(timeout=600.0, wait=300.0), lambda omega, clients: Scores(0.0, 0.0, None),
-        )  # fmt: skip
-        fleet.online()
-        yield fleet
+        link.submit()
+        while not out.exists():
+            sleep(0.5)
+    seconds: list[float] = json.loads(out.read_text())
+    if len(seconds) != given.rounds + 1:
+        raise SystemExit(f"{kind}: {seconds}")
+    return seconds[1:]
 
 
 def start_echo(supervisor: Supervisor, processes: SiteProcesses, data: Path) -> None:
     """Start the warm process for a node."""
     command = [sys.executable, __file__, "site", str(processes.socket), str(processes.plan.folder), str(data)]
     supervisor.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
-
-
-def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:
-    """Seconds of each round after the first, which warms everything up."""
-    seconds = []
-    with network(folder, kind, given.sites, data) as fleet:
-        for t in range(given.rounds + 1):
-            omega = torch.randn(given.megabytes * 1_000_000 // 4, generator=torch.Generator().manual_seed(t))
-            payloads: Mapping[int, Payload] = {k: {"omega": omega} for k in range(given.sites)}
-            start = perf_counter()
-            answers = list(fleet.train(t, payloads))
-            seconds.append(perf_counter() - start)
-            wrong = [a for a in answers if not isinstance(a, ClientUpdate) or not torch.equal(a.reply["psi"], omega)]
-            if wrong or len(answers) != given.sites:
-                raise SystemExit(f"{kind}: round {t} went wrong: {wrong[:1]}")
-            print(f"{kind:7} round {t}: {seconds[-1]:.2f} s", file=sys.stderr, flush=True)
-    return seconds[1:]
 
 
 def report(results: Mapping[str, list[float]], given: argparse.Namespace) -> dict[str, Any]:

@@ -1,17 +1,55 @@
-"""ClientApps for comparison: one that answers at once, and one that loads torch and data each time."""
+"""Apps for comparison: two ClientApps (one answers at once, one loads torch and data each time), and the ServerApp."""
 
+import json
 import os
+from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
 
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 
 floor_app = ClientApp()
 plain_app = ClientApp()
-DATA = "FEDFEW_BENCHMARK_DATA"
+rounds_app = ServerApp()
+DATA, PLAN = "FEDFEW_BENCHMARK_DATA", "FEDFEW_BENCHMARK_PLAN"
+
+
+@rounds_app.main()
+def rounds(grid: Grid, context: Context) -> None:
+    """Send a model to every site and receive it again, as often as the plan says; write the seconds of each round."""
+    import torch
+
+    from fedfew.core.types import ClientUpdate, Scores
+    from fedfew.deploy.plan import open_server
+    from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+
+    plan = json.loads(os.environ[PLAN])
+    server = open_server(Path(plan["network"]))
+    count, size = len(server.sites), plan["megabytes"] * 1_000_000 // 4
+    members, description = (
+        Membership(server.sites, count, server.numbers_of_keys()),
+        {"run": "bench", "config": {}, "about": {}},
+    )
+    patience, nothing = Timeouts(timeout=600.0, wait=300.0), Scores(0.0, 0.0, None)
+    fleet = GridFleet(grid, members, description, patience, lambda omega, clients: nothing, 8 * size)
+    fleet.online()
+    seconds: list[float | str] = []
+    for t in range(plan["rounds"] + 1):
+        omega = torch.randn(size, generator=torch.Generator().manual_seed(t))
+        start = perf_counter()
+        answers = list(fleet.train(t, {k: {"omega": omega} for k in range(count)}))
+        seconds.append(perf_counter() - start)
+        wrong = [a for a in answers if not isinstance(a, ClientUpdate) or not torch.equal(a.reply["psi"], omega)]
+        if wrong or len(answers) != count:
+            seconds = [f"round {t} went wrong: {wrong[:1]}"]
+            break
+    Path(plan["out"]).with_suffix(".tmp").write_text(json.dumps(seconds))
+    Path(plan["out"]).with_suffix(".tmp").replace(plan["out"])
 
 
 @floor_app.train()

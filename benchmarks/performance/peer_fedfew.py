@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -12,11 +11,10 @@ import torch
 from benchmarks.performance.workloads import Opened
 from torch import Tensor
 
-from fedfew.build.parts import Parts, assemble
+from fedfew.build.parts import Parts, assemble, local_fleet
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
-from fedfew.runs.session import fleet_of
 from fedfew.runtime.exchange import ask
 from fedfew.runtime.rounds import count
 
@@ -69,7 +67,7 @@ def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
     parts, pool = assemble(opened.config), opened.config["fleet.kind"] == "pool"
     clients = opened.workload.clients
     even = clients - clients % 2
-    with closing(fleet_of(parts, Path())) as fleet:
+    with closing(local_fleet(parts)) as fleet:
         state = replace(parts.algorithm.start(opened.omega), sigma=opened.sigma)
         for _ in fleet.train(0, {k: parts.algorithm.broadcast(state, k) for k in opened.warm}):
             pass

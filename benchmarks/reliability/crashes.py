@@ -18,10 +18,10 @@ import torch
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import tiny
 
-from fedfew.build.parts import Parts
+from fedfew.build.parts import Parts, local_fleet
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import Fleet
-from fedfew.runs.session import fleet_of, start
+from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.record import left_out
 
@@ -51,8 +51,8 @@ class Killer(threading.Thread):
 def attack(base: Path, rounds: int) -> dict[str, Any]:
     killers: list[Killer] = []
 
-    def doomed_fleet(parts: Parts, folder: Path) -> Fleet:
-        fleet = fleet_of(parts, folder)
+    def doomed_fleet(parts: Parts) -> Fleet:
+        fleet = local_fleet(parts)
         assert isinstance(fleet, PoolFleet)
         killers.append(Killer(fleet))
         killers[0].start()
@@ -61,7 +61,7 @@ def attack(base: Path, rounds: int) -> dict[str, Any]:
     began = time.monotonic()
     settings: dict[str, Any] = {"participation": 0.5, "fleet__kind": "pool", "fleet__workers": 2, "client__epochs": 10}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedfew.runs.session.fleet_of", doomed_fleet)
+        patch.setattr("fedfew.runs.session.local_fleet", doomed_fleet)
         session = start(tiny(rounds=rounds, **settings), base / "run")
         records = list(session.advance())
     (killer,) = killers

@@ -19,9 +19,9 @@ import pytest
 from tests.runtime.processes import alive, eventually
 from tests.runtime.tiny_run import tiny
 
-from fedfew.build.parts import Parts
+from fedfew.build.parts import Parts, local_fleet
 from fedfew.core.types import Fleet
-from fedfew.runs.session import fleet_of, start
+from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.record import left_out
 
@@ -46,8 +46,8 @@ def starve(pid: int) -> str:
 def attack(base: Path, rounds: int) -> dict[str, Any]:
     fleets: list[PoolFleet] = []
 
-    def watched(parts: Parts, folder: Path) -> Fleet:
-        fleet = fleet_of(parts, folder)
+    def watched(parts: Parts) -> Fleet:
+        fleet = local_fleet(parts)
         assert isinstance(fleet, PoolFleet)
         fleets.append(fleet)
         return fleet
@@ -57,7 +57,7 @@ def attack(base: Path, rounds: int) -> dict[str, Any]:
     ways: set[str] = set()
     records = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedfew.runs.session.fleet_of", watched)
+        patch.setattr("fedfew.runs.session.local_fleet", watched)
         for record in start(tiny(rounds=rounds, **settings), base / "run").advance():
             records.append(record)
             fresh = [pid for pid in fleets[0].processes if pid not in victims]

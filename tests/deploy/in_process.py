@@ -1,4 +1,4 @@
-"""A Flower network without processes: real relay, real ClientApp and warm sites on threads, and one small Grid."""
+"""A Flower network without processes: real fleet, ClientApp and warm sites on threads, and one small Grid."""
 
 import contextlib
 import os
@@ -6,7 +6,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,20 +21,16 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfew.build.parts import Parts, sites_of
-from fedfew.deploy.messages.frames import LIMIT, connect
-from fedfew.deploy.messages.frames import Parts as RawParts
-from fedfew.deploy.server.connection import ServerAppConnection
-from fedfew.deploy.server.fleet import FlowerFleet, Membership, Timeouts
-from fedfew.deploy.server.network import run_description
-from fedfew.deploy.server.server_app import SERVERAPP, relay
+from fedfew.build.parts import Parts
+from fedfew.deploy.messages.frames import LIMIT, Arrays
+from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+from fedfew.deploy.server.server_app import grid_fleet
 from fedfew.deploy.site.build import trial_site
 from fedfew.deploy.site.client_app import SITE, client_app
 from fedfew.deploy.site.warm_site import WarmSite, serve
-from fedfew.runtime.gate import reply_limit
 
 PATIENT = Timeouts(timeout=30.0, wait=2.0)
-Answer = Callable[[Mapping[str, Any], RawParts], tuple[dict[str, Any], RawParts]]
+Answer = Callable[[Mapping[str, Any], Arrays], tuple[dict[str, Any], Arrays]]
 
 
 @dataclass
@@ -101,11 +97,15 @@ class LoopGrid(Grid):
             return Message(Error(2, f"{type(error).__name__}: {error}"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Not used: replies are pulled object by object, within a budget."""
-        raise NotImplementedError
+        """The replies that are there, as Flower's public interface gives them."""
+        return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
+
+
+class CountingGrid(LoopGrid):
+    """As Flower's HttpGrid, it can also be asked for replies object by object."""
 
     @property
-    def _runtime_client(self) -> "LoopGrid":
+    def _runtime_client(self) -> "CountingGrid":
         return self
 
     def PullMessages(self, request: Any) -> PullAppMessagesResponse:  # noqa: N802 - Flower's name
@@ -130,35 +130,30 @@ class LoopGrid(Grid):
 class Loop:
     """The whole network: the fleet to test, the grid to spoil, the sites' folders and answers."""
 
-    fleet: FlowerFleet
+    fleet: GridFleet
     grid: LoopGrid
     folder: Path
     sites: list[WarmSite]
-    calls: list[int] = field(default_factory=list)
-    ends: list[socket.socket] = field(default_factory=list)
-
-    def cut(self) -> None:
-        """End the ServerApp's connection, as its death would."""
-        self.ends[-1].shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager
 def loop(
     parts: Parts,
     sites: int = 2,
-    timeouts: Timeouts = PATIENT,
+    timeouts: Timeouts | None = None,
     answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
     keys: bool = True,
-    limit: int = 0,
+    grid: type[LoopGrid] = CountingGrid,
 ) -> Iterator[Loop]:
     """A fleet over a loop; ``answers`` replaces what a site does with a message."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place)
+        memory = folder / "network" / "memory"
         warm, sockets = [], {}
         for number in range(sites):
             state = folder / f"site{number}"
             state.mkdir()
-            site = WarmSite(number, trial_site(number, sites), state)
+            site = WarmSite(number, trial_site(number, sites), state, memory=memory)
             if answers and number in answers:
                 site.answer = answers[number](site)  # type: ignore[method-assign, assignment]
             sockets[100 + number] = state / "socket"
@@ -168,31 +163,12 @@ def loop(
             stack.callback(listener.close)
             threading.Thread(target=_serve, args=(site, listener), daemon=True).start()
             warm.append(site)
-        grid = LoopGrid(sockets)
-        found: list[Loop] = []
-
-        def start_run() -> None:
-            found[0].calls.append(1)
-            os.environ[SERVERAPP] = str(connection.path)
-            end = connect(SERVERAPP)
-            found[0].ends.append(end)
-            threading.Thread(target=relay, args=(grid, end), daemon=True).start()
-
-        connection = ServerAppConnection(start_run, patience=10.0)
+        over = grid(sockets)
         names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
         members = Membership([f"site{i}" for i in range(sites)], parts.config["clients"], names)
-        score = sites_of(parts.config, parts.federation, parts.network).score
-        fleet = FlowerFleet(
-            connection,
-            members,
-            run_description(parts, "run"),
-            timeouts,
-            score,
-            limit or reply_limit(parts.wire.reply_schema(parts.network.layout)),
-        )
-        found.append(Loop(fleet, grid, folder, warm))
-        stack.callback(fleet.close)
-        yield found[0]
+        fleet = grid_fleet(over, parts, members, folder)
+        fleet._timeouts = timeouts or PATIENT
+        yield Loop(fleet, over, folder, warm)
 
 
 def _serve(site: WarmSite, listener: socket.socket) -> None:

@@ -1,18 +1,20 @@
 """The Flower fleet in one process: same bits as inline, and every kind of bad answer told apart."""
 
+import contextlib
 import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.deploy.in_process import loop
+from tests.deploy.in_process import LoopGrid, loop
 from tests.deploy.recorder import Recorder
 
 from fedfew.build.parts import Parts, network_of, sites_of
@@ -22,9 +24,12 @@ from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.server.fleet import Timeouts
-from fedfew.deploy.site.warm_site import ENDED, Memory, WarmSite
+from fedfew.deploy.site.memory import Memory
+from fedfew.deploy.site.warm_site import ENDED, WarmSite
 from fedfew.runs.alarms import alarms
-from fedfew.runs.session import Informing
+from fedfew.runs.experiment import Experiment
+from fedfew.runs.run import Run
+from fedfew.runs.session import Informing, reopen, start
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
@@ -108,26 +113,31 @@ def test_a_node_whose_key_is_not_of_the_network_is_never_asked(tiny: Tiny) -> No
         assert 999 not in {node for node, _, _ in network.grid.pushed}
 
 
-def test_a_lost_server_app_is_replaced_and_the_result_is_the_same(tiny: Tiny) -> None:
-    parts = tiny()
-    with loop(parts) as network:
-        cuts = [2, 5]
+def test_a_server_app_that_dies_is_resumed_with_the_same_result(tiny: Tiny, tmp_path: Path) -> None:
+    """Its Grid fails in the middle of a round, twice; a new one continues from the checkpoint, with other sites."""
+    config = tiny(compression__kind="top-k", rounds=4).config
+    expected = Experiment(config).run(tmp_path / "inline").summary["model_sha256"]
+    session = start(config, tmp_path / "run")
+    for pushes in (2, 3, 99):
+        with loop(session.parts) as network:
+            push, left = network.grid.push_messages, [pushes]
 
-        def spoil(node: int, reply: Message) -> Message:
-            if len(network.grid.pushed) in cuts:
-                cuts.remove(len(network.grid.pushed))
-                network.cut()
-            return reply
+            def failing(messages: Any, push: Any = push, left: list[int] = left) -> Any:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise ConnectionError("the SuperLink has gone")
+                return push(messages)
 
-        network.grid.spoil = spoil
-        state, records = rounds_of(parts, network.fleet)
-        assert len(network.calls) == 3
-    assert torch.equal(state.omega, inline(parts).omega)
-    assert not any(left_out(record) for record in records)
+            network.grid.push_messages = failing  # type: ignore[method-assign]
+            with contextlib.suppress(ConnectionError):
+                list(session.advance(fleet=network.fleet))
+        session = reopen(tmp_path / "run", print)
+    assert Run.open(tmp_path / "run").summary["model_sha256"] == expected
 
 
 def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
+    payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in range(6)}
     with loop(parts, sites=1) as network:
         site, trained = network.sites[0], list[int]()
         plain = site._train_all
@@ -136,14 +146,35 @@ def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
             trained.append(1)
             return plain(*given)
 
-        def spoil(node: int, reply: Message) -> Message:
-            if len(network.calls) == 1:
-                network.cut()
-            return reply
+        site._train_all = counting  # type: ignore[method-assign, assignment]
+        first, again = (list(network.fleet.train(0, payloads)) for _ in range(2))
+    assert len(trained) == 1 and len(first) == len(again) == 6
 
-        site._train_all, network.grid.spoil = counting, spoil  # type: ignore[method-assign, assignment]
-        rounds_of(parts, network.fleet, 1)
-        assert len(network.calls) == 2 and len(trained) == 1
+
+def test_flowers_public_interface_suffices(tiny: Tiny) -> None:
+    """A Grid that only has the public methods: the same bits, and a reply over its limit is refused all the same."""
+    parts = tiny(participation=1.0)
+    with loop(parts, keys=False, grid=LoopGrid) as network:
+        state, _ = rounds_of(parts, network.fleet)
+    assert torch.equal(state.omega, inline(parts).omega)
+    with loop(parts, answers={1: swollen}, grid=LoopGrid) as network:
+        _, records = rounds_of(parts, network.fleet, 1)
+    assert rejected(records) == {1: ["E405"] * 3}
+
+
+def test_nodes_without_a_number_are_numbered_by_their_ids(tiny: Tiny) -> None:
+    """A site that gives its number keeps it; the others take what is left, and keep it from the first round on."""
+    parts = tiny(participation=1.0)
+
+    def silent(site: WarmSite) -> Any:
+        honest = site.answer
+        return lambda head, arrays: ({"site": None}, {}) if head["kind"] == "hello" else honest(head, arrays)
+
+    with loop(parts, sites=3, keys=False, answers={0: silent, 2: silent}) as network:
+        assert network.fleet.online() == list(range(6))
+        assert network.fleet._nodes == {0: 100, 1: 101, 2: 102}
+        network.grid.away.add(100)
+        assert network.fleet.online() == [1, 2, 4, 5]
 
 
 def rejected(records: list[RoundRecord]) -> dict[int, list[str]]:
@@ -228,16 +259,18 @@ def test_a_bad_answer_costs_only_its_own_clients(tiny: Tiny, change: Any, code: 
     assert bool(torch.isfinite(state.omega).all())
 
 
+def swollen(site: WarmSite) -> Any:
+    """A site that adds three megabytes to its answers."""
+
+    def answer(head: Mapping[str, Any], content: Any) -> Any:
+        reply, honest = site.__class__.answer(site, head, content)
+        return reply, honest if head["kind"] == "hello" else dict(honest) | {"more": bytes(3 << 20)}
+
+    return answer
+
+
 def test_an_answer_over_the_limit_is_refused_before_it_is_decoded(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-
-    def swollen(site: WarmSite) -> Any:
-        def answer(head: Mapping[str, Any], content: Any) -> Any:
-            reply, honest = site.__class__.answer(site, head, content)
-            return reply, dict(honest) | {"more": bytes(3 << 20)}
-
-        return answer
-
     with loop(parts, answers={1: swollen}) as network:
         _, records = rounds_of(parts, network.fleet, 1)
     assert rejected(records) == {1: ["E405"] * 3}
@@ -381,11 +414,15 @@ def test_a_site_that_goes_away_between_the_draw_and_the_letter_is_missing(tiny: 
     assert codes == {0: "", 1: "E416", 2: "", 3: "E416", 4: "", 5: "E416"}
 
 
-def test_memory_cannot_move_to_sites(tiny: Tiny) -> None:
+def test_memory_moves_to_the_sites_of_a_trial_and_not_to_real_ones(tiny: Tiny) -> None:
     parts = tiny()
     with loop(parts) as network:
+        network.fleet.remember({0: {"residual": torch.ones(2)}})
+        assert network.fleet.memory()[0]["residual"].tolist() == [1.0, 1.0]
         network.fleet.remember({})
         assert network.fleet.memory() == {}
+        network.fleet._memory = None
+        network.fleet.remember({})
         with pytest.raises(FedfewError) as fault:
             network.fleet.remember({0: {"residual": torch.zeros(2)}})
     assert fault.value.code == "E113"
@@ -399,8 +436,8 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
         def spoil(node: int, reply: Message) -> Message:
             text, content = from_content(reply.content, 1 << 30, 1 << 20)
             for answer in json.loads(text)["answers"]:
-                for name, (part, _, _) in answer["tensors"].items():
-                    raw = content[part]
+                for name, (array, _, _) in answer["tensors"].items():
+                    raw = content[array]
                     left.append((answer["client"], name, hashlib.sha256(raw).hexdigest(), len(raw)))
             return reply
 
@@ -527,43 +564,32 @@ def test_a_head_that_is_too_deep_too_long_or_no_table_is_refused() -> None:
             parse_head(text, 600_000)
 
 
-RECORD: dict[str, Any] = {"json": "{}", "names": ["a", "b"], "sizes": [1, 2], "small": b"123"}
 ODD_RECORDS: dict[str, dict[str, Any]] = {
-    "text for bytes": {"small": "123"},
     "a number for text": {"json": 5},
-    "negative sizes": {"sizes": [5, -2]},
-    "sizes in halves": {"sizes": [1.5, 1.5]},
-    "sizes of truth": {"sizes": [True, True]},
-    "more than there is": {"sizes": [1, 2**62]},
-    "a long name": {"names": ["a", "k" * 999]},
-    "one name twice": {"names": ["a", "a"]},
-    "numbers for names": {"names": [1, 2]},
-    "a field more": {"more": 1},
+    "bytes for text": {"json": b"{}"},
+    "a field more": {"json": "{}", "more": 1},
+    "no head": {},
     "a long head": {"json": "x" * 999},
-    "too many bytes": {"sizes": [1, 99_998], "small": bytes(99_999)},
 }
+ODD_ARRAYS: dict[str, dict[str, bytes]] = {"a long name": {"k" * 999: b"1"}, "too many bytes": {"0": bytes(9_999)}}
 
 
-@pytest.mark.parametrize("change", ODD_RECORDS.values(), ids=ODD_RECORDS)
-def test_a_record_that_is_not_ours_is_refused(change: dict[str, Any]) -> None:
-    from flwr.app import ArrayRecord, ConfigRecord, RecordDict
-
-    def content(record: dict[str, Any]) -> RecordDict:
-        return RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord({})})
-
-    assert from_content(content(RECORD), 5_000, 500) == ("{}", {"a": b"1", "b": b"23"})
+@pytest.mark.parametrize("record", ODD_RECORDS.values(), ids=ODD_RECORDS)
+def test_a_record_that_is_not_ours_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ContentError):
-        from_content(content(RECORD | change), 5_000, 500)
+        from_content(RecordDict({"head": ConfigRecord(record), "arrays": ArrayRecord({})}), 5_000, 500)
 
 
-def test_records_keep_all_parts_and_refuse_what_is_not_theirs() -> None:
-    parts = {"b": bytes(100_000), "a": b"12", "c": b""} | {f"s{i}": bytes(60_000) for i in range(9)}
-    text, back = from_content(to_content({"x": 1}, parts), 1 << 20, 100)
-    assert json.loads(text) == {"x": 1} and back == parts
-    with pytest.raises(ContentError, match="limit"):
-        from_content(to_content({}, parts), 50_000, 100)
-    from flwr.app import ConfigRecord, MetricRecord, RecordDict
+@pytest.mark.parametrize("arrays", ODD_ARRAYS.values(), ids=ODD_ARRAYS)
+def test_arrays_that_are_too_large_or_oddly_named_are_refused(arrays: dict[str, bytes]) -> None:
+    with pytest.raises(ContentError):
+        from_content(to_content({}, arrays), 5_000, 500)
 
+
+def test_records_keep_all_arrays_and_refuse_what_is_not_theirs() -> None:
+    arrays = {"b": bytes(100_000), "a": b"12", "c": b""}
+    text, back = from_content(to_content({"x": 1}, arrays), 1 << 20, 100)
+    assert json.loads(text) == {"x": 1} and back == arrays
     for other in (RecordDict(), RecordDict({"head": ConfigRecord({"json": "{}"})}), RecordDict({"m": MetricRecord()})):
         with pytest.raises(ContentError, match="not a fedfew message"):
             from_content(other, 100, 100)

@@ -1,5 +1,6 @@
 """The two apps that Flower starts anew again and again stay light, and frames hold against what is no frame."""
 
+import json
 import socket
 import struct
 import subprocess
@@ -18,9 +19,8 @@ from fedfew.deploy.messages.tensors import DTYPES, pack, unpack
 from fedfew.deploy.site.client_app import SITE, ask_site
 
 
-@pytest.mark.parametrize("app", ["site.client_app", "server.server_app"])
-def test_an_app_imports_neither_torch_nor_data(app: str) -> None:
-    look = f"import sys, fedfew.deploy.{app}; print([m for m in ('torch', 'scipy', 'PIL') if m in sys.modules])"
+def test_the_client_app_imports_neither_torch_nor_data() -> None:
+    look = "import sys, fedfew.deploy.site.client_app; print([m for m in ('torch', 'scipy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stderr
 
@@ -44,7 +44,8 @@ def test_a_frame_arrives_as_it_was_sent() -> None:
     assert list(found) == list(parts) and {name: bytes(part) for name, part in found.items()} == parts
 
 
-START = struct.Struct(">4sIQ")
+def frame(text: bytes, size: int = 0, length: int | None = None) -> bytes:
+    return struct.pack(">4sIQ", b"FFW1", len(text) if length is None else length, size) + text
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,14 @@ START = struct.Struct(">4sIQ")
     [
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
-        START.pack(b"FFW1", 10, 5) + b"{}",
-        START.pack(b"FFW1", 2, 0) + b"{}",
-        START.pack(b"FFW1", 9, 0) + b"not json!",
-        START.pack(b"FFW1", 1 << 31, 0),
-        START.pack(b"FFW1", 2, 1 << 62),
-        START.pack(b"FFW1", 30, 4) + b'{"head": {}, "parts": [["a",9]]}'[:30],
-        START.pack(b"FFW1", 33, 4) + b'{"head": {}, "parts": [["a", -4]]}'[:33],
-        START.pack(b"FFW1", 31, 4) + b'{"head": 3, "parts": [["a", 4]]}'[:31] + b"1234",
+        frame(b"{}", 5, 10),
+        frame(b"{}"),
+        frame(b"not json!"),
+        frame(b"", 0, 1 << 31),
+        frame(b"", 1 << 62, 2),
+        frame(b'{"head": {}, "arrays": [["a", 9]]}', 4) + b"1234",
+        frame(b'{"head": {}, "arrays": [["a", -4]]}', 4) + b"1234",
+        frame(b'{"head": 3, "arrays": [["a", 4]]}', 4) + b"1234",
     ],
 )
 def test_what_is_no_frame_is_refused(content: bytes) -> None:
@@ -86,7 +87,7 @@ def test_tensors_come_back_with_shape_type_and_bits(kinds: dict[str, tuple[str, 
         name: (10 * torch.rand(shape, generator=rng)).to(DTYPES[dtype]) for name, (dtype, shape) in kinds.items()
     }
     index, parts = pack({"one": tensors, "two": tensors})
-    assert len(parts) <= len(tensors) + sum(not t.numel() for t in tensors.values())
+    assert not parts  # all of them are small enough for the index
     for group in ("one", "two"):
         back = unpack(index[group], parts)
         assert list(back) == list(tensors)
@@ -94,11 +95,32 @@ def test_tensors_come_back_with_shape_type_and_bits(kinds: dict[str, tuple[str, 
             assert back[name].dtype == tensor.dtype and torch.equal(back[name], tensor)
 
 
+def test_a_large_tensor_of_several_groups_is_one_array() -> None:
+    large, small = torch.rand(5_000), torch.rand(3)
+    index, arrays = pack({"one": {"a": large, "b": small}, "two": {"c": large}})
+    assert len(arrays) == 1 and index["one"]["a"][0] == index["two"]["c"][0]
+    assert torch.equal(unpack(index["two"], arrays)["c"], large) and torch.equal(
+        unpack(index["one"], arrays)["b"], small
+    )
+
+
+def test_an_index_holds_only_a_few_small_tensors() -> None:
+    index, arrays = pack({"one": {str(i): torch.rand(500) for i in range(9)}})
+    assert len(arrays) == 6 and sum(len(json.dumps(entry)) for entry in index["one"].values()) < 9_000
+    assert list(unpack(index["one"], arrays)) == [str(i) for i in range(9)]
+
+
 HUGE = [["0", [float("inf")], "float32"], ["e", [0, 2**70], "float32"], ["e", [0] + [2**62] * 9, "float32"]]
+INLINE = [
+    ["base64:!", [2], "float32"],
+    ["base64:AAAA", [2], "float32"],
+    ["base64:é", [], "uint8"],
+    [None, [2], "float32"],
+]
 WRONG = [["0", [3], "float32"], ["9", [2], "float32"], ["0", [2], "object"], ["0", [-2], "float32"], ["0", 2, "x"]]
 
 
-@pytest.mark.parametrize("entry", [*WRONG, *HUGE, [1], None, "0"])
+@pytest.mark.parametrize("entry", [*WRONG, *INLINE, *HUGE, [1], None, "0"])
 def test_an_index_that_claims_something_else_is_refused(entry: object) -> None:
     with pytest.raises(ValueError, match="psi"):
         unpack({"psi": entry}, {"0": bytes(8), "e": b""})

@@ -19,7 +19,7 @@ from fedfew.core.layout import Layout
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Expected, Payload, Trained
 from fedfew.deploy.messages.tensors import pack, unpack
-from fedfew.deploy.server.network import run_description
+from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.warm_site import WarmSite

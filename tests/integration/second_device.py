@@ -8,7 +8,6 @@ torch's own dispatch, while the arithmetic below is the CPU's: so the models mus
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,10 +18,10 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedfew.build.parts import assemble
+from fedfew.build.parts import assemble, local_fleet
 from fedfew.core import engine
 from fedfew.core.network import Network
-from fedfew.runs.session import fleet_of, one_thread
+from fedfew.runs.session import one_thread
 from fedfew.runtime.record import left_out
 from fedfew.runtime.site import InlineFleet
 
@@ -105,7 +104,7 @@ def outcome(case: str, device: torch.device) -> tuple[Tensor, dict[str, Any]]:
     engine.devices = lambda: [str(device)]  # "auto" takes the first
     clients = {"participation": 0.34} if case.startswith("objective ") else {}
     parts = assemble(tiny(**SMALL | ONE_BATCH | clients | CASES[case]))
-    fleet = fleet_of(parts, Path())
+    fleet = local_fleet(parts)
     assert isinstance(fleet, InlineFleet)
     for place in (parts.network.device, parts.server.labeled.samples.data.device, fleet.sites.samples.data.device):
         assert place == device

@@ -3,7 +3,6 @@
 from collections import Counter
 from contextlib import closing
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedfew.build.parts import assemble
-from fedfew.runs.session import fleet_of
+from fedfew.build.parts import assemble, local_fleet
 
 LIKE_THE_REPLY = 6
 """Vectors made for each client: the reply itself, its change for the gate's norm, and for the record of the round its
@@ -46,7 +44,7 @@ class VectorCount(TorchDispatchMode):
 def count(kind: str, m: int) -> tuple[VectorCount, int]:
     """One round of FedMix with m clients, counted in the server's process; the model's bytes."""
     parts = assemble(tiny(fleet__kind=kind, fleet__workers=1, clients=12, participation=m / 12, method__threshold=0.1))
-    with closing(fleet_of(parts, Path())) as fleet:
+    with closing(local_fleet(parts)) as fleet:
         counting = VectorCount(parts.network.layout.size)
         with counting:
             play(parts, fleet, 1)

@@ -13,14 +13,14 @@ from tests.runtime.tiny_run import TINY, AlteredFleet, Answer, RememberingFleet,
 from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.build.parts import Parts, assemble
+from fedfew.build.parts import Parts, assemble, local_fleet
 from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.runs.run import Run
-from fedfew.runs.session import fleet_of, reopen, start
+from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask
 from fedfew.runtime.gate import Gate, reply_limit
 from fedfew.runtime.record import left_out
@@ -338,10 +338,10 @@ def test_clients_without_images_leave_the_model_finite(method: str) -> None:
 def test_after_max_skipped_the_run_stops_by_name_and_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def sick_fleet(parts: Parts, folder: Path) -> AlteredFleet:
-        return AlteredFleet(fleet_of(parts, folder), lambda t, answers: all_nan(t, answers) if t in sick else answers)
+    def sick_fleet(parts: Parts) -> AlteredFleet:
+        return AlteredFleet(local_fleet(parts), lambda t, answers: all_nan(t, answers) if t in sick else answers)
 
-    monkeypatch.setattr("fedfew.runs.session.fleet_of", sick_fleet)
+    monkeypatch.setattr("fedfew.runs.session.local_fleet", sick_fleet)
     sick = {1, 2, 3}
     session = start(tiny(rounds=5, max_skipped=3), tmp_path / "run")
     with pytest.raises(FedfewError, match=r"E501.*3 rounds in a row"):

@@ -18,10 +18,9 @@ from tests.runtime.test_gate import peak
 from tests.runtime.tiny_run import tiny_parts
 from torch import Tensor
 
-from fedfew.build.parts import Parts
+from fedfew.build.parts import Parts, local_fleet
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
-from fedfew.runs.session import fleet_of
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 
@@ -45,7 +44,7 @@ def payloads(parts: Parts) -> dict[int, Payload]:
 def expected(parts: Parts, payloads: dict[int, Payload]) -> dict[int, ClientUpdate]:
     """What the clients answer in round 0 if nothing happens to them."""
     torch.set_num_threads(1)
-    return {a.client: a for a in fleet_of(parts, Path()).train(0, payloads) if isinstance(a, ClientUpdate)}
+    return {a.client: a for a in local_fleet(parts).train(0, payloads) if isinstance(a, ClientUpdate)}
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfew.build.parts import Parts, assemble
+from fedfew.build.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import Config, load
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import fleet_of, one_thread
+from fedfew.runs.session import one_thread
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
@@ -71,7 +71,7 @@ def play(parts: Parts, fleet: Fleet, rounds: int, max_skipped: int = 10) -> list
 def tiny_parts(**overrides: Any) -> tuple[Parts, Fleet]:
     """The tiny run's parts and its fleet; nobody needs to close an inline one."""
     parts = assemble(tiny(**overrides))
-    return parts, fleet_of(parts, Path())
+    return parts, local_fleet(parts)
 
 
 @dataclass(eq=False)

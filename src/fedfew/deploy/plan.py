@@ -15,7 +15,7 @@ from typing import Any
 
 from fedfew.config import toml
 from fedfew.core.errors import FedfewError
-from fedfew.deploy.certificates import authority, server_certificate, site_key
+from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
 
 PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
@@ -56,6 +56,11 @@ class ServerPlan:
 
     def public_key(self, site: str) -> Path:
         return self.folder / "keys" / f"{site}.pub"
+
+    def numbers_of_keys(self) -> dict[str, int]:
+        """Public key, as Flower sends it → number of the site; empty without TLS."""
+        sites = () if self.insecure else self.sites
+        return {as_flower_sends_it(self.public_key(site).read_bytes()): number for number, site in enumerate(sites)}
 
     def check(self) -> None:
         """E507 unless a network without TLS stays on this machine."""

@@ -21,11 +21,11 @@ from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.types import ClientUpdate
 from fedfew.data.samples import samples_of
 from fedfew.data.shares import Partition
+from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.site.build import check_versions, refuse_foreign_code
-from fedfew.deploy.site.client_app import LIMIT
 from fedfew.deploy.site.payload import check_payload
 from fedfew.deploy.site.warm_site import RefusedError, fault_code
 from fedfew.runtime.site import Sites

@@ -129,7 +129,7 @@ class FewLabels(FedAvg):
         arrays = {name: as_array(part) for name, part in raw.items()}
         messages = []
         for k in cohort:
-            used = {place: arrays[place] for place, _, _ in index[str(k)].values()}
+            used = {name: arrays[name] for name, _, _ in index[str(k)].values() if name in arrays}
             head = self._head(trained.round) | {"client": k, "tensors": index[str(k)]}
             messages.append(Message(to_content(head, used), _node(self._clients, k), MessageType.TRAIN))
         return messages
@@ -214,5 +214,4 @@ class Replied:
             except ContentError as error:
                 yield Missing(client, error.code, str(error))
                 continue
-            raw = {name: memoryview(part) for name, part in parts.items()}
-            yield from read_answers(self._run, round, [client], text, raw, self._limit)
+            yield from read_answers(self._run, round, [client], text, parts, self._limit)

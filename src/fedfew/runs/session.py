@@ -4,15 +4,16 @@ import contextlib
 import shutil
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from fedfew.build import parts as build
-from fedfew.build.parts import Parts, has_remote_sites, local_fleet, sites_of
-from fedfew.config.schema import Config, check, load
+from fedfew.build.parts import Parts, local_fleet
+from fedfew.config.schema import Config, check
 from fedfew.core.environment import environment
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import Evaluation
@@ -20,7 +21,6 @@ from fedfew.core.extras import require
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, ServerState
-from fedfew.deploy.site.memory import left_at_sites
 from fedfew.models.backbones.features import Report
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
 from fedfew.runs.files import as_json, final_files, static_files
@@ -28,7 +28,6 @@ from fedfew.runs.folder import (
     BEST,
     CONFIG,
     ENVIRONMENT,
-    SUMMARY,
     WARMUP,
     RunFolder,
     new_folder,
@@ -44,8 +43,13 @@ from fedfew.runs.run import Run
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
-if TYPE_CHECKING:
-    from fedfew.deploy.plan import ServerPlan
+
+class Network(Protocol):
+    """A module of networks, whose rounds run in another process and are followed here."""
+
+    def assemble(self, config: Config, report: Report | None = None) -> Parts: ...
+
+    def advance(self, session: "Session", report: Report | None = None) -> Generator[RoundRecord]: ...
 
 
 @runtime_checkable
@@ -80,11 +84,16 @@ class Session:
             return f"after round {done}" if done else "before the first round"
         return f"in the warm-up, after pass {warmed.done} of {warmed.total}"
 
-    def advance(self, report: Report | None = None) -> Generator[RoundRecord]:
+    def advance(self, report: Report | None = None, fleet: Fleet | None = None) -> Generator[RoundRecord]:
         """The remaining rounds; each is on disk when it is yielded; at the end, model and summary are too.
 
         ``report`` is called during a warm-up before the first round, with the passes that are done and their total.
+        ``fleet`` replaces the one that the config names.
         """
+        network = network_of(self.parts.config) if fleet is None and self.state.round < self.rounds else None
+        if network is not None:
+            yield from network.advance(self, report)
+            return
         self.warmup.report = report or self.warmup.report
         store = Checkpoints(self.folder.checkpoints)
         with locked(self.folder.path), one_thread():
@@ -92,26 +101,20 @@ class Session:
                 raise FedfewError("E306", str(self.folder.path), "another process has continued it meanwhile")
             journal = go_on(self.folder, self.facts["rounds"])
             if self.state.round < self.rounds:
-                with contextlib.closing(fleet_of(self.parts, self.folder.path)) as fleet:
-                    fleet.remember(self._memory())
+                with contextlib.closing(fleet or local_fleet(self.parts)) as chosen:
+                    chosen.remember(self.memory)
                     parts = self.parts
                     for state, record in run_rounds(
-                        parts.clients, parts.algorithm, parts.server, fleet, self.state, self.rounds,
+                        parts.clients, parts.algorithm, parts.server, chosen, self.state, self.rounds,
                         parts.config["max_skipped"], Evaluation(**parts.config["evaluate"]), self.warmup,
                     ):  # fmt: skip
-                        self._commit(store, journal, state, fleet.memory(), record)
+                        self._commit(store, journal, state, chosen.memory(), record)
                         yield record
-                    if isinstance(fleet, Informing):
-                        fleet.end()
+                    if isinstance(chosen, Informing):
+                        chosen.end()
             for name, content in final_files(self.folder, self.parts, self.state).items():
                 if file_digest(self.folder / name) != digest(content):
                     write_atomically(self.folder / name, content)
-
-    def _memory(self) -> Memory:
-        """The clients' memories: from the checkpoint, or, if the run was on Flower so far, from its sites' files."""
-        if self.memory or self.parts.config["fleet.kind"] == "flower":
-            return self.memory
-        return left_at_sites(self.folder.path, self.state.round)
 
     def _commit(
         self, store: Checkpoints, journal: Journal, state: ServerState, memory: Memory, record: RoundRecord
@@ -140,24 +143,19 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def network_of(config: Config) -> Network | None:
+    """The network that the config asks for, if any; imported only then."""
+    if config["fleet.kind"] != "flower":
+        return None
+    require("flower", "fleet.kind = 'flower'")
+    network: Network = import_module("fedfew.deploy.server.network")
+    return network
+
+
 def assemble(config: Config, report: Report | None = None) -> Parts:
-    """The parts of a run; the names of remote sites come from the folder of their network."""
-    if not has_remote_sites(config):
-        return build.assemble(config, report=report)
-    require("flower", "fleet.kind = 'flower'")
-    from fedfew.deploy.plan import open_server
-
-    return build.assemble(config, open_server(Path(config["fleet.network"])).sites, report)
-
-
-def fleet_of(parts: Parts, folder: Path) -> Fleet:
-    """The fleet that the config names."""
-    if parts.config["fleet.kind"] != "flower":
-        return local_fleet(parts)
-    require("flower", "fleet.kind = 'flower'")
-    from fedfew.deploy.server.network import flower_fleet
-
-    return flower_fleet(parts, sites_of(parts.config, parts.federation, parts.network).score, folder)
+    """The parts of a run, here or on a network."""
+    network = network_of(config)
+    return network.assemble(config, report) if network else build.assemble(config, report=report)
 
 
 def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
@@ -225,23 +223,3 @@ def reopen(
         if around != found.facts["environment"]:
             write_atomically(folder / ENVIRONMENT, as_json(around))
     return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around}, warmup)
-
-
-def start_or_resume(
-    plan: "ServerPlan", warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False,
-    allow_code: Collection[str] = (),
-) -> Session:  # fmt: skip
-    """The run of a real network, in the network's own folder; an unfinished one is resumed."""
-    from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
-
-    folder = out or plan.folder / "run"
-    fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
-    if (folder / "checkpoints").is_dir():
-        if (folder / SUMMARY).is_file():
-            raise FedfewError(
-                "E301", str(folder), "contains a finished run", "Give the next run another folder with --out"
-            )
-        return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
-    if config:
-        return start(load(config, overrides | fleet), folder)
-    return start(load(plan.folder / NETWORK_CONFIG, overrides | fleet, allow_code), folder)

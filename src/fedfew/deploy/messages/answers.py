@@ -1,9 +1,10 @@
 """Reads a site's reply: its clients' updates, or why there is none; nothing in it is trusted until checked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedfew.core.types import ClientUpdate, Missing
+from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError, head_limit, meaning, parse_head
 from fedfew.deploy.messages.tensors import unpack
 
@@ -13,7 +14,7 @@ _FAILURE = {"client", "code"}
 
 
 def read_answers(
-    run: str, round: int, clients: Sequence[int], head: object, parts: Mapping[str, memoryview], limit: int
+    run: str, round: int, clients: Sequence[int], head: object, arrays: Arrays, limit: int
 ) -> Iterator[ClientUpdate | Missing]:
     """The answer of each client that was asked; an answer in another client's name is ignored.
 
@@ -40,11 +41,11 @@ def read_answers(
             yield Missing(client, "E414", "answered twice in one message")
             continue
         seen.add(client)
-        yield _update(client, answer, parts, limit)
+        yield _update(client, answer, arrays, limit)
     yield from (Missing(k, "E401", "its site's answer does not mention it") for k in clients if k not in seen)
 
 
-def _update(client: int, answer: dict[str, Any], parts: Mapping[str, memoryview], limit: int) -> ClientUpdate | Missing:
+def _update(client: int, answer: dict[str, Any], arrays: Arrays, limit: int) -> ClientUpdate | Missing:
     """One client's part of an answer: exactly the fields of an update, or of a failure."""
     if set(answer) == _FAILURE:
         return Missing(client, *meaning(answer["code"]))
@@ -56,7 +57,7 @@ def _update(client: int, answer: dict[str, Any], parts: Mapping[str, memoryview]
     if any(len(name) > LONGEST_NAME for name in metrics):
         return Missing(client, "E401", f"a metric's name has more than {LONGEST_NAME} characters")
     try:
-        reply = unpack(answer["tensors"], parts, limit)
+        reply = unpack(answer["tensors"], arrays, limit)
     except ContentError as error:
         return Missing(client, error.code, str(error))
     return ClientUpdate(client, reply, answer["examples"], {name: float(value) for name, value in metrics.items()})

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 SITE_LIMIT = 8 << 20
-"""Most bytes of a head that a server sends: config, and an index for each client."""
+"""Most bytes of a head that a server sends: config, and an index of tensors for each client."""
 LONGEST_NAME = 64
 MEANINGS = {
     "E408": "its training failed; the site's log says why",

@@ -1,7 +1,9 @@
-"""Pulls replies from the SuperLink within a budget: every object is counted, and inspected before Flower unpacks it.
+"""Pulls replies within a budget: every object is counted, and inspected before Flower unpacks it.
 
 Flower's own ``Grid.pull_messages`` takes whatever a site has sent, all at once: a gigabyte, or a chunk that an index
-repeats a million times. Here a reply over its limit is given up while it is being fetched.
+repeats a million times. Here a reply over its limit is given up while it is being fetched. That needs names which
+Flower does not publish, so they are all in this file; with a Flower or a Grid that lacks them, replies are pulled by
+``Grid.pull_messages`` and checked after they are unpacked.
 """
 
 import json
@@ -12,23 +14,30 @@ from time import monotonic
 from typing import Any
 
 from flwr.app import Message, RecordDict
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
-from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigRecordProto
-from flwr.proto.runtime_pb2 import PullAppMessagesRequest
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_head_values_from_object_content,
-    iterate_object_tree,
-)
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-    pull_objects,
-)
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from flwr.serverapp import Grid
 
 from fedfew.deploy.messages.heads import ContentError
+
+try:
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+    from flwr.proto.recorddict_pb2 import ConfigRecord as ConfigRecordProto
+    from flwr.proto.runtime_pb2 import PullAppMessagesRequest
+    from flwr.supercore.inflatable.inflatable_object import (
+        get_object_head_values_from_object_content,
+        iterate_object_tree,
+    )
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+    from flwr.supercore.inflatable.inflatable_utils import (
+        ObjectPullError,
+        ObjectUnavailableError,
+        inflate_object_from_contents,
+        pull_objects,
+    )
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+except ImportError:  # another version of Flower
+    KNOWN = False
+else:
+    KNOWN = True
 
 _OBJECTS, _OBJECT = 64, 1 << 14
 """Objects that any reply may have, and bytes of its limit that allow one more."""
@@ -60,7 +69,7 @@ class _Announced:
 
     to: str
     id: str
-    tree: ObjectTree
+    tree: "ObjectTree"
     since: float = field(default_factory=monotonic)
     next_try: float = 0.0
 
@@ -70,17 +79,20 @@ class ReplyPuller:
     """Fetches replies one by one; one that is still being uploaded does not hold up the others."""
 
     grid: Any
-    """Flower's HttpGrid; only its client for the Runtime API is used."""
+    """Flower's Grid; of an HttpGrid the client for the Runtime API is used."""
     _announced: list[_Announced] = field(default_factory=list)
 
     def pull(self, limits: Mapping[str, tuple[int, int]]) -> Iterator[Pulled]:
-        """The replies to these messages that have arrived; ``limits``: bytes of parts and head by message."""
+        """The replies to these messages that have arrived; ``limits``: bytes of arrays and of the head, by message."""
+        if not (KNOWN and hasattr(self.grid, "_runtime_client")):
+            yield from pull_plainly(self.grid, limits)
+            return
         client = self.grid._runtime_client
         self._announced = [one for one in self._announced if one.to in limits]
         new = sorted(set(limits) - {one.to for one in self._announced})
         if new:
-            found = client.PullMessages(PullAppMessagesRequest(message_ids=new))
-            for message, tree in zip(found.messages_list, found.message_object_trees, strict=True):
+            response = client.PullMessages(PullAppMessagesRequest(message_ids=new))
+            for message, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 about = message.metadata
                 self._announced.append(_Announced(about.reply_to_message_id, about.message_id, tree))
         for one in list(self._announced):
@@ -97,8 +109,7 @@ class ReplyPuller:
             message = inflate_object_from_contents(one.id, contents)
             if not isinstance(message, Message):
                 raise ContentError("E401", "it is not a message")
-            failed = message.has_error()
-            done = Pulled(one.to, error=int(message.error.code)) if failed else Pulled(one.to, message.content)
+            done = _pulled(one.to, message)
         except _NotYetError:
             one.next_try = monotonic() + _PAUSE
             if monotonic() < one.since + _UPLOAD:
@@ -112,6 +123,16 @@ class ReplyPuller:
             done = Pulled(one.to, refused=ContentError("E401", "it is not a Flower message"))
         client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=one.id))
         return done
+
+
+def pull_plainly(grid: Grid, limits: Mapping[str, object]) -> Iterator[Pulled]:
+    """The replies as Flower's public interface gives them, complete."""
+    for message in grid.pull_messages(list(limits)) if limits else ():
+        yield _pulled(message.metadata.reply_to_message_id, message)
+
+
+def _pulled(to: str, message: Message) -> Pulled:
+    return Pulled(to, error=int(message.error.code)) if message.has_error() else Pulled(to, message.content)
 
 
 def _contents(pull: Callable[[str], bytes], one: _Announced, limit: int) -> dict[str, bytes]:

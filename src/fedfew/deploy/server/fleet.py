@@ -1,32 +1,33 @@
-"""The fleet of real sites, reached through Flower: the same rounds, payloads and replies as in one process.
+"""The fleet of sites on Flower's Grid: the same rounds, payloads and replies as in one process.
 
 A site serves the clients k with k mod S = its number; in a real network there are as many clients as sites, in a trial
 on one machine a site may serve several. One message per site and round carries what all its sampled clients need.
 """
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
+from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, nbytes
 from fedfew.deploy.messages.answers import read_answers
-from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import ContentError, head_limit, parse_head
+from fedfew.deploy.messages.pull import Pulled, ReplyPuller
+from fedfew.deploy.messages.records import as_array, from_content, to_content
 from fedfew.deploy.messages.tensors import pack
-from fedfew.deploy.server.connection import Connection, ConnectionLostError
 
 NO_LIMIT = 3600.0
 """Longest duration of a round in seconds if fleet.timeout is 0: a network needs a limit."""
 _GRACE = 60.0
 _POLL = 0.2
 _FAREWELL = 10.0
+_HELLO = 120.0
 _FAULTS = {
     3: ("E416", "the message was not fetched in time"),
     4: ("E416", "its reply did not arrive completely"),
@@ -35,6 +36,7 @@ _FAULTS = {
 }
 """Flower's error code → ours. Its text is not passed on: a site could have written it."""
 _FAILED = ("E408", "Flower could not run the site's app; the site's log says why")
+Memories = dict[int, dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Membership:
     sites: Sequence[str]
     clients: int
     keys: Mapping[str, int] = field(default_factory=dict)
-    """Public key → number of the site. Without keys (insecure, on loopback) a site is asked for its number."""
+    """Public key → number of the site. Without keys a site is asked for its number."""
 
     def site_of(self, client: int) -> int:
         return client % len(self.sites)
@@ -63,40 +65,52 @@ class Membership:
         return range(site, self.clients, len(self.sites))
 
 
+class MemoryStore(Protocol):
+    """Clients' memories at sites that are on this machine."""
+
+    def read(self) -> Memories: ...
+
+    def replace(self, memory: Mapping[int, Mapping[str, Tensor]]) -> None: ...
+
+
 @dataclass(eq=False)
 class SiteMessage:
     """The message to one site in a round."""
 
     site: int
     clients: list[int]
-    head: dict[str, Any]
-    parts: dict[str, memoryview]
+    content: RecordDict
+    size: int
+    """Bytes of its tensors."""
     posted: bool = False
     tries: int = 0
     since: float = 0.0
     """When it was last posted."""
 
 
-class FlowerFleet:
-    """Trains clients at sites that Flower connects; if the connection breaks, open messages are sent again."""
+class GridFleet:
+    """Trains clients at the nodes of a Grid, with deadlines of its own."""
 
     def __init__(
         self,
-        connection: Connection,
+        grid: Grid,
         members: Membership,
-        run_description: Mapping[str, Any],
+        description: Mapping[str, Any],
         timeouts: Timeouts,
-        score_here: Callable[[Vector, Vector | None], Scores],
-        limit: int = LIMIT,
-        shut_down: Callable[[], None] = lambda: None,
-        hand_over: Callable[[Mapping[int, dict[str, Tensor]]], None] | None = None,
+        score: Callable[[Vector, Vector | None], Scores],
+        limit: int,
+        memory: MemoryStore | None = None,
     ) -> None:
-        self._connection, self._members, self._timeouts = connection, members, timeouts
-        self._description = dict(run_description)
-        self._score_here, self._limit, self._shut_down, self._hand_over = score_here, limit, shut_down, hand_over
-        self._nodes: dict[int, str] = {}
-        self._asked: dict[str, str] = {}
-        self._numbers: dict[str, int] = {}
+        """``description``: the fields of every message that say what is trained; ``limit``: bytes of a reply."""
+        self._grid, self._members, self._timeouts = grid, members, timeouts
+        self._description, self._score, self._limit, self._memory = dict(description), score, limit, memory
+        self._puller = ReplyPuller(grid)
+        self._nodes: dict[int, int] = {}
+        """Site → node, of those online."""
+        self._asked: dict[str, int] = {}
+        """Message → node that was asked for its number."""
+        self._numbers: dict[int, int | None] = {}
+        """Node → the number it gave; None if it has none."""
         self._late: dict[str, tuple[int, list[int]]] = {}
         self._met = False
         self._traffic = {"down": 0, "up": 0, "messages": 0}
@@ -109,10 +123,7 @@ class FlowerFleet:
         need = timeouts.min_clients or (1 if self._met else members.clients)
         deadline = monotonic() + timeouts.wait
         while True:
-            try:
-                self._look()
-            except ConnectionLostError:
-                self._nodes = {}
+            self._look()
             clients = sorted(k for site in self._nodes for k in members.clients_of(site))
             if len(clients) >= min(need, members.clients):
                 self._met = True
@@ -125,33 +136,39 @@ class FlowerFleet:
 
     def _look(self) -> None:
         """Find the node of every site that is online."""
-        nodes = self._connection.request({"do": "nodes"}, {})[0]["nodes"]
+        nodes = {int(node.node_id): bytes(node.public_key) for node in self._grid.get_nodes()}
         if self._members.keys:
-            known = {node["id"]: self._members.keys.get(node["key"].strip()) for node in nodes}
+            known = {node: self._members.keys.get(key.decode(errors="replace").strip()) for node, key in nodes.items()}
         else:
-            self._ask_numbers([node["id"] for node in nodes])
-            known = {node["id"]: self._numbers.get(node["id"]) for node in nodes}
+            self._ask_numbers(nodes)
+            known = {node: number for node, number in self._numbered().items() if node in nodes}
         self._nodes = {
             site: node for node, site in known.items() if site is not None and site < len(self._members.sites)
         }
 
-    def _ask_numbers(self, nodes: list[str]) -> None:
+    def _ask_numbers(self, nodes: Iterable[int]) -> None:
         """Ask new nodes for their site's number; the answers arrive later."""
         new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
-        messages = [self._address(node, {"kind": "hello"}, {}, 120.0, "hello") for node in new]
-        try:
-            if messages:
-                ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"]
-                self._asked |= {id_: node for id_, node in zip(ids, new, strict=True) if id_}
-            for reply in self._pull(dict.fromkeys(self._asked, 0))[0] if self._asked else []:
-                node = self._asked.pop(reply["to"])
-                with contextlib.suppress(ContentError):
-                    number = parse_head(reply.get("head"), head_limit(0)).get("site")
-                    if type(number) is int and number >= 0:
-                        self._numbers[node] = number
-        except ConnectionLostError:
-            self._asked.clear()
-            raise
+        content = to_content({"kind": "hello"}, {})
+        ids = self._push([content] * len(new), new, _HELLO, "hello")
+        self._asked |= {id_: node for node, id_ in zip(new, ids, strict=True) if id_}
+        for reply in self._pull(dict.fromkeys(self._asked, 0)):
+            node = self._asked.pop(reply.to)
+            try:
+                text = None if reply.content is None else from_content(reply.content, 0, head_limit(0))[0]
+                number = parse_head(text, head_limit(0)).get("site")
+            except ContentError:
+                continue  # it failed to answer, and is asked again
+            self._numbers[node] = number if type(number) is int and number >= 0 else None
+
+    def _numbered(self) -> dict[int, int]:
+        """The site of each node that has answered: the number it gave, or else the next free one, by node id."""
+        numbers = {node: number for node, number in self._numbers.items() if number is not None}
+        free = (number for number in range(len(self._members.sites)) if number not in numbers.values())
+        numbers |= dict(zip(sorted(self._numbers.keys() - numbers.keys()), free, strict=False))
+        if self._met:  # from the first round on a node keeps its number
+            self._numbers |= numbers
+        return numbers
 
     # --- a round ---
 
@@ -160,71 +177,60 @@ class FlowerFleet:
         self._traffic = {"down": 0, "up": 0, "messages": 0}
         limit = self._timeouts.timeout or NO_LIMIT
         deadline = monotonic() + limit
-        messages = {
-            site: self._write(round, site, payloads) for site in sorted({self._members.site_of(k) for k in payloads})
-        }
-        open_, ids = dict(messages), dict[str, SiteMessage]()
+        open_, ids = self._write(round, payloads), dict[str, SiteMessage]()
         while open_ and monotonic() < deadline:
-            try:
-                yield from self._post(round, open_, ids, limit)
-                replies, parts = self._pull(
-                    {id_: len(message.clients) for id_, message in ids.items()}
-                    | {id_: len(clients) for id_, (_, clients) in self._late.items()}
-                )
-            except ConnectionLostError:  # a new Flower run has begun: earlier messages can no longer be answered
-                ids.clear()
-                self._late.clear()
-                for message in open_.values():
-                    message.posted = False
-                continue
-            for reply in replies:
-                yield from self._take(round, reply, parts, open_, ids)
+            yield from self._post(round, open_, ids, limit)
+            clients = {id_: len(message.clients) for id_, message in ids.items()}
+            idle = True
+            for reply in self._pull(clients | {id_: len(late) for id_, (_, late) in self._late.items()}):
+                yield from self._take(round, reply, open_, ids)
+                idle = False
             for message in open_.values():
                 if message.tries == 1 and monotonic() > message.since + limit / 2:
                     message.posted = False  # Flower hands a message out once; on a bad line it may not have arrived
-            if open_ and not replies:
+            if open_ and idle:
                 sleep(_POLL)
         for message in open_.values():
             yield from (Missing(k, "E410", f"no answer within {limit:g} s") for k in message.clients)
         self._late |= {id_: (round, message.clients) for id_, message in ids.items()}
 
-    def _write(self, round: int, site: int, payloads: Mapping[int, Payload]) -> SiteMessage:
-        clients = [k for k in payloads if self._members.site_of(k) == site]
-        index, parts = pack({str(k): payloads[k] for k in clients})
-        jobs = [{"client": k, "tensors": index[str(k)]} for k in clients]
-        return SiteMessage(site, clients, {"kind": "train", "round": round, "jobs": jobs} | self._description, parts)
+    def _write(self, round: int, payloads: Mapping[int, Payload]) -> dict[int, SiteMessage]:
+        """The message to each site; a vector that goes to several is copied and hashed once."""
+        index, raw = pack({str(k): payload for k, payload in payloads.items()})
+        arrays = {name: as_array(content) for name, content in raw.items()}
+        messages = {}
+        for site in sorted({self._members.site_of(k) for k in payloads}):
+            clients = [k for k in payloads if self._members.site_of(k) == site]
+            jobs = [{"client": k, "tensors": index[str(k)]} for k in clients]
+            head = {"kind": "train", "round": round, "jobs": jobs} | self._description
+            named = {k: {name: entry[0] for name, entry in index[str(k)].items()} for k in clients}
+            used = {array: arrays[array] for k in clients for array in named[k].values() if array in arrays}
+            small = [payloads[k][name] for k in clients for name, array in named[k].items() if array not in arrays]
+            size = sum(len(raw[array]) for array in used) + sum(tensor.nbytes for tensor in small)
+            messages[site] = SiteMessage(site, clients, to_content(head, used), size)
+        return messages
 
     def _post(
         self, round: int, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage], limit: float
     ) -> Iterator[Missing]:
-        """Send what has not been sent; a part shared by several messages is uploaded to Flower once."""
+        """Send what has not been sent."""
         waiting = [message for message in open_.values() if not message.posted]
         if not waiting:
             return
         self._look()
-        gone = [message for message in waiting if message.site not in self._nodes]
-        for message in gone:
+        for message in [message for message in waiting if message.site not in self._nodes]:
+            waiting.remove(message)
             if message in ids.values():  # was posted before, and may still be answered
                 message.posted, message.since = True, monotonic()
                 continue
             del open_[message.site]
-            yield from (
-                Missing(k, "E416", f"site {self._members.sites[message.site]} is offline") for k in message.clients
-            )
-        there = [message for message in waiting if message.site in self._nodes]
-        shared: dict[tuple[int, int], str] = {}
-        parts: dict[str, memoryview] = {}
-        addressed = []
-        for message in there:
-            places = {name: _share(part, shared, parts) for name, part in message.parts.items()}
-            node = self._nodes[message.site]
-            addressed.append(self._address(node, message.head, places, limit + min(limit, _GRACE), f"{round}"))
-            self._traffic["down"] += sum(len(part) for part in message.parts.values())
+            what = f"site {self._members.sites[message.site]} is offline"
+            yield from (Missing(k, "E416", what) for k in message.clients)
+        contents, nodes = [message.content for message in waiting], [self._nodes[message.site] for message in waiting]
+        new = self._push(contents, nodes, limit + min(limit, _GRACE), f"{round}")
+        for message, id_ in zip(waiting, new, strict=True):
+            self._traffic["down"] += message.size
             self._traffic["messages"] += 1
-        if not there:
-            return
-        answer = self._connection.request({"do": "push", "messages": addressed}, parts)[0]["ids"]
-        for message, id_ in zip(there, answer, strict=True):
             message.posted, message.tries, message.since = True, message.tries + 1, monotonic()
             if id_:
                 ids[id_] = message
@@ -232,39 +238,36 @@ class FlowerFleet:
                 del open_[message.site]
                 yield from (Missing(k, "E416", "Flower did not accept the message") for k in message.clients)
 
-    @staticmethod
-    def _address(node: str, head: dict[str, Any], places: dict[str, str], ttl: float, group: str) -> dict[str, Any]:
-        return {"node": node, "head": head, "parts": places, "ttl": ttl, "group": group}
+    def _push(self, contents: Sequence[RecordDict], nodes: Sequence[int], ttl: float, group: str) -> list[str | None]:
+        """Send a message to each node, all at once; the messages' ids, None where Flower did not accept one."""
+        messages = [
+            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=group)
+            for content, node in zip(contents, nodes, strict=True)
+        ]
+        ids: list[str | None] = [id_ or None for id_ in self._grid.push_messages(messages)] if messages else []
+        return ids if len(ids) == len(messages) else [None] * len(messages)
 
-    def _pull(self, clients: Mapping[str, int]) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+    def _pull(self, clients: Mapping[str, int]) -> Iterator[Pulled]:
         """Replies that have arrived; the size limit of each depends on how many clients its message asked."""
-        limits = {id_: [self._limit * count, head_limit(count)] for id_, count in clients.items()}
-        head, parts = self._connection.request({"do": "pull", "limits": limits}, {})
-        return head["replies"], parts
+        return self._puller.pull({id_: (self._limit * count, head_limit(count)) for id_, count in clients.items()})
 
     def _take(
-        self,
-        round: int,
-        reply: dict[str, Any],
-        parts: Mapping[str, memoryview],
-        open_: dict[int, SiteMessage],
-        ids: dict[str, SiteMessage],
+        self, round: int, reply: Pulled, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage]
     ) -> Iterator[ClientUpdate | Missing]:
-        """Interpret a reply to this round."""
-        id_ = reply["to"]
-        if id_ in self._late:
-            earlier, clients = self._late.pop(id_)
-            if "error" not in reply:
+        """Interpret a reply."""
+        if reply.to in self._late:
+            earlier, clients = self._late.pop(reply.to)
+            if not reply.error:
                 yield from (Missing(k, "E413", f"answer to round {earlier + 1} came after its end") for k in clients)
             return
-        message = ids.pop(id_, None)
+        message = ids.pop(reply.to, None)
         if message is None:
             return
         if message.site not in open_:
             yield from (Missing(k, "E414", f"answered round {round + 1} again") for k in message.clients)
             return
-        if "error" in reply:
-            code, reason = _FAULTS.get(reply["error"], _FAILED)
+        if reply.error:
+            code, reason = _FAULTS.get(reply.error, _FAILED)
             if code == "E409" and message.tries < 2:
                 message.posted = False  # only Flower's process for it died; the site itself may have the answer
                 return
@@ -272,12 +275,22 @@ class FlowerFleet:
             yield from (Missing(k, code, reason) for k in message.clients)
             return
         del open_[message.site]
-        if "refused" in reply:
-            yield from (Missing(k, *reply["refused"]) for k in message.clients)
+        for answer in self._read(round, reply, message.clients):
+            if isinstance(answer, ClientUpdate):
+                self._traffic["up"] += nbytes(answer.reply)
+            yield answer
+
+    def _read(self, round: int, reply: Pulled, clients: list[int]) -> Iterator[ClientUpdate | Missing]:
+        """The answers of a site's clients."""
+        try:
+            if reply.refused is not None:
+                raise reply.refused
+            assert reply.content is not None
+            text, arrays = from_content(reply.content, self._limit * len(clients), head_limit(len(clients)))
+        except ContentError as error:
+            yield from (Missing(k, error.code, str(error)) for k in clients)
             return
-        mine = {name: parts[place] for name, place in reply.get("parts", {}).items()}
-        self._traffic["up"] += sum(len(part) for part in mine.values())
-        yield from read_answers(self._description["run"], round, message.clients, reply["head"], mine, self._limit)
+        yield from read_answers(self._description["run"], round, clients, text, arrays, self._limit)
 
     # --- the rest of the Fleet protocol ---
 
@@ -287,37 +300,34 @@ class FlowerFleet:
 
     def score(self, omega: Vector, clients: Vector | None = None) -> "_Later":
         """Scored here: the server has the test images."""
-        return _Later(self._score_here, omega, clients)
+        return _Later(self._score, omega, clients)
 
-    def memory(self) -> dict[int, dict[str, Tensor]]:
-        """Empty: a client's memory stays on its site's disk."""
-        return {}
+    def memory(self) -> Memories:
+        """Clients' memories, where the sites are on this machine; otherwise they stay on the sites' disks."""
+        return {} if self._memory is None else self._memory.read()
 
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """A site restores its own memory by round number; another fleet's memory can only move to a trial's sites."""
-        if memory and self._hand_over is not None:
-            self._hand_over(memory)
+        """Give the clients their memories; a real site restores its own by the number of the round."""
+        if self._memory is not None:
+            self._memory.replace(memory)
         elif memory:
             what = "its checkpoints hold clients' tensors, which cannot be moved to real sites"
             raise FedfewError("E113", "fleet.kind", what, "Continue with fleet.kind = 'pool'")
 
     def end(self) -> None:
         """Inform the sites that are online that the run is over; waits briefly so that the messages can leave."""
-        head, deadline = {"kind": "over", "run": self._description["run"]}, monotonic() + _FAREWELL
-        with contextlib.suppress(ConnectionLostError):  # the run is done, whether or not they hear of it
-            self._look()
-            messages = [self._address(node, head, {}, _GRACE, "over") for node in self._nodes.values()]
-            ids = self._connection.request({"do": "push", "messages": messages}, {})[0]["ids"] if messages else []
-            waiting = dict.fromkeys((id_ for id_ in ids if id_), 0)
-            while waiting and monotonic() < deadline:
-                for reply in self._pull(waiting)[0]:
-                    waiting.pop(reply["to"], None)
-                sleep(_POLL if waiting else 0)
+        self._look()
+        content = to_content({"kind": "over", "run": self._description["run"]}, {})
+        nodes = list(self._nodes.values())
+        ids = self._push([content] * len(nodes), nodes, _GRACE, "over")
+        waiting, deadline = dict.fromkeys((id_ for id_ in ids if id_), 0), monotonic() + _FAREWELL
+        while waiting and monotonic() < deadline:
+            for reply in self._pull(dict(waiting)):
+                waiting.pop(reply.to, None)
+            sleep(_POLL if waiting else 0)
 
     def close(self) -> None:
-        """End the Flower run and everything started for it."""
-        self._connection.close()
-        self._shut_down()
+        """Nothing to end: the Grid belongs to the ServerApp."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,11 +338,3 @@ class _Later:
 
     def result(self) -> Scores:
         return self.score(self.omega, self.clients)
-
-
-def _share(part: memoryview, shared: dict[tuple[int, int], str], parts: dict[str, memoryview]) -> str:
-    """The name under which a part travels; messages that share its memory share the name."""
-    address = np.frombuffer(part, np.uint8).__array_interface__["data"][0] if len(part) else 0
-    name = shared.setdefault((address, len(part)), str(len(parts)))
-    parts.setdefault(name, part)
-    return name

@@ -1,116 +1,165 @@
-"""The Flower fleet of a config: a trial with every part on this machine, or the server of a real network."""
+"""Runs on a network: starts the server's processes (and in a trial the sites'), and follows the run in its folder.
+
+The rounds themselves run in the ServerApp, which writes an ordinary run folder; this process keeps the ServerApp alive
+and reads the journal.
+"""
 
 import contextlib
-from collections.abc import Callable
-from functools import partial
-from importlib.metadata import version
+from collections.abc import Callable, Collection, Generator
+from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
+from fedfew.build import parts as build
 from fedfew.build.parts import Parts, has_remote_sites
 from fedfew.config.names import own_code
-from fedfew.core.layout import Vector
-from fedfew.core.storage import locked
-from fedfew.core.types import Scores
+from fedfew.config.schema import Config, load
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import Warn, locked
 from fedfew.deploy.messages.heads import head_limit
-from fedfew.deploy.plan import SITE, ServerPlan, make_network, open_bundle, open_server
+from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
-from fedfew.deploy.server.fleet import FlowerFleet, Membership, Timeouts
+from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.superlink import SuperLink
-from fedfew.deploy.site.memory import hand_over, memory_folder, run_id
+from fedfew.deploy.site.memory import TrialMemory
 from fedfew.deploy.site.processes import SiteProcesses, SiteTerms
+from fedfew.models.backbones.features import Report
+from fedfew.runs.folder import SUMMARY
+from fedfew.runs.run import Run
+from fedfew.runs.session import Session, reopen, start
 from fedfew.runtime.gate import reply_limit
+from fedfew.runtime.record import RoundRecord
+
+_POLL = 0.25
+_PATIENCE = 120.0
+"""Seconds that a ServerApp may take to start."""
+_MOST_FAILURES = 3
+"""Times that a ServerApp may end without having done anything, before the run is given up."""
 
 
-def flower_fleet(parts: Parts, score: Callable[[Vector, Vector | None], Scores], folder: Path) -> FlowerFleet:
-    """Start what the config asks for; after an error nothing is left running."""
-    stack = contextlib.ExitStack()
-    moves = None
-    try:
-        if has_remote_sites(parts.config):
-            plan = open_server(Path(parts.config["fleet.network"]))
+def start_or_resume(
+    plan: ServerPlan, warn: Warn, config: str, overrides: dict[str, Any], out: Path | None, *, anyway: bool = False,
+    allow_code: Collection[str] = (),
+) -> Session:  # fmt: skip
+    """The run of a real network, in the network's own folder; an unfinished one is resumed."""
+    folder = out or plan.folder / "run"
+    fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
+    if (folder / "checkpoints").is_dir():
+        if (folder / SUMMARY).is_file():
+            remedy = "Give the next run another folder with --out"
+            raise FedfewError("E301", str(folder), "contains a finished run", remedy)
+        return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
+    if config:
+        return start(load(config, overrides | fleet), folder)
+    return start(load(plan.folder / CONFIG, overrides | fleet, allow_code), folder)
+
+
+def assemble(config: Config, report: Report | None = None) -> Parts:
+    """The parts of a run on a network; the names of remote sites come from the network's folder."""
+    remote = open_server(Path(config["fleet.network"])).sites if has_remote_sites(config) else ()
+    return build.assemble(config, remote, report)
+
+
+def advance(session: Session, report: Report | None = None) -> Generator[RoundRecord]:
+    """The remaining rounds, as the ServerApp commits them; everything that was started ends with this generator."""
+    with contextlib.ExitStack() as stack:
+        if has_remote_sites(session.parts.config):
+            plan = open_server(Path(session.parts.config["fleet.network"]))
             stack.enter_context(locked(plan.folder))
-            link = _start_server(parts, plan, stack, plan.folder / "logs")
+            job, link = _start_server(session, plan, stack, plan.folder / "logs")
         else:
-            plan, link = _start_trial(parts, folder, stack)
-            moves = partial(hand_over, folder)
-        return FlowerFleet(
-            connection=link.connection,
-            members=Membership(plan.sites, parts.config["clients"], link.keys()),
-            run_description=run_description(parts, run_id(folder)),
-            timeouts=_timeouts(parts),
-            score_here=score,
-            limit=_limit(parts),
-            shut_down=stack.close,
-            hand_over=moves,
-        )
-    except BaseException:
-        stack.close()
-        raise
+            job, link = _start_trial(session, session.folder.path / "network", stack)
+        yield from _follow(session, job, link, report)
 
 
-def _start_server(parts: Parts, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> SuperLink:
+def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> tuple[Job, SuperLink]:
+    parts = session.parts
+    run, network = session.folder.path.absolute(), plan.folder.absolute()
+    code = tuple(own_code(parts.config.document).values())  # allowed when the session was opened
+    job = Job(str(network / "job"), str(run), str(network), dict(parts.config.document["fleet"]), code)
     supervisor = Supervisor(logs)
     stack.callback(supervisor.close)
-    link = SuperLink(plan, supervisor, largest_reply=_largest_reply(parts, len(plan.sites)))
-    stack.callback(link.connection.close)
+    link = SuperLink(plan, supervisor, job.prepare(), _largest_reply(parts, len(plan.sites)))
     link.start()
-    return link
+    return job, link
 
 
-def _start_trial(parts: Parts, run: Path, stack: contextlib.ExitStack) -> tuple[ServerPlan, SuperLink]:
+def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) -> tuple[Job, SuperLink]:
     """Server and sites on loopback, with TLS and keys; ledgers and memories stay in the run's folder."""
-    folder = run / "network"
-    count = min(parts.config["fleet.sites"], parts.config["clients"])
-    names = [f"site{i}" for i in range(count)]
+    config = session.parts.config
+    names = [f"site{i}" for i in range(min(config["fleet.sites"], config["clients"]))]
     for name in names:  # a resumed trial gets new keys; ledger and memory stay
         (folder / "sites" / name / SITE).unlink(missing_ok=True)
     plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
-    link = _start_server(parts, plan, stack, folder / "logs")
+    job, link = _start_server(session, plan, stack, folder / "logs")
     supervisor = Supervisor(folder / "logs")
     stack.callback(supervisor.close)
-    named = (*own_code(parts.config.document).values(), parts.config["model"].get("source", ""))
+    named = (*job.allow_code, config["model"].get("source", ""))
     terms = SiteTerms(allow_code=tuple(name for name in named if name))
+    memory = TrialMemory(session.folder.path).folder
     for name in names:
-        site = SiteProcesses(
-            open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name),
-            supervisor,
-            terms=terms,
-            memory=memory_folder(run),
-        )
+        bundle = open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name)
+        site = SiteProcesses(bundle, supervisor, terms=terms, memory=memory)
         stack.callback(site.close)
         site.start()
-    return plan, link
-
-
-def run_description(parts: Parts, run: str) -> dict[str, Any]:
-    """Fields of every message besides its payload: the run, and all that a site needs to build its part."""
-    federation = parts.federation
-    document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
-    return {
-        "run": run,
-        "versions": {name: version(name) for name in ("fedfew", "torch")},
-        "config": document | {"fleet": {"kind": "inline", "network": ""}},
-        "about": {
-            "classes": len(federation.classes),
-            "samples": dict(federation.about),
-            "backbone": parts.backbone.get("sha256", ""),
-            "partition": federation.partition.hash,
-        },
-    }
-
-
-def _timeouts(parts: Parts) -> Timeouts:
-    config = parts.config
-    return Timeouts(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"])
-
-
-def _limit(parts: Parts) -> int:
-    """Most bytes of one client's reply."""
-    return reply_limit(parts.wire.reply_schema(parts.network.layout))
+    return job, link
 
 
 def _largest_reply(parts: Parts, sites: int) -> int:
     """Most bytes that a site uploads for a round: its clients' replies, the head, and Flower's description of them."""
     clients = min(-(-parts.clients.count // sites), parts.clients.cohort)
-    return _limit(parts) * clients + head_limit(clients) + (1 << 21)
+    one = reply_limit(parts.wire.reply_schema(parts.network.layout))
+    return one * clients + head_limit(clients) + (1 << 21)
+
+
+def _follow(session: Session, job: Job, link: SuperLink, report: Report | None) -> Generator[RoundRecord]:
+    """Each round once it is in the journal, until the run is finished; a ServerApp that ended is started again."""
+    run, done, app = Run(session.folder), session.state.round, KeptAlive(job, link.submit)
+    while True:
+        working = job.is_at_work()  # looked at first: what it wrote before it ended is then read below
+        run = run.again()
+        for record in run.records[done:]:
+            done = record["round"]
+            yield record
+        warmup = run.warmup
+        if report is not None and warmup is not None:
+            report(warmup.done, warmup.total)
+        if working:
+            app.seen = True
+        elif fault := job.fault():
+            raise fault
+        elif run.finished:
+            return
+        else:
+            app.start((done, warmup and warmup.done))
+        sleep(_POLL)
+
+
+@dataclass(eq=False)
+class KeptAlive:
+    """A ServerApp that is submitted to Flower, and again when it has ended."""
+
+    job: Job
+    submit: Callable[[], None]
+    seen: bool = False
+    """Whether the ServerApp submitted last has begun its work."""
+    _deadline: float = 0.0
+    _progress: object = None
+    _failures: int = 0
+
+    def start(self, progress: object) -> None:
+        """Submit it, unless it is still starting; E508 if it has ended too often without any ``progress``."""
+        if not self.seen and monotonic() < self._deadline:
+            return
+        self._failures = self._failures + 1 if progress == self._progress else 0
+        self._progress, self.seen, self._deadline = progress, False, monotonic() + _PATIENCE
+        if self._failures > _MOST_FAILURES:
+            what = f"ended {self._failures} times in the same round: {self.job.last_crash()}"
+            raise FedfewError("E508", "ServerApp", what)
+        try:
+            self.submit()
+        except FedfewError:  # the SuperLink may be restarting
+            if self._failures == _MOST_FAILURES:
+                raise
+            self._deadline = monotonic() + 2.0 * (1 + self._failures)

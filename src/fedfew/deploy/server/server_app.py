@@ -1,87 +1,87 @@
-"""The ServerApp: carries messages between the process that runs the rounds and Flower's Grid, and decides nothing.
+"""The ServerApp of a network: continues the run in its folder, round by round, on the sites that Flower connects.
 
-The round loop lives in the process the user started: if Flower's processes die, it restarts them and continues.
+It can be killed at any moment: the supervisor submits it again, and it resumes from the checkpoint.
 """
 
-import contextlib
-import socket
-from collections.abc import Mapping, Sequence
+import logging
+import traceback
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from flwr.app import Context, Message, MessageType
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfew.deploy.messages.frames import FrameError, Parts, connect, receive, send
-from fedfew.deploy.messages.heads import ContentError
-from fedfew.deploy.messages.pull import ReplyPuller
-from fedfew.deploy.messages.records import as_array, from_content, to_content
+from fedfew.build.parts import Parts, has_remote_sites, sites_of
+from fedfew.core.errors import FedfewError
+from fedfew.deploy.plan import open_server
+from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+from fedfew.deploy.server.job import Job
+from fedfew.deploy.site.memory import TrialMemory, run_id
+from fedfew.runs.session import reopen
+from fedfew.runtime.gate import reply_limit
 
-SERVERAPP = "FEDFEW_SERVERAPP"
-"""Environment variable with the path of the socket on which the round loop waits."""
-_BATCH = 8 << 20
-"""Bytes of replies after which they are passed on before more are fetched."""
+_log = logging.getLogger("flwr")  # among Flower's own lines, in the log of its executor
 
 server_app = ServerApp()
 
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Serve until the round loop disconnects."""
-    with connect(SERVERAPP) as end:
-        relay(grid, end)
-
-
-def relay(grid: Grid, end: socket.socket) -> None:
-    """Answer requests one by one; the run ends when the other side disconnects."""
-    puller = ReplyPuller(grid)
-    with contextlib.suppress(FrameError):
-        while True:
-            head, parts = receive(end)
-            if head["do"] == "nodes":
-                send(end, {"nodes": [_node_info(node) for node in grid.get_nodes()]}, {})
-            elif head["do"] == "push":
-                send(end, {"ids": _push(grid, head["messages"], parts)}, {})
-            else:
-                found, content = _pull(puller, head["limits"])
-                send(end, {"replies": found}, content)
-
-
-def _node_info(node: Any) -> dict[str, Any]:
-    return {"id": str(node.node_id), "key": bytes(node.public_key).decode(errors="replace"), "name": node.name}
-
-
-def _push(grid: Grid, addressed: list[dict[str, Any]], parts: Parts) -> list[str | None]:
-    """Send all messages at once; a part that several of them share is hashed and uploaded once."""
-    arrays = {name: as_array(part) for name, part in parts.items()}
-    messages = []
-    for one in addressed:
-        content = to_content(one["head"], {name: arrays[place] for name, place in one["parts"].items()})
-        kind = MessageType.TRAIN if one["head"]["kind"] == "train" else MessageType.QUERY
-        ttl, group = float(one["ttl"]), str(one["group"])
-        messages.append(Message(content, int(one["node"]), kind, ttl=ttl, group_id=group))
-    ids = [str(one) if one else None for one in grid.push_messages(messages)] if messages else []
-    return ids or [None] * len(addressed)
-
-
-def _pull(puller: ReplyPuller, limits: Mapping[str, Sequence[int]]) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
-    """Replies to these messages, a few megabytes at a time: head and parts, or an error code."""
-    found: list[dict[str, Any]] = []
-    content: dict[str, bytes] = {}
-    for pulled in puller.pull({id_: (int(most), int(head)) for id_, (most, head) in limits.items()}):
-        reply: dict[str, Any] = {"to": pulled.to}
-        refused = pulled.refused
-        if pulled.content is not None:
+    """Do the job of the supervisor that started this process, unless another ServerApp does it already."""
+    job = Job.received()
+    with job.at_work() as alone:
+        if alone:
             try:
-                reply["head"], parts = from_content(pulled.content, *limits[pulled.to])
-                reply["parts"] = {name: f"{len(found)}/{name}" for name in parts}
-                content |= {f"{len(found)}/{name}": part for name, part in parts.items()}
-            except ContentError as error:
-                refused = error
-        elif refused is None:
-            reply["error"] = pulled.error
-        if refused is not None:
-            reply["refused"] = [refused.code, str(refused)]
-        found.append(reply)
-        if sum(map(len, content.values())) > _BATCH:
-            break
-    return found, content
+                conduct(grid, job)
+            except FedfewError as fault:
+                job.fail(fault)
+            except Exception:
+                job.crash(traceback.format_exc())
+                raise
+
+
+def conduct(grid: Grid, job: Job) -> None:
+    """Run the rounds that are left; each is on disk when the next begins."""
+    fleet = {f"fleet.{key}": value for key, value in job.fleet.items()}
+    # the supervisor has compared the environments and warned about damage
+    session = reopen(job.run, _log_fault, fleet, anyway=True, allow_code=job.allow_code)
+    plan = open_server(Path(job.network))
+    members = Membership(plan.sites, session.parts.config["clients"], plan.numbers_of_keys())
+    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, Path(job.run))):
+        _log.info("round %d of %d is done", record["round"], session.rounds)
+
+
+def _log_fault(fault: FedfewError) -> None:
+    _log.warning("%s", fault)
+
+
+def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> GridFleet:
+    """The fleet of a run; the sites of a trial share their clients' memories with it."""
+    config = parts.config
+    return GridFleet(
+        grid,
+        members,
+        run_description(parts, run_id(run)),
+        Timeouts(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"]),
+        sites_of(config, parts.federation, parts.network).score,
+        reply_limit(parts.wire.reply_schema(parts.network.layout)),
+        None if has_remote_sites(config) else TrialMemory(run),
+    )
+
+
+def run_description(parts: Parts, run: str) -> dict[str, Any]:
+    """Fields of every message besides its payload: the run, and all that a site needs to build its part."""
+    federation = parts.federation
+    document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
+    return {
+        "run": run,
+        "versions": {name: version(name) for name in ("fedfew", "torch")},
+        "config": document | {"fleet": {"kind": "inline", "network": ""}},
+        "about": {
+            "classes": len(federation.classes),
+            "samples": dict(federation.about),
+            "backbone": parts.backbone.get("sha256", ""),
+            "partition": federation.partition.hash,
+        },
+    }

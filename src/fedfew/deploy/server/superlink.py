@@ -7,17 +7,16 @@ import os
 import ssl
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy import flower_programs
-from fedfew.deploy.certificates import as_flower_sends_it, check_certificate
+from fedfew.deploy.certificates import check_certificate
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
-from fedfew.deploy.server.connection import ServerAppConnection
 
 _START = 90.0
 _APP = """[project]
@@ -31,7 +30,7 @@ dependencies = []
 publisher = "fedfew"
 
 [tool.flwr.app.components]
-serverapp = "fedfew.deploy.server.server_app:server_app"
+serverapp = "{server_app}"
 clientapp = "{client_app}"
 
 [tool.flwr.app.config]
@@ -40,19 +39,17 @@ clientapp = "{client_app}"
 
 @dataclass(eq=False)
 class SuperLink:
-    """Flower's server processes, supervised; ``connection`` reaches the ServerApp of the current Flower run."""
+    """Flower's server processes, supervised."""
 
     plan: ServerPlan
     supervisor: Supervisor
-    client_app: str = "fedfew.deploy.site.client_app:client_app"
+    environment: Mapping[str, str]
+    """Variables for the ServerApp."""
     largest_reply: int = 1 << 40
     """Bytes that a site may upload for one reply; the front stops it there."""
-    connection: ServerAppConnection = field(init=False)
-    port: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.connection = ServerAppConnection(self.submit)
-        self.port = free_ports(1)[0]
+    server_app: str = "fedfew.deploy.server.server_app:server_app"
+    client_app: str = "fedfew.deploy.site.client_app:client_app"
+    port: int = field(default_factory=lambda: free_ports(1)[0])
 
     def start(self) -> None:
         """Start everything that sites need to connect."""
@@ -66,9 +63,7 @@ class SuperLink:
             self.port = plan.behind or plan.port
             check_port("127.0.0.1", self.port)
         self._write_home()
-        environment = flower_environment(
-            self.home, FEDFEW_SERVERAPP=str(self.connection.path), NO_PROXY="127.0.0.1,localhost"
-        )
+        environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost", **self.environment)
         superlink = self.supervisor.add("superlink", self._superlink(), environment)
         wait_until(self._healthy, superlink, _START, "SuperLink")
         trust = ["--insecure"] if plan.insecure else ["--root-certificates", str(plan.ca)]
@@ -109,7 +104,7 @@ class SuperLink:
         """Write the app that names our modules, and the connection for Flower's command line."""
         app = self.home / "app"
         app.mkdir(parents=True, exist_ok=True)
-        (app / "pyproject.toml").write_text(_APP.format(client_app=self.client_app))
+        (app / "pyproject.toml").write_text(_APP.format(server_app=self.server_app, client_app=self.client_app))
         trust = (
             "insecure = true"
             if self.plan.insecure
@@ -136,7 +131,7 @@ class SuperLink:
                 raise FedfewError("E508", f"site {site}", f"its key could not be registered: {message[:300]}")
 
     def submit(self) -> None:
-        """Start a Flower run; its ServerApp connects to this process."""
+        """Start a Flower run, and with it the ServerApp."""
         (result,) = self._flwr([["run", str(self.home / "app"), "fedfew"]])
         if not result.get("success"):
             raise FedfewError("E508", "flwr run", str(result.get("error-message", result))[:300])
@@ -155,13 +150,6 @@ class SuperLink:
         if len(results) != len(commands):
             raise FedfewError("E508", "flwr", (done.stderr or done.stdout).strip()[-400:] or "ended without output")
         return results
-
-    def keys(self) -> dict[str, int]:
-        """Public key → number of the site."""
-        if self.plan.insecure:
-            return {}
-        sites = enumerate(self.plan.sites)
-        return {as_flower_sends_it(self.plan.public_key(site).read_bytes()): number for number, site in sites}
 
 
 def answers(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> bool:

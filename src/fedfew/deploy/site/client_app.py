@@ -3,6 +3,7 @@
 It imports neither torch nor data, which would cost seconds each time; the site process has both loaded.
 """
 
+import os
 import traceback
 from time import monotonic, sleep
 from typing import Any
@@ -10,52 +11,41 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfew.deploy.messages.frames import FrameError, Parts, connect, receive, send
+from fedfew.deploy.messages.frames import LIMIT, Arrays, FrameError, connect, receive, send
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 
 SITE = "FEDFEW_SITE"
 """Environment variable with the path of the site's socket; `fedfew deploy client` sets it."""
-LIMIT = 4 << 30
 PATIENCE = 120.0
 """Seconds to wait for a site that is restarting."""
-Received = tuple[dict[str, Any], dict[str, memoryview]]
 
 client_app = ClientApp()
 
 
 @client_app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train at the warm site."""
-    return _forward(message)
-
-
-@client_app.query()
-def query(message: Message, context: Context) -> Message:
-    """Ask the site who it is, or inform it that a run is over."""
-    return _forward(message)
-
-
-def _forward(message: Message) -> Message:
     """The warm site's answer, or an error code. No exception may escape: Flower would send its text to the server."""
     try:
-        text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
-        content = to_content(*ask_site(parse_head(text, SITE_LIMIT), parts))
+        text, arrays = from_content(message.content, LIMIT, SITE_LIMIT)
+        content = to_content(*ask_site(parse_head(text, SITE_LIMIT), arrays))
     except Exception:
         traceback.print_exc()  # into the log of the site's SuperNode
         content = to_content({"code": "E409"}, {})
     return Message(content, reply_to=message)
 
 
-def ask_site(head: dict[str, Any], parts: Parts, tries: int = 3, patience: float = PATIENCE) -> Received:
+def ask_site(
+    head: dict[str, Any], arrays: Arrays, tries: int = 3, patience: float = PATIENCE
+) -> tuple[dict[str, Any], dict[str, memoryview]]:
     """The site's answer; a site that dies is restarted, so this waits for it and asks again."""
     deadline = monotonic() + patience
     while True:
         try:
-            with connect(SITE) as end:
+            with connect(os.environ.get(SITE, "")) as end:
                 tries -= 1
-                send(end, head, parts)
-                return receive(end, LIMIT)
+                send(end, head, arrays)
+                return receive(end)
         except FrameError:
             if tries <= 0 or monotonic() > deadline:
                 raise

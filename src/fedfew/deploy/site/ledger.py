@@ -3,11 +3,14 @@
 import hashlib
 import json
 import os
+from base64 import b64decode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from fedfew.deploy.messages.tensors import INLINE
 
 
 @dataclass(frozen=True)
@@ -34,10 +37,10 @@ class Ledger:
             os.fsync(file.fileno())
 
 
-def _tensors(reply: Mapping[str, Any], parts: list[bytes | memoryview]) -> Iterable[dict[str, Any]]:
-    """The tensors in the index of a reply, part by part."""
+def _tensors(reply: Mapping[str, Any], arrays: list[bytes | memoryview]) -> Iterable[dict[str, Any]]:
+    """The tensors in the index of a reply, one by one."""
     for answer in reply.get("answers", []):
-        for name, (part, shape, dtype) in answer.get("tensors", {}).items():
-            content = parts[int(part)]
+        for name, (array, shape, dtype) in answer.get("tensors", {}).items():
+            content = b64decode(array.removeprefix(INLINE)) if array.startswith(INLINE) else arrays[int(array)]
             about = {"client": answer["client"], "tensor": name, "shape": shape, "dtype": dtype}
             yield about | {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}

@@ -12,22 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Payload
-from fedfew.deploy.messages.frames import FrameError, Parts, encode, receive, send_pieces
+from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send_pieces
 from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.last_answer import Answers, LastAnswer
 from fedfew.deploy.site.ledger import Ledger
+from fedfew.deploy.site.memory import Memory
 from fedfew.deploy.site.payload import check_payload
 from fedfew.runtime.site import Sites
 
-KEPT_ROUNDS = 3
-"""Rounds for which a client's memory is kept, so that a server that falls back a round finds the one before it."""
 ENDED = "ended"
 """File in the site's folder with the name of the last run that ended."""
 _PATIENCE = 120.0
@@ -70,7 +68,7 @@ class WarmSite:
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
 
-    def answer(self, head: Mapping[str, Any], parts: Parts) -> tuple[dict[str, Any], Parts]:
+    def answer(self, head: Mapping[str, Any], parts: Arrays) -> tuple[dict[str, Any], Arrays]:
         """The reply to one message."""
         if head.get("kind") == "hello":
             return {"site": self.number}, {}
@@ -100,7 +98,7 @@ class WarmSite:
         return self._last[1], self._last[2]  # asked again: the first answer was lost
 
     def _answers(
-        self, ready: Ready, head: Mapping[str, Any], parts: Parts, message: str
+        self, ready: Ready, head: Mapping[str, Any], parts: Arrays, message: str
     ) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
         """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""
         stored = LastAnswer(self.state / "answer.safetensors")
@@ -121,7 +119,7 @@ class WarmSite:
             self._ready = (key, self.build(head))
         return self._ready[1]
 
-    def _train_all(self, ready: Ready, head: Mapping[str, Any], parts: Parts) -> Answers:
+    def _train_all(self, ready: Ready, head: Mapping[str, Any], parts: Arrays) -> Answers:
         answers: list[dict[str, Any]] = []
         replies: dict[str, dict[str, Tensor]] = {}
         for job in head["jobs"]:
@@ -184,42 +182,6 @@ def _name(run: object) -> str:
     return run
 
 
-@dataclass(frozen=True)
-class Memory:
-    """A client's memory between rounds: one file for each round after which it changed."""
-
-    folder: Path
-    run: str
-    client: int
-
-    def _files(self) -> list[tuple[int, Path]]:
-        """Newest first."""
-        found = self.folder.glob(f"{self.run}-{self.client}-*.safetensors")
-        return sorted(((int(path.stem.rpartition("-")[2]), path) for path in found), reverse=True)
-
-    def before(self, round: int) -> dict[str, Tensor]:
-        """The memory as it was when ``round`` began."""
-        for written, path in self._files():
-            if written < round:
-                tensors: dict[str, Tensor] = load_file(path)
-                return tensors
-        return {}
-
-    def write(self, round: int, tensors: Mapping[str, Tensor]) -> None:
-        """Save the memory after ``round``, and delete that of later rounds, which were undone."""
-        for written, path in self._files():
-            if written >= round:
-                path.unlink()
-        if not tensors:
-            return
-        self.folder.mkdir(parents=True, exist_ok=True)
-        final = self.folder / f"{self.run}-{self.client}-{round:06d}.safetensors"
-        save_file({name: t.contiguous() for name, t in tensors.items()}, final.with_suffix(".tmp"))
-        final.with_suffix(".tmp").replace(final)
-        for _, path in self._files()[KEPT_ROUNDS:]:
-            path.unlink()
-
-
 def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
     """Answer one connection after another; a broken or malformed one does not disturb the others."""
     ledger = Ledger(site.state / "ledger.jsonl")
@@ -244,7 +206,7 @@ def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
                 _log.error("a connection broke: %s", error)
 
 
-def _fingerprint(head: Mapping[str, Any], parts: Parts) -> str:
+def _fingerprint(head: Mapping[str, Any], parts: Arrays) -> str:
     """A hash of what a message asks for."""
     digest = hashlib.sha256(json.dumps(head, sort_keys=True).encode())
     for name, part in parts.items():

@@ -11,6 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.deploy.doctor import examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
+from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.processes import SiteTerms
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn
@@ -19,7 +20,6 @@ from fedfew.interface.deploy.findings import show
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
 from fedfew.runs.experiment import Experiment
-from fedfew.runs.session import start_or_resume
 
 
 def init(
