@@ -23,6 +23,7 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
 from fedfew.deploy.plan import make_network, open_server
+from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.build import checked_config, trial_site
 from fedfew.inference.evaluate import evaluate_run
 from fedfew.interface.cli.commands import app
@@ -31,7 +32,7 @@ from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import CONFIG, RunFolder
 from fedfew.runs.model_file import load_model, read_weights
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen, start, start_or_resume
+from fedfew.runs.session import reopen, start
 
 IMPORTABLE = (
     "subprocess:run", "timeit:main", "os:system", "builtins:exec", "os:path.join", "sys:modules.clear",
