@@ -499,7 +499,7 @@ def test_pixels_never_leave(tiny: Tiny) -> None:
 
 
 def _with_images(ready: Any, images: torch.Tensor) -> Any:
-    return replace(ready, sites=replace(ready.sites, images=images))
+    return replace(ready, sites=replace(ready.sites, samples=ready.sites.samples.like(images)))
 
 
 def test_memory_is_that_of_before_the_round(tmp_path: Any) -> None:
