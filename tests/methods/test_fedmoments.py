@@ -14,9 +14,12 @@ from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Vectors
-from fedfew.methods.fedmoments.method import FedMoments, implausible
+from fedfew.methods.fedmoments.correction import logistic
+from fedfew.methods.fedmoments.em import THINNEST, responsibilities, spread_of
+from fedfew.methods.fedmoments.method import FedMoments
 from fedfew.methods.fedmoments.method import features as features_of
-from fedfew.methods.fedmoments.survey import THINNEST, Space, Survey, logistic, prior_of, responsibilities, spread_of
+from fedfew.methods.fedmoments.plausibility import implausible
+from fedfew.methods.fedmoments.survey import Space, Survey, prior_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH, Head
 from fedfew.runtime.gate import Gate
@@ -104,7 +107,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
     survey = survey_of(parts)
     space = Space.of(survey, WIDTH)
     many = torch.arange(CLASSES).repeat(200)
-    prior = prior_of(survey, space, 8, space(features_of(Vectors(cloud(many, 5)))), many, CLASSES, 0.5)
+    prior = prior_of(survey, space, 8, space(features_of(Vectors(cloud(many, 5)))), many, CLASSES)
     assert prior.seen == CLASSES - 1
     assert low < prior.alpha < high, "α = μ·C"
 
@@ -112,7 +115,7 @@ def test_the_spread_of_clients_tells_directions_and_skew(mu: float, low: float, 
 def test_clients_that_are_alike_show_no_direction() -> None:
     parts, _, site, _ = world(1e6, clients=200)
     survey = survey_of(parts)
-    prior = prior_of(survey, Space.of(survey, WIDTH), 8, torch.randn(12, WIDTH).double(), site.labeled.labels, 4, 0.5)
+    prior = prior_of(survey, Space.of(survey, WIDTH), 8, torch.randn(12, WIDTH).double(), site.labeled.labels, 4)
     assert prior.seen == 0
     assert prior.alpha > 1000
 
@@ -313,4 +316,4 @@ def test_what_only_clients_differ_in_is_not_taken_for_classes() -> None:
     survey = survey_of([(LENGTH * x / x.norm(dim=2, keepdim=True)).half() for x in shifted])
     space = Space.of(survey, WIDTH)
     mine = space(features_of(site.labeled.samples))
-    assert prior_of(survey, space, WIDTH, mine, site.labeled.labels, CLASSES, 0.5).seen == 0
+    assert prior_of(survey, space, WIDTH, mine, site.labeled.labels, CLASSES).seen == 0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedfew.methods import METHODS
-from fedfew.methods.fedmoments import survey as moments
+from fedfew.methods.fedmoments import correction
 from fedfew.objectives import OBJECTIVES
 
 SMALL: dict[str, Any] = {
@@ -47,5 +47,5 @@ CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()}
 def few_fits(patch: pytest.MonkeyPatch | None = None) -> None:
     """Where only bits or devices matter, fedmoments cross-validates one strength and penalty instead of twenty."""
     patch = patch or pytest.MonkeyPatch()
-    patch.setattr(moments, "STRENGTHS", (0.25,))
-    patch.setattr(moments, "PENALTIES", (1.0,))
+    patch.setattr(correction, "STRENGTHS", (0.25,))
+    patch.setattr(correction, "PENALTIES", (1.0,))

@@ -15,7 +15,10 @@ METHODS: "Registry[Entry[Any]]" = Registry(
             "fedfew.methods.fedmoments.method:FEDMOMENTS",
             "Class moments from clients of different class mix; for models with a frozen backbone.",
         ),
-        "fedmix": ("fedfew.methods.fedmix:FEDMIX", "FedMix: server and clients train separate parts of the model."),
+        "fedmix": (
+            "fedfew.methods.fedmix:FEDMIX",
+            "FedMix (the paper): server and clients train, three models mix.",
+        ),
         "fedmatch": ("fedfew.methods.fedmatch:FEDMATCH", "FedMatch with its published settings."),
         "fedmatch-lite": ("fedfew.methods.fedmatch:FEDMATCH_LITE", "FedMatch without helpers from other clients."),
         "semifl": ("fedfew.methods.semifl:SEMIFL", "SemiFL with its published settings."),

@@ -41,21 +41,20 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.entry import Entry, Scenario
-from fedfew.methods.fedmoments.plausibility import odd_classes, odd_survey
-from fedfew.methods.fedmoments.survey import (
+from fedfew.methods.fedmoments.correction import corrected
+from fedfew.methods.fedmoments.em import (
     TEMPERATURES,
-    Prior,
-    Space,
-    Survey,
+    ClassSums,
     class_sums,
-    corrected,
+    client_sums,
     linear,
-    prior_of,
     responsibilities,
     spread_of,
     sureness,
     temperature_for,
 )
+from fedfew.methods.fedmoments.plausibility import implausible
+from fedfew.methods.fedmoments.survey import Prior, Space, Survey, Tally, moments_of, prior_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.sgd import LocalSGD, Supervised
@@ -63,6 +62,10 @@ from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
 SKEWED = "most clients have no image of most classes, so a rule that drops outliers would drop classes"
+NEW = 0.25
+"""The survey ends when at most this share of a round's clients are new."""
+RIDGE, WIDE_RIDGE = 0.02, 0.1
+"""Variance added to every direction in EM and in the final model, in units of the whitened features."""
 PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
 """No image adds more than this to the length of a client's sums."""
 
@@ -114,62 +117,43 @@ class FedMoments(Method):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         """Sums over the client's images: moments of the features, or of the classes."""
         x = features(site.samples)
-        if "survey" in payload and not float(payload["survey"]):
-            return Trained({"sums": torch.zeros(0)}, {"steps": 1.0})  # already surveyed, while others are not
         if "survey" in payload:
-            rows, columns = torch.triu_indices(x.shape[1], x.shape[1])
-            second = (x.float().T @ x.float())[rows, columns]
-            return Trained({"sums": torch.cat([x.sum(0).float(), second])}, {"steps": 1.0})
+            asked = bool(float(payload["survey"]))  # only once, though others may not have been surveyed yet
+            return Trained({"sums": moments_of(x) if asked else torch.zeros(0)}, {"steps": 1.0})
         scores = x @ payload["weight"].double() + payload["bias"].double()
         before = x @ payload["previous_weight"].double() + payload["previous_bias"].double()
         r = responsibilities(scores, float(payload["alpha"]), payload["mix"].double(), self.steps)
-        moved = (scores.argmax(1) != before.argmax(1)).double().sum()
-        curve = sureness(scores * float(payload["temperature"]))
-        sums = torch.cat([r.sum(0), (r.T @ x).flatten(), moved[None], curve]).float()
+        sums = client_sums(x, scores, before, r, float(payload["temperature"]))
         return Trained({"sums": sums}, {"coverage": 1.0, "steps": 1.0}, r.argmax(1))
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> tuple[ServerState, Outcome]:
-        """The survey, until enough images are surveyed; then M-steps, until the classes have settled."""
+        """The survey, until enough images are surveyed; then steps of EM, until the classes have settled."""
         if not self.asks(state):
             return state, Outcome(metrics={"settled": 1.0})
         if "weight" not in state.extra:
             return self._survey(state, updates, site)
         return self._step(state, updates, site)
 
-    # --- the survey
-
     def _survey(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
     ) -> tuple[ServerState, Outcome]:
+        """Add the new clients' sums; with enough of them, EM begins."""
         width = site.network.layout.shapes[0][1]
-        size = width + width * (width + 1) // 2
-        fresh = [u for u in updates if state.participation[u.client] == 1 and fits(u, size)]
-        extra = dict(state.extra)
-        counts = extra.get("survey_counts", torch.zeros(3, dtype=torch.float64))
-        sums = extra.get("survey_sums", torch.zeros(size, dtype=torch.float64))
-        between = extra.get("survey_between", torch.zeros(width, width, dtype=torch.float64))
-        means = [u.reply["sums"][:width].double() / u.examples for u in fresh]
+        tally = Tally.of(state.extra, width)
+        new = [u for u in updates if state.participation[u.client] == 1 and fits(u, Tally.length(width))]
+        means = [u.reply["sums"][:width].double() / u.examples for u in new]
         weights = survey_weights(means, features(site.labeled.samples), site.labeled.labels)
-        for update, w in zip(fresh, weights, strict=True):
-            if w:
-                own, n = w * update.reply["sums"].double(), w * update.examples
-                counts = counts + torch.tensor([n, n**2, w], dtype=torch.float64)
-                sums, between = sums + own, between + torch.outer(own[:width], own[:width]) / n
-        extra |= {"survey_counts": counts, "survey_sums": sums, "survey_between": between}
-        enough = float(counts[0]) >= self.survey or len(fresh) <= NEW * len(updates)
-        metrics = {"surveyed": float(counts[0])}
-        if not enough or not counts[0]:
-            return replace(state, extra=extra), Outcome(metrics=metrics)
-        second = torch.zeros(width, width, dtype=torch.float64)
-        second[*torch.triu_indices(width, width)] = sums[width:]
-        images, squares, clients = counts.tolist()
-        whole = second + second.triu(1).T
-        found = self._begin(Survey(images, squares, clients, sums[:width], whole, between), site)
-        kept = {name: tensor for name, tensor in extra.items() if not name.startswith("survey_")}
-        metrics |= {"alpha": float(found["alpha"]), "directions": float(found["seen"])}
-        return replace(state, extra=kept | found), Outcome(metrics=metrics)
+        for update, weight in zip(new, weights, strict=True):
+            tally = tally.add(update.reply["sums"], update.examples, weight) if weight else tally
+        images = float(tally.counts[0])
+        if not images or (images < self.survey and len(new) > NEW * len(updates)):
+            return replace(state, extra=state.extra | tally.tensors()), Outcome(metrics={"surveyed": images})
+        begun = self._begin(tally.survey(), site)
+        kept = {name: tensor for name, tensor in state.extra.items() if name not in tally.tensors()}
+        metrics = {"surveyed": images, "alpha": float(begun["alpha"]), "directions": float(begun["seen"])}
+        return replace(state, extra=kept | begun), Outcome(metrics=metrics)
 
     def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
         """Whitened space, prior, first scores: class means of the labels, shrunk according to the clients' spread."""
@@ -177,7 +161,7 @@ class FedMoments(Method):
         space = Space.of(survey, min(self.wide, x.shape[1]))
         width = min(self.width, space.basis.shape[1])
         mine = space(x)
-        prior = prior_of(survey, space, width, mine, labels, site.classes, WEAK)
+        prior = prior_of(survey, space, width, mine, labels, site.classes)
         counts = torch.bincount(labels, minlength=site.classes).double()
         anchor = prior.shrunk(class_sums(mine[:, :width], labels, site.classes) / counts[:, None].clamp_min(1), counts)
         head = torch.linalg.solve(prior.within, anchor.T)
@@ -191,128 +175,86 @@ class FedMoments(Method):
             "within": prior.within, "alpha": scalar(prior.alpha), "seen": scalar(prior.seen), "anchor": anchor,
             "images": scalar(survey.images), "mix": mix, "done": scalar(0.0),
         }  # fmt: skip
-        return extra | self._scores(extra, head, torch.zeros_like(mix), temperature, {})
-
-    @staticmethod
-    def _scores(
-        extra: Mapping[str, Tensor], head: Tensor, bias: Tensor, temperature: float, before: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Weights for raw features at the temperature, and those of the step before."""
-        weight = extra["basis"][:, : len(head)] @ head / temperature
-        offset = bias / temperature - extra["centre"] @ weight
-        now = {"weight": weight.float(), "bias": offset.float(), "temperature": scalar(temperature)}
-        earlier = {"weight": torch.zeros_like(now["weight"]), "bias": torch.zeros_like(now["bias"])} | dict(before)
-        return now | {"previous_weight": earlier["weight"], "previous_bias": earlier["bias"]}
-
-    # --- a round of EM
+        scores = scores_at(space, head, torch.zeros_like(mix), temperature)
+        blank = {f"previous_{name}": torch.zeros_like(scores[name]) for name in ("weight", "bias")}
+        return extra | scores | blank
 
     def _step(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
     ) -> tuple[ServerState, Outcome]:
-        extra, classes = dict(state.extra), site.classes
-        width = len(extra["centre"])
-        size = classes * (width + 1) + 1 + len(TEMPERATURES)
+        """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
+        extra, size = dict(state.extra), ClassSums.length(site.classes, len(state.extra["centre"]))
         usable = [u for u in updates if fits(u, size)]
         if not usable:
             return state, Outcome()
-        space = Space(extra["centre"], extra["basis"], extra["values"])
-        weights = class_weights([u.reply["sums"] for u in usable], space, classes)
+        weights = class_weights([u.reply["sums"] for u in usable], Space.kept(extra), site.classes)
         parts = [
             Contribution(u.client, w * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
             for u, w in zip(usable, weights, strict=True)
         ]
-        nothing = torch.zeros(size)
-        mean = self.aggregator(parts, nothing, nothing)
+        mean = self.aggregator(parts, torch.zeros(size), torch.zeros(size))
         images = float(sum(part.examples for part in parts))
-        heard = images + float(extra.get("heard", torch.zeros(())))
-        sums = images * mean.vector.double() + extra.get("sums", torch.zeros(size, dtype=torch.float64))
-        extra |= {"heard": scalar(heard), "sums": sums}
-        if heard < self.hear * float(extra["images"]):
+        covered = images + float(extra.pop("heard", torch.zeros(())))
+        total = images * mean.vector.double() + extra.pop("sums", torch.zeros(size, dtype=torch.float64))
+        if covered < self.hear * float(extra["images"]):
+            extra |= {"heard": scalar(covered), "sums": total}
             return replace(state, extra=extra), Outcome(mean.weights, {"settled": 0.0})
-        counts, moments, moved, curve = split(sums, classes, width, float(extra["images"]))
-        del extra["heard"], extra["sums"]
-        before = float(extra.get("moved", scalar(2.0)))
-        if moved >= before:  # what is left is noise and drift: the step before was the last
+        sums = ClassSums.of(total, site.classes, float(extra["images"]))
+        if sums.moved >= float(extra.get("moved", scalar(2.0))):  # what is left is noise: the step before was the last
             done = replace(state, extra=extra | {"done": scalar(1.0)})
-            return done, Outcome(mean.weights, {"moved": moved, "settled": 1.0})
-        omega, strength = self._model(extra, site, counts, moments)
-        extra |= self._m_step(extra, site, counts, moments, curve)
-        extra |= {"moved": scalar(moved), "done": scalar(float(moved < self.settled))}
-        metrics = {"moved": moved, "alpha": float(extra["alpha"]), "trust": strength}
+            return done, Outcome(mean.weights, {"moved": sums.moved, "settled": 1.0})
+        omega, trust = self._model(extra, site, sums)
+        extra |= self._m_step(extra, site, sums)
+        extra |= {"moved": scalar(sums.moved), "done": scalar(float(sums.moved < self.settled))}
+        metrics = {"moved": sums.moved, "alpha": float(extra["alpha"]), "trust": trust}
         metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
         return replace(state, omega=omega, extra=extra), Outcome(mean.weights, metrics)
 
-    def _m_step(
-        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor, curve: Tensor
-    ) -> dict[str, Tensor]:
+    def _m_step(self, extra: Mapping[str, Tensor], site: ServerSite, sums: ClassSums) -> dict[str, Tensor]:
         """Class means from the sums and the labels, shrunk by the prior, with one covariance; T for the next step."""
-        space, prior = Space(extra["centre"], extra["basis"], extra["values"]), prior_in(extra)
-        d = len(prior.gamma)
+        space, d = Space.kept(extra), len(extra["gamma"])
+        prior = Prior(extra["gamma"], extra["within"], float(extra["alpha"]), int(extra["seen"]))
         mine = space(features(site.labeled.samples), d)
         labels = torch.bincount(site.labeled.labels, minlength=site.classes).double()
-        both, pull = counts + labels, self.label_weight * labels[:, None]
-        total = space.sums(counts, moments)[:, :d] + class_sums(mine, site.labeled.labels, site.classes)
+        both, pull = sums.counts + labels, self.label_weight * labels[:, None]
+        total = space.sums(sums.counts, sums.moments)[:, :d] + class_sums(mine, site.labeled.labels, site.classes)
         means = (total + pull * extra["anchor"]) / (both[:, None] + pull)
         means = prior.shrunk(means, torch.full_like(labels, self.evidence))
         eye = torch.eye(d, dtype=torch.float64)
         second = float(extra["images"]) * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
-        before = {"weight": extra["weight"], "bias": extra["bias"]}
-        return self._scores(extra, *linear(means, spread_of(within)), temperature_for(curve, self.confidence), before)
+        previous = {f"previous_{name}": extra[name] for name in ("weight", "bias")}
+        temperature = temperature_for(sums.confidence, self.confidence)
+        return scores_at(space, *linear(means, spread_of(within)), temperature) | previous
 
-    def _model(
-        self, extra: Mapping[str, Tensor], site: ServerSite, counts: Tensor, moments: Tensor
-    ) -> tuple[Vector, float]:
-        """Gaussian classes in all directions, with the labels' correction, as a linear head on raw features."""
-        space = Space(extra["centre"], extra["basis"], extra["values"])
+    def _model(self, extra: Mapping[str, Tensor], site: ServerSite, sums: ClassSums) -> tuple[Vector, float]:
+        """Gaussian classes in all directions, with the labels' correction; and how far the clients are trusted."""
+        space = Space.kept(extra)
         mine, labels = space(features(site.labeled.samples)), site.labeled.labels
-        there, sums = space.sums(counts, moments), class_sums(mine, labels, site.classes)
+        there, own = space.sums(sums.counts, sums.moments), class_sums(mine, labels, site.classes)
         known = torch.bincount(labels, minlength=site.classes).double()
         eye = float(extra["images"]) * torch.eye(mine.shape[1], dtype=torch.float64)
 
         def head(more: Tensor, labeled: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-            both = counts + more
+            both = sums.counts + more
             means = (there + labeled) / both[:, None].clamp_min(1e-3)
             within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
             return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
 
-        alone = head(torch.zeros_like(known), torch.zeros_like(sums), torch.zeros_like(eye))
-        whole = head(known, sums, mine.T @ mine)
+        alone = head(torch.zeros_like(known), torch.zeros_like(own), torch.zeros_like(eye))
+        weight, bias = head(known, own, mine.T @ mine)
         scale = (space.values / space.values.mean()).sqrt()
-        strength, weight, bias = corrected(
-            mine * scale, labels, mine @ alone[0] + alone[1], mine @ whole[0] + whole[1], site.classes
+        trust, more, offset = corrected(
+            mine * scale, labels, mine @ alone[0] + alone[1], mine @ weight + bias, site.classes
         )
-        head_w, head_b = strength * whole[0] + scale[:, None] * weight, strength * whole[1] + bias
-        full = space.basis @ head_w
-        return as_model(site, full, head_b - space.centre @ full), strength
+        full = space.basis @ (trust * weight + scale[:, None] * more)
+        return as_model(site, full, trust * bias + offset - space.centre @ full), trust
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: as long as the survey or the class moments are."""
         classes, width = layout.shapes[0]
-        longest = max(width + width * (width + 1) // 2, classes * (width + 1) + 1 + len(TEMPERATURES))
+        longest = max(Tally.length(width), ClassSums.length(classes, width))
         return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE, rule=implausible)}
-
-
-def implausible(reply: Tensor, payload: Payload, examples: int) -> str:
-    """Why no images can have these sums (``plausibility.py``); empty if some can."""
-    sums = reply.double()
-    if not examples or not len(sums):
-        return ""
-    if "survey" in payload:
-        return odd_survey(sums, examples, LENGTH)
-    classes, width = payload["weight"].shape[1], len(payload["weight"])
-    if len(sums) != classes * (width + 1) + 1 + len(TEMPERATURES):
-        return ""  # not an answer to this request: left out later
-    moments = sums[classes : classes * (width + 1)].view(classes, width)
-    weight, bias = payload["weight"].double(), payload["bias"].double()
-    return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
-
-
-NEW = 0.25
-"""The survey ends when at most this share of a round's clients are new."""
-WEAK = 0.5
-"""Between-class share assumed along the first principal direction, where the clients show none."""
-RIDGE, WIDE_RIDGE = 0.02, 0.1
 
 
 def features(samples: Samples) -> Tensor:
@@ -327,18 +269,11 @@ def fits(update: ClientUpdate, size: int) -> bool:
     return update.examples > 0 and update.reply["sums"].shape == (size,)
 
 
-def split(sums: Tensor, classes: int, width: int, images: float) -> tuple[Tensor, Tensor, float, Tensor]:
-    """Sums scaled to all images: Σ r, Σ r x; the share of images that changed class; the mean confidence."""
-    counts = sums[:classes].clamp_min(1e-9)
-    heard = counts.sum()
-    moments = sums[classes : classes * (width + 1)].view(classes, width)
-    moved = float(sums[classes * (width + 1)] / heard)
-    return counts * images / heard, moments * images / heard, moved, sums[-len(TEMPERATURES) :] / heard
-
-
-def prior_in(extra: Mapping[str, Tensor]) -> Prior:
-    """The prior in the server's state."""
-    return Prior(extra["gamma"], extra["within"], float(extra["alpha"]), int(extra["seen"]))
+def scores_at(space: Space, head: Tensor, bias: Tensor, temperature: float) -> dict[str, Tensor]:
+    """The scores c·head + bias at a temperature, as weights for raw features."""
+    weight = space.basis[:, : len(head)] @ head / temperature
+    offset = bias / temperature - space.centre @ weight
+    return {"weight": weight.float(), "bias": offset.float(), "temperature": scalar(temperature)}
 
 
 def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:

@@ -12,8 +12,27 @@ number of steps (monotone likelihood ratio); sums sent for the wrong classes bre
 import torch
 from torch import Tensor
 
+from fedfew.core.types import Payload
+from fedfew.methods.fedmoments.em import ClassSums
+from fedfew.models.backbones.pretrained import LENGTH
+
 SLACK = 0.02
 """Tolerance of the order rule, as a share of the largest possible score difference: for rounding, not class mix."""
+
+
+def implausible(reply: Tensor, payload: Payload, examples: int) -> str:
+    """Why no images can have these sums; empty if some can."""
+    sums = reply.double()
+    if not examples or not len(sums):
+        return ""
+    if "survey" in payload:
+        return odd_survey(sums, examples, LENGTH)
+    width, classes = payload["weight"].shape
+    if len(sums) != ClassSums.length(classes, width):
+        return ""  # not an answer to this request: left out later
+    moments = sums[classes : classes * (width + 1)].view(classes, width)
+    weight, bias = payload["weight"].double(), payload["bias"].double()
+    return odd_classes(sums[:classes], moments, weight, bias, examples, LENGTH)
 
 
 def odd_survey(sums: Tensor, examples: int, longest: float) -> str:
