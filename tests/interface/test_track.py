@@ -1,6 +1,8 @@
-"""fedfew track: rounds reach TensorBoard and MLflow once."""
+"""fedfew track: rounds reach TensorBoard, MLflow and W&B once."""
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,58 +38,69 @@ def test_scalars_and_times() -> None:
     assert scalars(record) == {"accuracy": 0.5, **traffic, **counted}
 
 
-def test_tensorboard_gets_each_round_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
+Curve = list[tuple[int, float]]
+
+
+def in_tensorboard(out: Path) -> Curve:
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
-    run, out = half_done(tmp_path / "run"), tmp_path / "tb"
-    counts = []
-    for step in range(3):
-        if step == 1:
-            finish(run)
-        said = fedfew(capsys, "track", run, "--to", "tensorboard", "--out", out, "--json")
-        assert said.status == 0, said.err
-        counts.append(said.json["rounds"][str(run)])
-    assert counts == [1, 2, 0]
-    found: dict[int, float] = {}
-    for path in (out / "run").iterdir():
-        for event in LegacyEventFileLoader(str(path)).Load():
-            for value in event.summary.value:
-                if value.tag == "accuracy":
-                    assert event.step not in found
-                    found[event.step] = value.simple_value
-    outcome = Run.open(run)
-    assert found == pytest.approx({r["round"]: r["accuracy"] for r in outcome.records})
-    moments = list(times(outcome))
-    assert moments == sorted(moments)
+    events = [event for path in (out / "run").iterdir() for event in LegacyEventFileLoader(str(path)).Load()]
+    return [(e.step, value.simple_value) for e in events for value in e.summary.value if value.tag == "accuracy"]
 
 
-def test_mlflow_gets_each_round_once(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("mlflow")
-    run, out = half_done(tmp_path / "run"), tmp_path / "ml"
-    counts = []
-    for step in range(3):
-        if step == 1:
-            finish(run)
-        said = fedfew(capsys, "track", run, "--to", "mlflow", "--out", out, "--json")
-        assert said.status == 0, said.err
-        counts.append(said.json["rounds"][str(run)])
-    assert counts == [1, 2, 0]
+def in_mlflow(out: Path) -> Curve:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=out.as_uri())
     experiment = client.get_experiment_by_name("mini-mnist")
     assert experiment is not None
-    logged = client.search_runs([experiment.experiment_id])
-    assert len(logged) == 1
-    assert logged[0].data.params["method.name"] == "fedmix"
-    history = client.get_metric_history(logged[0].info.run_id, "accuracy")
-    told = sorted((metric.step, metric.value) for metric in history)
-    assert told == [(r["round"], r["accuracy"]) for r in Run.open(run).records]
+    [logged] = client.search_runs([experiment.experiment_id])
+    assert logged.data.params["method.name"] == "fedmix"
+    return [(metric.step, metric.value) for metric in client.get_metric_history(logged.info.run_id, "accuracy")]
+
+
+def in_wandb(out: Path) -> Curve:
+    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.sdk.internal.datastore import DataStore
+
+    [file] = out.glob("wandb/offline-run-*/*.wandb")
+    store, found = DataStore(), []
+    store.open_for_scan(str(file))
+    while (content := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(content)
+        if record.HasField("history"):
+            values = {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            found.append((int(values["_step"]), float(values["accuracy"])))
+    return found
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("tensorboard", "tensorboard.compat.proto.event_pb2"), ("mlflow", "mlflow.entities")]
+    ("name", "stored"), [("tensorboard", in_tensorboard), ("mlflow", in_mlflow), ("wandb", in_wandb)]
+)
+def test_each_round_is_sent_once(
+    name: str, stored: Callable[[Path], Curve], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip(name)
+    run, out = half_done(tmp_path / "run"), tmp_path / "out"
+    counts = []
+    for step in range(3):
+        if step == 1:
+            finish(run)
+        said = fedfew(capsys, "track", run, "--to", name, "--out", out, "--json")
+        assert said.status == 0, said.err
+        counts.append(said.json["rounds"][str(run)])
+    assert counts == [1, 2, 0]
+    outcome = Run.open(run)
+    rounds, accuracies = zip(*sorted(stored(out)), strict=True)
+    assert rounds == (1, 2, 3)
+    assert accuracies == pytest.approx([r["accuracy"] for r in outcome.records])
+    assert list(times(outcome)) == sorted(times(outcome))
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("tensorboard", "tensorboard.compat.proto.event_pb2"), ("mlflow", "mlflow.entities"), ("wandb", "wandb")],
 )
 def test_a_missing_extra_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str

@@ -1,14 +1,17 @@
-"""Exports a run's rounds to TensorBoard and MLflow, from rounds.jsonl, each round once."""
+"""Exports a run's rounds to TensorBoard, MLflow and Weights & Biases, from rounds.jsonl, each round once."""
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import missing
+from fedfew.core.storage import write_atomically
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scalars
@@ -25,7 +28,7 @@ def times(run: Run) -> Iterator[float]:
         yield now
 
 
-def to_tensorboard(run: Run, out: Path) -> int:
+def to_tensorboard(run: Run, out: str) -> int:
     """Write the rounds that the event files in OUT/NAME do not have yet, and return how many."""
     try:
         from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
@@ -34,7 +37,7 @@ def to_tensorboard(run: Run, out: Path) -> int:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
     except ImportError:
         raise missing("tensorboard", "fedfew[track]", "--to") from None
-    folder = out / run.path.resolve().name
+    folder = Path(out) / run.path.resolve().name
     known = max(
         (event.step for path in folder.glob("events.*") for event in LegacyEventFileLoader(str(path)).Load()), default=0
     )
@@ -87,7 +90,7 @@ def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
     name = run.dataset
     experiment = client.get_experiment_by_name(name)
     identifier = experiment.experiment_id if experiment else client.create_experiment(name)
-    mark = f"{run.path.resolve().name} {run.environment.get('started', '')}"
+    mark = _identity(run)
     for found in client.search_runs([identifier], max_results=10_000):
         if found.data.tags.get("fedfew.run") == mark:
             history = client.get_metric_history(found.info.run_id, "accuracy")
@@ -96,5 +99,53 @@ def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
     return made.info.run_id, 0
 
 
+def to_wandb(run: Run, out: str) -> int:
+    """Log the rounds that W&B does not have yet. OUT is a folder; nothing is sent unless WANDB_MODE is "online"."""
+    try:
+        import wandb
+    except ImportError:
+        raise missing("wandb", "fedfew[track]", "--to") from None
+    identifier = hashlib.sha256(_identity(run).encode()).hexdigest()[:16]
+    folder = Path(out) / "wandb"
+    mark = folder / f"fedfew-{identifier}.json"  # neither an account nor files tell which rounds they have
+    known = json.loads(mark.read_text("utf-8"))["round"] if mark.is_file() else 0
+    rounds = list(zip(times(run), run.records, strict=True))
+    if not (fresh := [part for part in rounds if part[1]["round"] > known]):
+        return 0
+    mode: Any = os.environ.get("WANDB_MODE", "offline")
+    folder.mkdir(parents=True, exist_ok=True)
+    if mode == "offline":  # of two folders with one name W&B would upload the second only, so it has every round
+        for old in folder.glob(f"offline-run-*-{identifier}"):
+            shutil.rmtree(old)
+    settings = wandb.Settings(
+        silent=True, console="off", disable_git=True, disable_code=True, x_disable_stats=True, x_disable_meta=True
+    )
+    try:
+        logged = wandb.init(
+            project=run.dataset, name=run.path.resolve().name, id=identifier, dir=out, mode=mode, config=run.flat,
+            resume=None if mode == "offline" else "allow", settings=settings,
+        )  # fmt: skip
+        for when, record in rounds if mode == "offline" else fresh:
+            logged.log(scalars(record) | {"_timestamp": when}, step=record["round"])
+        logged.finish()
+    except wandb.Error as error:
+        raise FedfewError("E305", out, f"W&B refuses: {str(error).splitlines()[0]}") from None
+    write_atomically(mark, json.dumps({"round": len(rounds)}).encode())
+    return len(fresh)
+
+
+def _identity(run: Run) -> str:
+    """What marks a run among all that were ever tracked."""
+    return f"{run.path.resolve().name} {run.environment.get('started', '')}"
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+SINKS: dict[str, tuple[Callable[[Run, str], int], str]] = {
+    "tensorboard": (to_tensorboard, "tensorboard --logdir {}"),
+    "mlflow": (to_mlflow, "mlflow ui --backend-store-uri {}"),
+    "wandb": (to_wandb, "wandb sync {}/wandb/offline-run-*"),
+}
+"""Where rounds can be sent: what sends them, and the command that shows or uploads them."""

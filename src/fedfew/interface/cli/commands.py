@@ -278,13 +278,13 @@ def watch(**given: Any) -> None:
 
 @app.command()
 @options.runs
-@click.option("--to", metavar="tensorboard|mlflow", required=True, help="Where to send the rounds.")
+@click.option("--to", metavar="tensorboard|mlflow|wandb", required=True, help="Where to send the rounds.")
 @click.option(
     "--out", metavar="DIR", default="tracking", help="Folder for the event files; mlflow: or a server's address."
 )
 @options.as_json
 def track(**given: Any) -> None:
-    """Send rounds to TensorBoard or MLflow.
+    """Send rounds to TensorBoard, MLflow or W&B.
 
     Only new rounds are sent, so the command can be repeated during the run.
     """

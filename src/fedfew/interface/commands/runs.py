@@ -8,7 +8,7 @@ from rich.table import Column, Table
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import out as console
 from fedfew.interface.console import percent, print_json
-from fedfew.interface.sinks import to_mlflow, to_tensorboard
+from fedfew.interface.sinks import SINKS
 from fedfew.runs.archive import SUFFIX, is_archive, unpack, write_archive
 from fedfew.runs.collection import open_runs, runs_below
 
@@ -45,19 +45,17 @@ def ls(folder: Path, json: bool) -> None:
 
 
 def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
-    """Send a run's new rounds to TensorBoard or MLflow; safe to repeat during the run."""
-    if to not in ("tensorboard", "mlflow"):
-        raise FedfewError("E105", "--to", f"{to!r} is unknown", "Known: tensorboard, mlflow")
-    written = {}
-    for run in open_runs(runs):
-        written[str(run.path)] = to_tensorboard(run, Path(out)) if to == "tensorboard" else to_mlflow(run, out)
+    """Send the new rounds of runs, and say how to look at them."""
+    if to not in SINKS:
+        raise FedfewError("E105", "--to", f"{to!r} is unknown", f"Known: {', '.join(SINKS)}")
+    send, show = SINKS[to]
+    written = {str(run.path): send(run, out) for run in open_runs(runs)}
     if json:
         print_json({"to": to, "out": out, "rounds": written})
         return
     for name, rounds in written.items():
         console.print(f"{name}: {rounds} new rounds", soft_wrap=True)
-    show = f"tensorboard --logdir {out}" if to == "tensorboard" else f"mlflow ui --backend-store-uri {out}"
-    console.print(f"open them with: {show}", soft_wrap=True)
+    console.print(f"next: {show.format(out)}", markup=False, soft_wrap=True)
 
 
 def archive(source: Path, to: Path, json: bool) -> None:
