@@ -60,14 +60,14 @@ def in_mlflow(out: Path) -> Curve:
 
 
 def in_wandb(out: Path) -> Curve:
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto import wandb_internal_pb2 as messages
     from wandb.sdk.internal.datastore import DataStore
 
     [file] = out.glob("wandb/offline-run-*/*.wandb")
     store, found = DataStore(), []
     store.open_for_scan(str(file))
     while (content := store.scan_data()) is not None:
-        record = Record()
+        record: Any = messages.Record()  # type: ignore[attr-defined]
         record.ParseFromString(content)
         if record.HasField("history"):
             values = {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
