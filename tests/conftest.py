@@ -8,11 +8,11 @@ import pytest
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
 
-datasets, lite0 = (import_module(f"fedfew.{name}") for name in ("data.datasets", "models.backbones.efficientnet_lite0"))
-digits, weights = cache(datasets.mini_mnist), cache(lite0.read_weights)
+included, lite0 = (import_module(f"fedfew.{name}") for name in ("data.included", "models.backbones.efficientnet_lite0"))
+digits, weights = cache(included.mini_mnist), cache(lite0.read_weights)
 
 
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "mini_mnist", digits)
+    monkeypatch.setattr(included, "mini_mnist", digits)
     monkeypatch.setattr(lite0, "read_weights", weights)

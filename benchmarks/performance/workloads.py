@@ -17,8 +17,8 @@ from fedfew.config.schema import Config, load
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.data.cache import is_fetched
-from fedfew.data.datasets import cifar10, mini_mnist
+from fedfew.data.fetched import cifar10, is_fetched
+from fedfew.data.included import mini_mnist
 from fedfew.data.samples import Images
 from fedfew.data.shares import Partition
 from fedfew.runs.session import one_thread

@@ -17,7 +17,7 @@ from typing import Any
 from tests.runs.crashes import copy_of, files_of, flip, resume
 from tests.runtime.tiny_run import model_hash, records, tiny
 
-from fedfew.data import datasets
+from fedfew.data import included as datasets
 from fedfew.runs.session import start
 
 METHODS: dict[str, dict[str, Any]] = {

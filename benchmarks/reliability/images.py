@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tests.data.mutations import mutants
 
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import decode
-from fedfew.data.images.unreadable import Unreadable
 
 
 def peak_mb() -> float:

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedfew.data.fetched import RECIPES, Recipe
 from fedfew.data.formats import BATCHES, IDX, PARTS, Arrays, Shape
-from fedfew.data.recipes import RECIPES, Recipe
 
 
 def small(name: str, train: int = 20, test: int = 6) -> tuple[Recipe, Arrays]:

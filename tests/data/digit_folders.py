@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 from torch import Tensor
 
-from fedfew.data.datasets import mini_mnist
+from fedfew.data.included import mini_mnist
 
 
 def write_digits(root: Path, server: int = 60, clients: int = 200, test: int = 80, sites: int = 4) -> Path:

@@ -1,8 +1,6 @@
 """The cache: what was fetched comes back bit for bit, and damage is found and mended."""
 
-import hashlib
 import inspect
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,48 +13,30 @@ from tests.data.archives_for_tests import install, same
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.data import DATASETS, cache, datasets
-from fedfew.data.datasets import inventory
-from fedfew.data.recipes import RECIPES, Recipe
-from fedfew.data.sources import fetch
+from fedfew.data import DATASETS, cache, fetched, included
+from fedfew.data.fetched import RECIPES, Recipe
+from fedfew.data.sources import fetch, inventory
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 def stored(monkeypatch: pytest.MonkeyPatch) -> tuple[Recipe, Path]:
     recipe, arrays = install("mnist", monkeypatch)
-    return recipe, cache.store(recipe, arrays)
-
-
-def test_the_manifest_names_the_hash_of_every_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, folder = stored(monkeypatch)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    assert sorted(file.name for file in folder.iterdir()) == sorted([*manifest["sha256"], "manifest.json"])
-    for name, digest in manifest["sha256"].items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
-    assert list(folder.parent.iterdir()) == [folder]
+    return recipe, fetched.store(recipe, arrays)
 
 
 def test_one_flipped_bit_is_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, folder = stored(monkeypatch)
-    arrays = cache.load(recipe)
+    arrays = fetched.load(recipe)
     file = folder / "train_images.npy"
     content = bytearray(file.read_bytes())
     content[-9] ^= 1
     file.write_bytes(content)
-    with pytest.raises(FedfewError, match=r"E202 .*train_images.npy: .*changed.*fedfew data fetch mnist"):
+    with pytest.raises(FedfewError, match=r"E202 .*train_images are not those of mnist.*fedfew data fetch mnist"):
         DATASETS["mnist"]()
     fetch("mnist", make.pack(tmp_path / "again.tgz", make.idx(arrays)))
-    assert same(cache.load(recipe), arrays)
+    assert same(fetched.load(recipe), arrays)
     assert list(folder.parent.iterdir()) == [folder]
-
-
-def damage_manifest(folder: Path) -> None:
-    (folder / "manifest.json").write_text("{")
-
-
-def other_manifest(folder: Path) -> None:
-    (folder / "manifest.json").write_text("[]")
 
 
 def lose_array(folder: Path) -> None:
@@ -77,17 +57,14 @@ def objects(folder: Path) -> None:
 
 def replace_array(folder: Path, array: np.ndarray) -> None:
     np.save(folder / "test_images.npy", array)
-    manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["sha256"]["test_images.npy"] = hashlib.sha256((folder / "test_images.npy").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize("harm", [damage_manifest, other_manifest, lose_array, other_shape, other_kind, objects])
+@pytest.mark.parametrize("harm", [lose_array, other_shape, other_kind, objects])
 def test_a_damaged_cache_is_refused(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]) -> None:
     recipe, folder = stored(monkeypatch)
     harm(folder)
     with pytest.raises(FedfewError, match="E202"):
-        cache.load(recipe)
+        fetched.load(recipe)
 
 
 def test_what_was_not_fetched_says_how_to() -> None:
@@ -110,21 +87,21 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: py
     recipe, arrays = install("mnist", monkeypatch)
     (tmp_path / "cache").write_text("a file, no folder")
     with pytest.raises(FedfewError, match="E305"):
-        cache.store(recipe, arrays)
+        fetched.store(recipe, arrays)
 
 
 def test_a_failed_write_leaves_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, folder = stored(monkeypatch)
-    arrays = cache.load(recipe)
+    arrays = fetched.load(recipe)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
 
     with monkeypatch.context() as patch, pytest.raises(FedfewError, match=r"E305 .*disk full"):
         patch.setattr(np, "save", full)
-        cache.store(recipe, arrays)
+        fetched.store(recipe, arrays)
     assert list(folder.parent.iterdir()) == [folder]
-    assert same(cache.load(recipe), arrays)
+    assert same(fetched.load(recipe), arrays)
 
 
 def test_a_quicker_process_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,8 +114,8 @@ def test_a_quicker_process_wins(monkeypatch: pytest.MonkeyPatch) -> None:
         return rename(self, target)
 
     monkeypatch.setattr(Path, "rename", overtaken)
-    cache.store(recipe, arrays)
-    assert same(cache.load(recipe), arrays)
+    fetched.store(recipe, arrays)
+    assert same(fetched.load(recipe), arrays)
 
 
 def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,25 +129,28 @@ def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
         "mnist": True,
         "fashion-mnist": False,
     }
-    assert (lines["cifar10"].images, lines["cifar10"].shape, len(lines["cifar10"].classes)) == (60_000, (3, 32, 32), 10)
-    assert (lines["mnist"].path, lines["mnist"].train, lines["mnist"].test) == (folder, 20, 6)
-    digits = DATASETS["mini-mnist"]()
-    assert (len(digits.train), len(digits.test)) == (lines["mini-mnist"].train, lines["mini-mnist"].test)
+    assert (lines["cifar10"].images, lines["cifar10"].shape, lines["cifar10"].classes) == (60_000, (3, 32, 32), 10)
+    assert (lines["mnist"].path, lines["mnist"].images) == (folder, 26)
+    for name in included.SHIPPED:
+        data = DATASETS[name]()
+        told = lines[name]
+        assert (len(data.train) + len(data.test), len(data.classes)) == (told.images, told.classes)
+        assert data.train.samples.about()["shape"] == list(told.shape)
     assert lines["mini-mnist"].path.is_file()
 
 
 def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in datasets.SHIPPED:
-        (tmp_path / f"{name}.npz").write_bytes(datasets.asset(name).read_bytes()[:-1])
-    monkeypatch.setattr(datasets, "ASSETS", tmp_path)
-    for load in (inspect.unwrap(datasets.mini_mnist), datasets.mini_cifar):  # conftest keeps the digits in memory
+    for name in included.SHIPPED:
+        (tmp_path / f"{name}.npz").write_bytes(included.asset(name).read_bytes()[:-1])
+    monkeypatch.setattr(included, "ASSETS", tmp_path)
+    for load in (inspect.unwrap(included.mini_mnist), included.mini_cifar):  # conftest keeps the digits in memory
         with pytest.raises(FedfewError, match="E202"):
             load()
 
 
 def test_the_embedded_files_are_small_and_say_where_they_are_from() -> None:
-    assert sum(datasets.asset(name).stat().st_size for name in datasets.SHIPPED) < 3 * 10**6
-    note = (datasets.ASSETS / "README.md").read_text()
+    assert sum(included.asset(name).stat().st_size for name in included.SHIPPED) < 3 * 10**6
+    note = (included.ASSETS / "README.md").read_text()
     assert "LeCun" in note
     assert "ShareAlike 3.0" in note
     assert "Krizhevsky" in note
@@ -191,7 +171,7 @@ def test_own_files_are_not_fetched() -> None:
 
 def test_cifar_is_what_everyone_calls_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDFEW_DATA")
-    if not cache.is_fetched("cifar10"):
+    if not fetched.is_fetched("cifar10"):
         pytest.skip("cifar10 has not been fetched on this machine")
     data = DATASETS["cifar10"]()
     means = [float(data.train.samples.data[:, channel].float().mean()) / 255 for channel in range(3)]

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tests.data.digit_folders import write_digits
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import decode, probe
 from fedfew.data.images.folders import read_folder
-from fedfew.data.images.unreadable import Unreadable
 
 pydicom = pytest.importorskip("pydicom")
 

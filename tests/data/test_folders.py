@@ -12,11 +12,11 @@ from tests.data.digit_folders import put, write_digits
 from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
 
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.data.datasets import mini_mnist
 from fedfew.data.federation import federate
 from fedfew.data.images.folder_check import find_copies, findings
 from fedfew.data.images.folders import look_through, read_folder, read_images
 from fedfew.data.images.own import folder
+from fedfew.data.included import mini_mnist
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from tests.data import archives_for_tests as make
 from tests.data.archives_for_tests import install, same
 
 from fedfew.core.errors import FedfewError
-from fedfew.data import DATASETS, archives, cache
+from fedfew.data import DATASETS, archives, fetched
+from fedfew.data.fetched import RECIPES, decode
 from fedfew.data.formats import Arrays
-from fedfew.data.recipes import RECIPES, decode
 from fedfew.data.sources import fetch
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -47,7 +47,7 @@ def test_every_format_gives_the_same_arrays(
     folder = fetch(name, given, said.append)
     assert said == [f"{name} read from {given}"]
     assert folder == tmp_path / "cache" / name
-    assert same(cache.load(recipe), arrays)
+    assert same(fetched.load(recipe), arrays)
     data = DATASETS[name]()
     assert data.train.samples.data.dtype == torch.uint8
     assert data.train.labels.dtype == torch.int64
@@ -64,7 +64,7 @@ def test_one_idx_file_stands_for_the_four(tmp_path: Path, monkeypatch: pytest.Mo
     files = make.idx(arrays, "", zipped=zipped)
     make.write(tmp_path / "idx", files)
     fetch("mnist", tmp_path / "idx" / next(iter(files)))
-    assert same(cache.load(recipe), arrays)
+    assert same(fetched.load(recipe), arrays)
 
 
 def test_only_digits_must_not_be_mirrored() -> None:

@@ -22,9 +22,9 @@ from tests.data.image_zoo import (
 )
 from tests.data.mutations import mutants
 
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import FILE_CAP, decode, probe, read_file
 from fedfew.data.images.eight_bits import SLAB, stretched, to_eight_bits
-from fedfew.data.images.unreadable import Unreadable
 
 Array = NDArray[np.float64]
 

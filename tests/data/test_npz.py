@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.datasets import mini_mnist
 from fedfew.data.federation import federate
+from fedfew.data.included import mini_mnist
 from fedfew.data.npz import hold_out, npz
 
 Array = NDArray[Any]

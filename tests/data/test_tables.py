@@ -11,7 +11,7 @@ from PIL import Image
 from tests.data.image_zoo import png_claiming, saved
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.datasets import mini_mnist
+from fedfew.data.included import mini_mnist
 from fedfew.data.tables import huggingface, parquet
 
 pa = pytest.importorskip("pyarrow")

@@ -9,7 +9,7 @@ from tests.interface.fedfew_command import fedfew
 from fedfew import Run
 from fedfew.core.errors import FedfewError
 from fedfew.data.dataset import Dataset
-from fedfew.data.datasets import fashion_mnist
+from fedfew.data.fetched import fashion_mnist
 from fedfew.data.sources import fetch
 
 SITES = ("north", "south", "west")

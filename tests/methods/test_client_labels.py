@@ -26,8 +26,8 @@ from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Expected, LabeledClientSite, Method, Trained
-from fedfew.data.client_labels import ClientLabels
 from fedfew.data.samples import Images
+from fedfew.data.shares import ClientLabels
 from fedfew.methods import METHODS
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.runtime.gate import Gate

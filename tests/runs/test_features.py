@@ -17,7 +17,7 @@ from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data import DATASETS
-from fedfew.data.cache import is_fetched
+from fedfew.data.fetched import is_fetched
 from fedfew.methods import METHODS
 from fedfew.models.backbones import Pretrained, features
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0

@@ -177,7 +177,7 @@ def test_a_single_foreign_checkpoint_is_passed_over(stopped: Path, undisturbed: 
 
 def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when a dataset of one's own, or a model of one's own, has changed since the start."""
-    from fedfew.data.datasets import mini_mnist
+    from fedfew.data.included import mini_mnist
     from fedfew.models import MODELS
 
     folder = copy_of(stopped, "changed")
@@ -187,7 +187,7 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     labels[:500] = 0
     changed = type(digits)("mini-mnist", type(digits.train)(digits.train.samples, labels), digits.test, digits.classes)
     with monkeypatch.context() as patch:
-        patch.setattr("fedfew.data.datasets.mini_mnist", lambda: changed)
+        patch.setattr("fedfew.data.included.mini_mnist", lambda: changed)
         with pytest.raises(FedfewError, match=r"E307.*another partition"):
             reopen(folder, quiet)
     wide = MODELS["cnn"]

@@ -23,10 +23,9 @@ from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Oracle, Pool, ServerSite
 from fedfew.data import DATASETS, PARTITIONS
-from fedfew.data.client_labels import ClientLabels
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.federation import Federation, federate
-from fedfew.data.virtual import VirtualPartition
+from fedfew.data.shares import ClientLabels, VirtualPartition
 from fedfew.models import MODELS
 from fedfew.models.backbones import Pretrained
 from fedfew.models.backbones.features import Report, with_features

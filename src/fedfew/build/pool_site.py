@@ -11,7 +11,7 @@ from fedfew.core.samples import LabeledSet
 from fedfew.data.federation import Federation, Origin
 from fedfew.data.partitions import Partition
 from fedfew.data.samples import samples_of
-from fedfew.data.virtual import VirtualPartition
+from fedfew.data.shares import VirtualPartition
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
 from fedfew.runtime.worker import serve

@@ -8,9 +8,9 @@ from statistics import median
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
+from fedfew.data.dataset import Unreadable, shown
 from fedfew.data.images.decode import decode, probe, read_file
 from fedfew.data.images.folders import LAYOUT, Survey, look_through
-from fedfew.data.images.unreadable import Unreadable, shown
 
 LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""

@@ -9,7 +9,7 @@ from fedfew.config.names import entry_of, find, imported, is_own
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import settings_of
 from fedfew.core.types import Method, Transform
-from fedfew.data.client_labels import ClientLabels
+from fedfew.data.shares import ClientLabels
 from fedfew.objectives import OBJECTIVES
 from fedfew.training.label_shift import Voting
 from fedfew.training.sgd import ClientViews, LocalSGD, Supervised

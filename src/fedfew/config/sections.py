@@ -12,7 +12,7 @@ from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.data import DATASETS, PARTITIONS
-from fedfew.data.client_labels import ClientLabels
+from fedfew.data.shares import ClientLabels
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES

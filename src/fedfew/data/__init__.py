@@ -7,24 +7,23 @@ from fedfew.core.registry import Registry
 
 if TYPE_CHECKING:
     from fedfew.data.dataset import Dataset
-    from fedfew.data.shares import Partition
-    from fedfew.data.virtual import VirtualPartition
+    from fedfew.data.shares import Partition, VirtualPartition
 
 DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
     "fedfew.datasets",
     {
-        "mini-mnist": ("fedfew.data.datasets:mini_mnist", "7,000 MNIST digits included in fedfew."),
-        "mini-cifar": ("fedfew.data.datasets:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
+        "mini-mnist": ("fedfew.data.included:mini_mnist", "7,000 MNIST digits included in fedfew."),
+        "mini-cifar": ("fedfew.data.included:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
         "cifar10": (
-            "fedfew.data.datasets:cifar10",
+            "fedfew.data.fetched:cifar10",
             "60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009).",
         ),
         "mnist": (
-            "fedfew.data.datasets:mnist",
+            "fedfew.data.fetched:mnist",
             "70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998).",
         ),
         "fashion-mnist": (
-            "fedfew.data.datasets:fashion_mnist",
+            "fedfew.data.fetched:fashion_mnist",
             "70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017).",
         ),
         "folder": (

@@ -1,12 +1,34 @@
-"""The dataset type: labeled samples for training and testing, and optionally sites with their own samples."""
+"""The dataset type: labeled samples for training and testing, and optionally sites with their own samples.
 
+A file that cannot be used is reported, and the others are still read.
+"""
+
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
 from fedfew.core.samples import LabeledSet, Samples
-from fedfew.data.images.unreadable import Problem
 from fedfew.data.shares import Indices
+
+
+class Unreadable(Exception):  # noqa: N818 - it is not an error of the run
+    """A file cannot be used; the text says why and follows the file's name."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A remark on one file: why it was skipped, or which part was not used."""
+
+    path: str
+    reason: str
+    skipped: bool = True
+
+
+def shown(path: str | Path) -> str:
+    """A path as text that can be printed and written, whatever bytes its name has."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,8 +14,7 @@ from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.streams import numpy_stream
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.partitions import Deal, make_partition
-from fedfew.data.shares import Indices, Partition, ranks
-from fedfew.data.virtual import VirtualPartition
+from fedfew.data.shares import Indices, Partition, VirtualPartition, ranks
 
 SPLITS = ("standard", "paper")
 NORMALIZATIONS = ("unit", "standard")

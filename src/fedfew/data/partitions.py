@@ -12,8 +12,17 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
 from fedfew.data import PARTITIONS
-from fedfew.data.shares import Indices, Partition, from_lists, from_owners, grouped, heterogeneity, ranks, starts
-from fedfew.data.virtual import VirtualPartition
+from fedfew.data.shares import (
+    Indices,
+    Partition,
+    VirtualPartition,
+    from_lists,
+    from_owners,
+    grouped,
+    heterogeneity,
+    ranks,
+    starts,
+)
 
 __all__ = [
     "Partition",

@@ -1,22 +1,25 @@
-"""Which client holds which image: one index array and offsets, however many clients there are."""
+"""Which client holds which samples, and the labels of which: one index array and offsets for any number of clients."""
 
 import hashlib
 import io
-import os
-import zipfile
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Gt, Le
 from numpy.typing import ArrayLike, NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.settings import Count, Doc, Natural
 from fedfew.core.streams import numpy_stream
 
 Indices = NDArray[np.int64]
 
+DRAW = 2
+"""The number of the scheme by which virtual clients draw, part of their partition's hash."""
 COMPARED_CLIENTS = 500
 """R compares pairs of clients; beyond this many, a fixed sample represents all."""
 
@@ -64,41 +67,72 @@ class Partition:
         np.savez(buffer, order=self.order, offsets=self.offsets)
         return buffer.getvalue()
 
-    def save(self, path: Path) -> None:
-        """Write both arrays as NPZ; the file appears whole or not at all."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            temporary.write_bytes(self.to_bytes())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
 
-    @staticmethod
-    def load(path: Path) -> "Partition":
-        """Read what ``save`` wrote, and check that it is a partition."""
-        try:
-            with zipfile.ZipFile(path) as archive:
-                # save() does not compress, so a member that claims more than the file holds is damaged or a bomb.
-                if sum(member.file_size for member in archive.infolist()) > path.stat().st_size:
-                    raise ValueError("it claims more bytes than it has")
-            with np.load(path, allow_pickle=False) as arrays:
-                partition = Partition(arrays["order"], arrays["offsets"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise FedfewError("E202", str(path), f"the partition cannot be read ({error})") from error
-        fault = _fault(partition.order, partition.offsets)
-        if fault:
-            raise FedfewError("E202", str(path), f"this is not a partition: {fault}")
-        return partition
+@dataclass(frozen=True, eq=False)
+class VirtualPartition:
+    """Client k holds ``per_client`` images drawn from all of them with its own class shares ~ Dir(μ).
 
+    Of each class it has consecutive images of one shuffled order. Clients share images, so K may exceed their
+    number; nothing is stored per client.
+    """
 
-def _fault(order: Indices, offsets: Indices) -> str:
-    if any(array.dtype != np.int64 or array.ndim != 1 for array in (order, offsets)):
-        return "its arrays are not plain lists of int64"
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(order) or (np.diff(offsets) < 0).any():
-        return "its offsets do not rise from 0 to the number of images"
-    if len(order) and (order.min() < 0 or order.max() >= len(order) or (np.bincount(order) != 1).any()):
-        return "an image is assigned twice or not at all"
-    return ""
+    clients: int
+    seed: int
+    per_client: int
+    mu: float
+    labels: Indices = field(repr=False)
+
+    @property
+    def sizes(self) -> Indices:
+        """n_k of every client, without a number in memory for each."""
+        return np.broadcast_to(np.int64(self.per_client), self.clients)
+
+    @property
+    def spec(self) -> dict[str, float]:
+        """What distinguishes this partition from others over the same images."""
+        return {"clients": self.clients, "seed": self.seed, "per_client": self.per_client, "mu": self.mu}
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the numbers and the classes that determine it."""
+        digest = hashlib.sha256(json.dumps(self.spec | {"draw": DRAW}, sort_keys=True).encode())
+        digest.update(np.ascontiguousarray(self.labels, "<i8").data)
+        return digest.hexdigest()
+
+    @cached_property
+    def _by_class(self) -> tuple[Indices, Indices]:
+        """The images class by class, shuffled within each, and where each class begins."""
+        shuffled = numpy_stream(self.seed, "virtual").permutation(len(self.labels))
+        return shuffled[grouped(self.labels[shuffled])], starts(self.labels, 0)
+
+    def of(self, client: int) -> Indices:
+        """The images of one client, computed on access."""
+        if not 0 <= client < self.clients:
+            raise IndexError(f"client {client} of {self.clients}")
+        rng = numpy_stream(self.seed, "virtual", client)
+        order, offsets = self._by_class
+        stock = np.diff(offsets)
+        shares = rng.gamma(self.mu, size=len(stock)) * (stock > 0)
+        shares = shares / shares.sum() if shares.sum() > 0 else stock / stock.sum()
+        counts = np.minimum(rng.multinomial(self.per_client, shares), stock)
+        while short := self.per_client - int(counts.sum()):  # a class that has run out leaves its share to the others
+            room = stock - counts
+            counts += np.minimum(rng.multinomial(short, room / room.sum()), room)
+        # of each class, consecutive shuffled images from a random start, wrapping around: all different, in one step
+        first = np.repeat((rng.random(len(stock)) * stock).astype(np.int64), counts)
+        within = np.arange(self.per_client) - np.repeat(np.cumsum(counts) - counts, counts)
+        images: Indices = order[np.repeat(offsets[:-1], counts) + (first + within) % np.repeat(stock, counts)]
+        return images
+
+    def histogram(self, labels: Indices, classes: int) -> Indices:
+        """How many images of each class each client holds, K×C; computed client by client."""
+        return np.stack([np.bincount(labels[self.of(k)], minlength=classes) for k in range(self.clients)])
+
+    def to_bytes(self) -> bytes:
+        """The numbers that determine it, as NPZ."""
+        buffer = io.BytesIO()
+        np.savez(buffer, clients=self.clients, seed=self.seed, per_client=self.per_client, mu=self.mu)
+        return buffer.getvalue()
 
 
 def from_owners(owner: Indices, clients: int) -> Partition:
@@ -115,9 +149,9 @@ def from_lists(shares: Sequence[ArrayLike], images: int, clients: int) -> Partit
         raise FedfewError("E115", "partition.kind", f"it returned no lists of whole numbers ({error})") from None
     if partition.clients != clients:
         raise FedfewError("E115", "partition.kind", f"it returned {partition.clients} lists for {clients} clients")
-    fault = _fault(partition.order, partition.offsets)
-    if fault or len(partition.order) != images:
-        what = f"of {images} images it assigned {len(partition.order)}" + (f"; {fault}" if fault else "")
+    if not np.array_equal(np.sort(partition.order), np.arange(images)):
+        known = np.unique(partition.order[(partition.order >= 0) & (partition.order < images)])
+        what = f"it assigned {len(partition.order)} indices, which name {len(known)} of {images} images"
         raise FedfewError("E115", "partition.kind", what, "Every image must go to exactly one client")
     return partition
 
@@ -152,3 +186,36 @@ def heterogeneity(histogram: Indices) -> float:
     for share in shares.T:  # class by class: K×K×C would be too much for many classes
         distances += np.abs(share[:, None] - share[None, :])
     return float(distances.sum() / 2 / (len(held) * (len(held) - 1)))
+
+
+Known = Callable[[int, Indices], Indices]
+"""Maps a client and the classes of its images to the positions of those whose labels it holds."""
+
+
+@dataclass(frozen=True)
+class ClientLabels:
+    """A scenario of the simulation: some clients hold labels of a few of their own images (labels-at-client)."""
+
+    each: Annotated[Natural, Doc("labels at each client that holds any, spread over its classes; 0: none")] = 0
+    share: Annotated[float, Gt(0), Le(1), Doc("share of the clients that hold labels, at least one client")] = 1.0
+    batch: Annotated[Count, Doc("labeled images added to each of the client's batches of unlabeled ones")] = 10
+
+    def known(self, clients: int, seed: int) -> Known | None:
+        """Who holds which labels, drawn from the data's seed; None where no client holds any."""
+        if not self.each:
+            return None
+        holders = numpy_stream(seed, "label-holders").permutation(clients)[: max(round(self.share * clients), 1)]
+        chosen = frozenset(holders.tolist())
+
+        def known(client: int, truth: Indices) -> Indices:
+            if client not in chosen:
+                return np.empty(0, np.int64)
+            shuffled = numpy_stream(seed, "client-labels", client).permutation(len(truth))
+            first = np.argsort(ranks(truth[shuffled]), kind="stable")[: self.each]
+            return np.sort(shuffled[first])
+
+        return known
+
+
+NO_LABELS = ClientLabels()
+"""The usual scenario: labels at the server only."""

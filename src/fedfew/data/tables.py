@@ -15,10 +15,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.data.dataset import Dataset
+from fedfew.data.dataset import Dataset, Problem, Unreadable, shown
 from fedfew.data.images.decode import FILE_CAP, decode, read_file
 from fedfew.data.images.own import Channels, Flips, PathTo, Size
-from fedfew.data.images.unreadable import Problem, Unreadable, shown
 from fedfew.data.npz import FREE, RATIO, hold_out
 from fedfew.data.samples import Images
 

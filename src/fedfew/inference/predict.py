@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.cache import Report, read_files
 from fedfew.data.images.folders import walk
-from fedfew.data.images.unreadable import Problem, shown
 from fedfew.data.samples import Images
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered

@@ -40,7 +40,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled

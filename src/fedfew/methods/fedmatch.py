@@ -48,7 +48,7 @@ from fedfew.core.types import (
     Trained,
     nbytes,
 )
-from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted

@@ -34,7 +34,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.data.client_labels import NO_LABELS, ClientLabels
+from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.own_labels import label_loss, summed

@@ -1,10 +1,8 @@
 """A cache of decoded image files: their pixels as one uint8 array, used as long as no file has changed."""
 
-import contextlib
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -16,9 +14,10 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.cache import cache_folder
+from fedfew.core.storage import file_digest
+from fedfew.data.cache import cache_folder, new_folder
+from fedfew.data.dataset import Problem, Unreadable, shown
 from fedfew.data.images.decode import decode, read_file
-from fedfew.data.images.unreadable import Problem, Unreadable, shown
 
 VERSION = 1
 """Increased when the same file would give other pixels."""
@@ -52,28 +51,18 @@ def read_files(
     mark = _fingerprint(root, files)
     try:
         facts = json.loads((place / "manifest.json").read_text("utf-8"))
-        if facts["files"] == mark and facts["sha256"] == _hash(place / "images.npy"):
+        if facts["files"] == mark and facts["sha256"] == file_digest(place / "images.npy"):
             return _load(place, facts)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there, or damaged: read again
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-    except OSError:
+        with new_folder(place) as made:
+            facts = _read(made, root, files, size, channels, report) | {"files": mark, "folder": shown(root.resolve())}
+            facts["sha256"] = file_digest(made / "images.npy")
+            (made / "manifest.json").write_text(json.dumps(facts, indent=1), "utf-8")
+            return _load(made, facts)
+    except FedfewError:
         return read_files(root, files, size, channels, report, cached=False)
-    try:
-        facts = _read(made, root, files, size, channels, report) | {"files": mark, "folder": shown(root.resolve())}
-        facts["sha256"] = _hash(made / "images.npy")
-        (made / "manifest.json").write_text(json.dumps(facts, indent=1), "utf-8")
-        pictures = _load(made, facts)
-        shutil.rmtree(place, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another process was faster; its result is the same
-            made.rename(place)
-    except OSError as error:
-        raise FedfewError("E305", str(place.parent), f"{error.strerror or error}") from error
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return pictures
 
 
 def _read(
@@ -117,8 +106,3 @@ def _fingerprint(root: Path, files: Sequence[str]) -> str:
             state = f"error {error.errno}"
         seen.update(os.fsencode(name) + b"\0" + state.encode() + b"\0")
     return seen.hexdigest()
-
-
-def _hash(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

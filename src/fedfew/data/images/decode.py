@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.dicom import decode_dicom, is_dicom
 from fedfew.data.images.eight_bits import to_eight_bits
-from fedfew.data.images.unreadable import Unreadable
 
 Pixels8 = NDArray[np.uint8]
 

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.core.extras import import_optional
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.eight_bits import stretched
-from fedfew.data.images.unreadable import Unreadable
 
 DEFLATED = b"1.2.840.10008.1.2.1.99"
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data.images.unreadable import Unreadable
+from fedfew.data.dataset import Unreadable
 
 SLAB = 2**20
 """Pixels converted at a time."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.dataset import shown
 from fedfew.data.images.folders import LAYOUT, Contents
-from fedfew.data.images.unreadable import shown
 
 
 @dataclass(frozen=True, eq=False)

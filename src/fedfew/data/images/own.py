@@ -11,11 +11,10 @@ from annotated_types import Ge, Le
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.data.dataset import Dataset, SiteSamples
+from fedfew.data.dataset import Dataset, SiteSamples, shown
 from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folder_check import findings
 from fedfew.data.images.folders import Contents, read_folder
-from fedfew.data.images.unreadable import shown
 from fedfew.data.samples import Images
 from fedfew.data.shares import ranks
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.data import npz
+from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import probe, read_file
 from fedfew.data.images.folders import read_images
-from fedfew.data.images.unreadable import Unreadable
 
 NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""

@@ -15,9 +15,9 @@ from fedfew.config.first_config import choose, first_config, next_steps
 from fedfew.config.schema import Config, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.data.dataset import shown
 from fedfew.data.images.folder_check import Finding, find_copies, findings
 from fedfew.data.images.folders import Contents, look_through, read_folder
-from fedfew.data.images.unreadable import shown
 from fedfew.interface.console import complain, err, out, print_json, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.model_file import first_weights

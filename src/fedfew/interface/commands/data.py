@@ -10,9 +10,9 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import PARTITIONS
-from fedfew.data.datasets import inventory
 from fedfew.data.partitions import heterogeneity
 from fedfew.data.sources import fetch as bring
+from fedfew.data.sources import inventory
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import err, out, print_json
@@ -39,7 +39,7 @@ def ls(json: bool) -> None:
                         "fetched": entry.fetched,
                         "images": entry.images,
                         "shape": list(entry.shape),
-                        "classes": len(entry.classes),
+                        "classes": entry.classes,
                         "path": str(entry.path),
                     }
                     for entry in entries
@@ -51,7 +51,7 @@ def ls(json: bool) -> None:
     for entry in entries:
         shape = "×".join(map(str, entry.shape))
         here = "yes" if entry.fetched else f"fedfew data fetch {entry.name}"
-        table.add_row(entry.name, here, f"{entry.images:,}", shape, str(len(entry.classes)), str(entry.path))
+        table.add_row(entry.name, here, f"{entry.images:,}", shape, str(entry.classes), str(entry.path))
     out.print(table)
 
 

@@ -15,7 +15,7 @@ from fedfew import __version__
 from fedfew.core.engine import devices
 from fedfew.core.environment import processor
 from fedfew.data.cache import cache_folder
-from fedfew.data.datasets import inventory
+from fedfew.data.sources import inventory
 from fedfew.interface.console import out, print_json, size
 
 ROOM = 1 << 30

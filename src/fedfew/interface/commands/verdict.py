@@ -12,9 +12,9 @@ from fedfew.config.first_config import Choice, choose, first_config
 from fedfew.config.schema import Config, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.data.dataset import Problem
 from fedfew.data.images.folder_check import findings
 from fedfew.data.images.folders import look_through, read_folder
-from fedfew.data.images.unreadable import Problem
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import NAME, print_findings
 from fedfew.interface.console import err, percent, print_json, warn
