@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
@@ -37,8 +38,6 @@ def mini_mnist() -> Dataset:
 
 def mini_cifar() -> Dataset:
     """2,800 photographs of CIFAR-10 that come with the package, as tiles of one JPEG picture."""
-    from PIL import Image
-
     arrays = _shipped("mini-cifar")
     with Image.open(io.BytesIO(arrays["sheet"].tobytes())) as picture:
         sheet = np.asarray(picture)
