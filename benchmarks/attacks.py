@@ -8,6 +8,7 @@ a line of the CSV and is not run again, so the benchmark can be stopped and resu
 
 import argparse
 import csv
+import gzip
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence, Set
@@ -37,7 +38,7 @@ from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import Sites
 
-RESULTS = Path(__file__).with_name("results") / "attacks.csv"
+RESULTS = Path(__file__).with_name("results") / "attacks.csv.gz"
 CLIENTS, CLEAN, ATTACKED, SCORED = 20, 2, 4, 2
 """Clients, rounds without and with hostile ones, and the number of last rounds whose accuracy counts."""
 SHARED: dict[str, Any] = {
@@ -219,7 +220,7 @@ def read(path: Path = RESULTS) -> list[dict[str, str]]:
     """The finished cells."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
+    with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -245,7 +246,7 @@ def run(args: argparse.Namespace) -> None:
             return
         row = measure(cell)
         fresh = not args.csv.exists()
-        with args.csv.open("a", encoding="utf-8", newline="") as file:
+        with gzip.open(args.csv, "at", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(row))
             if fresh:
                 writer.writeheader()
@@ -255,7 +256,7 @@ def run(args: argparse.Namespace) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attacks", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--csv", type=Path, default=RESULTS, help="finished cells")
+    parser.add_argument("--csv", type=Path, default=RESULTS, help="finished cells, gzipped")
     actions = parser.add_subparsers(dest="action", required=True)
     runs = actions.add_parser("run", help="run the cells that are not finished yet")
     runs.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))

@@ -1,11 +1,12 @@
 """An archive: the records of finished runs in one compressed file, without models and checkpoints.
 
-A line of the file is the JSON of one run: its name, config, environment, classes, rounds, summary and evaluation.
+A line of the file is the JSON of one run: its name, config, environment, classes, rounds, summary and evaluation. The
+rounds are a table, a list of values for each key: it compresses far better than a dict for each round.
 """
 
 import json
 import lzma
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -43,9 +44,9 @@ def is_archive(path: Path) -> bool:
 
 def write_archive(path: Path, runs: Mapping[str, Run]) -> None:
     """Write finished runs by name; those of an existing archive stay, unless a new one has the same name."""
-    lines = {line["run"]: line for line in _lines(path)} if path.exists() else {}
-    lines |= {name: _line(name, run) for name, run in runs.items()}
-    text = "".join(json.dumps(lines[name], ensure_ascii=False) + "\n" for name in sorted(lines))
+    kept = {run.name: run for run in read_archive(path)} if path.exists() else {}
+    lines = {name: _line(name, run) for name, run in {**kept, **runs}.items()}
+    text = "".join(json.dumps(lines[name], ensure_ascii=False, separators=(",", ":")) + "\n" for name in sorted(lines))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -59,10 +60,23 @@ def _line(name: str, run: Run) -> dict[str, Any]:
         "config": run.document,
         "environment": run.environment,
         "classes": run.classes,
-        "rounds": run.records,
+        "rounds": _columns([record | {"updates": _columns(record["updates"])} for record in run.records]),
         "summary": run.summary,
         "evaluation": run.evaluation or None,
     }
+
+
+def _columns(rows: Sequence[Any]) -> Any:
+    """Rows that have the same keys as a list for each key."""
+    if not rows or any(list(row) != list(rows[0]) for row in rows):
+        return rows
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def _rows(table: Any) -> list[dict[str, Any]]:
+    if isinstance(table, list):
+        return table
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
 def read_archive(path: Path) -> list[Run]:
@@ -88,10 +102,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     decompressor = lzma.LZMADecompressor(memlimit=MEMORY)
     try:
         text = decompressor.decompress(path.read_bytes(), MOST)
-        lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines()] if decompressor.eof else []
+        lines = [_unpacked(json.loads(line)) for line in text.splitlines()] if decompressor.eof else []
     except FileNotFoundError:
         raise FedfewError("E302", str(path), "does not exist") from None
-    except (OSError, ValueError, RecursionError, EOFError, lzma.LZMAError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, lzma.LZMAError) as error:
         raise FedfewError("E309", str(path), f"is damaged ({error})", "Get the archive again") from None
     if not decompressor.eof:
         what = "would inflate to more than a gigabyte" if len(text) == MOST else "ends too early"
@@ -102,6 +116,11 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         if not parts or parts[0] == "/" or ".." in parts:
             raise FedfewError("E205", str(path), f"names a run {line['run']!r}")
     return lines
+
+
+def _unpacked(line: Any) -> dict[str, Any]:
+    rounds = [record | {"updates": _rows(record["updates"])} for record in _rows(line["rounds"])]
+    return {**line, "rounds": rounds}
 
 
 def unpack(path: Path, to: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """A search with optuna over a sweep's keys: each trial is a cell, judged by its best validation accuracy, resumable."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,16 +33,15 @@ def space_of(grids: Sequence[str], ranges: Sequence[str]) -> Space:
     """The keys to search: the values of a ``--grid`` are choices, a ``--range`` is an interval."""
     space: Space = dict(axes_of(grids))
     for option in ranges:
-        key, _, text = option.partition("=")
-        parts = text.split(":")
+        form = re.fullmatch(r"\s*([^=:]+)=([^:]+):([^:]+?)(:log)?", option)
         try:
-            low, high = float(parts[0]), float(parts[1])
-            fits = len(parts) == 2 or (len(parts) == 3 and parts[2] == "log" and low > 0)
-        except (ValueError, IndexError):
-            low, high, fits = 0.0, 0.0, False
-        if not fits or not low < high < math.inf or not key.strip():
+            low, high = (float(form[2]), float(form[3])) if form else (0.0, 0.0)
+        except ValueError:
+            low = high = 0.0
+        log = bool(form and form[4])
+        if form is None or not low < high < math.inf or (log and low <= 0):
             raise FedfewError("E102", f"--range {option}", "is not of the form key=low:high[:log]", "")
-        space[key.strip()] = Range(low, high, len(parts) == 3)
+        space[form[1].strip()] = Range(low, high, log)
     if not space:
         raise FedfewError(
             "E103", "--optuna", "there is nothing to search", "Add --grid key=a,b or --range key=low:high"
@@ -63,8 +63,8 @@ def search(
     """Run trials until the folder's study has the requested number; those of an earlier start count."""
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
     if not load(source, base).document["dataset"]["validation"]:
-        what = "the search uses validation accuracy, and there are no validation images"
-        raise FedfewError("E113", "dataset.validation", what)
+        why = "the search uses validation accuracy, and there are no validation images"
+        raise FedfewError("E113", "dataset.validation", why)
     study = _study(optuna, folder)
 
     def cell_of(drawn: Mapping[str, Any]) -> Cell:
@@ -79,14 +79,15 @@ def search(
             elif event.kind in ("finished", "skipped"):
                 study.tell(number, best_validation(event.path))
 
+    states = optuna.trial.TrialState
+    complete = [cell_of(trial.params) for trial in study.trials if trial.state == states.COMPLETE]
+    for cell, path in zip(complete, paths(complete, folder), strict=True):
+        yield Event(cell, "skipped", path)
     for trial in study.trials:  # trials that were running when the search was interrupted are resumed
-        if trial.state == optuna.trial.TrialState.COMPLETE:
-            cell = cell_of(trial.params)
-            yield Event(cell, "skipped", paths([cell], folder)[0])
-        elif trial.state == optuna.trial.TrialState.RUNNING and trial.params.keys() == space.keys():
+        if trial.state == states.RUNNING and trial.params.keys() == space.keys():
             yield from judged(trial.number, trial.params)
-        elif trial.state == optuna.trial.TrialState.RUNNING:
-            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+        elif trial.state == states.RUNNING:
+            study.tell(trial.number, state=states.FAIL)
     while sum(trial.state.is_finished() for trial in study.trials) < trials:
         trial = study.ask()
         yield from judged(trial.number, {key: _suggest(trial, key, values) for key, values in space.items()})
@@ -103,8 +104,8 @@ def _suggest(trial: Any, key: str, values: Range | list[Any]) -> Any:
             return trial.suggest_float(key, values.low, values.high, log=values.log)
         return trial.suggest_categorical(key, values)
     except ValueError as error:
-        what = f"the folder holds a search over other values of {key} ({error})"
-        raise FedfewError("E113", "--out", what, "Give another folder, or the same values as before") from None
+        why = f"the folder holds a search over other values of {key} ({error})"
+        raise FedfewError("E113", "--out", why, "Give another folder, or the same values as before") from None
 
 
 def _short(value: Any) -> Any:
