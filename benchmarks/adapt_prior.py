@@ -91,7 +91,7 @@ def main() -> None:
         sys.stdout.write(json.dumps({"temperature": about["temperature"], "rows": rows}, ensure_ascii=False) + "\n")
         return
     config = run.config
-    print(f"{config['method.name']} on {config['dataset.name']}, {config['labels']} labels, T = {about['temperature']}")
+    print(f"{config.method_name} on {config.dataset.name}, {config.labels} labels, T = {about['temperature']}")
     print(" | ".join(rows[0]))
     for row in rows:
         print(" | ".join(str(value) for value in row.values()))

@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
 from fedfew.build.parts import Parts, assemble, network_of, sites_of
-from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.types import ServerState
@@ -33,7 +32,6 @@ from fedfew.data.federation import Origin
 from fedfew.data.samples import Vectors
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runs.session import one_thread
-from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import Sites
@@ -127,7 +125,7 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
         found = replace(found, origin=Origin(about, "", {}))
-        parts = replace(parts, config=config, algorithm=method_of(config.document), network=network_of(config, found))
+        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, found))
         parts = replace(parts, clients=replace(parts.clients, cohort=CLIENTS))
     site = replace(parts.server, labeled=found.server, network=parts.network)
     parts = replace(parts, federation=found, server=site)
@@ -142,9 +140,8 @@ def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Si
     parts, sites, state = world(method, mu, seed)
     settings = DEFENCES[defence]
     if settings:
-        config = parts.config.with_(settings)
-        gate = Gate(**config["gate"])
-        parts = replace(parts, algorithm=method_of(config.document), clients=replace(parts.clients, gate=gate))
+        config = load(parts.config.document, settings)
+        parts = replace(parts, algorithm=config.method, clients=replace(parts.clients, gate=config.gate))
         sites = replace(sites, algorithm=parts.algorithm)
     said: Said = {}
     return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, said), said

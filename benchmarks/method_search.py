@@ -63,6 +63,7 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
     """The trials of server-only training; those of an interrupted search count."""
     from benchmarks.method_tasks import SERVER_ONLY, TASKS, config_of
 
+    from fedfew.config.tables import flat
     from fedfew.interface.console import err
     from fedfew.studies.search import search
 
@@ -72,7 +73,7 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
     place = folder / f"{key}-{SERVER_ONLY}"
     for event in search(base, {}, dict(RECIPE), trials, place, err.print, command="benchmarks.method_search"):
         if event.kind in ("finished", "skipped"):
-            yield {name: event.cell.config[name] for name in RECIPE}, event.path
+            yield {name: flat(event.cell.config.document)[name] for name in RECIPE}, event.path
 
 
 def search_step(key: str, arm: str, folder: Path, jobs: int = 0) -> Iterator[tuple[Overrides, Path]]:

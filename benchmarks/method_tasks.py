@@ -15,8 +15,10 @@ from benchmarks.method_search import best
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import presets
-from fedfew.config.schema import Config, flat, load
+from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
+from fedfew.config.tables import flat
+from fedfew.config.tree import Config
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.studies.sweep import Cell
@@ -191,7 +193,7 @@ def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
     preset, own = (ARMS | ABLATION)[arm]
     searched = "fedfew" if arm in ABLATION else arm
     shared = task.shared | task.found(searched) | {"seed": seed, "dataset.seed": seed, "start": start}
-    kind = own.get("method.name") or load(preset)["method.name"]
+    kind = own.get("method.name") or load(preset).method_name
     if "warmup" in settings_for("method", kind):
         shared["method.warmup"] = shared["server.epochs"]
         if "model.norm" in own:

@@ -110,7 +110,7 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         "differences are paired by seed and judged by Student's t. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
-    beside = [name for name in found if "warmup" not in config_of(task, name, 0, "")["method"]]
+    beside = [name for name in found if "warmup" not in config_of(task, name, 0, "").document["method"]]
     if beside:
         facts.append(
             f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."

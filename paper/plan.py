@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config.scale import scaled
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.studies.sweep import Cell
 from paper.arms import BEST, Arm, Overrides, arms_of

@@ -64,7 +64,7 @@ def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
     """Warm up, then time rounds; ``even`` is a round with one client less if their number is odd."""
     torch.set_num_threads(threads)
     keep_freed_memory()
-    parts, pool = assemble(opened.config), opened.config["fleet.kind"] == "pool"
+    parts, pool = assemble(opened.config), opened.config.fleet.kind == "pool"
     clients = opened.workload.clients
     even = clients - clients % 2
     with closing(local_fleet(parts)) as fleet:

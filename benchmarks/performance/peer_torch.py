@@ -95,7 +95,7 @@ def setup(opened: Opened) -> tuple[Setup, StateDict, StateDict]:
     arrays = [federation.samples.data[share].numpy() for share in shares]
     pixels = [array[:, 0] if array.shape[1] == 1 else array.transpose(0, 2, 3, 1).copy() for array in arrays]
     flips = bool(federation.about["flips"])
-    return Setup(model, pixels, opened.config["method"], opened.config["client"], flips), omega, sigma
+    return Setup(model, pixels, opened.config.document["method"], opened.config.document["client"], flips), omega, sigma
 
 
 def plain_module(module: nn.Module, omega: StateDict) -> nn.Module:

@@ -46,7 +46,7 @@ def counted(folder: Path) -> tuple[Cost, int]:
     config = open_workload(folder).config
     parts = assemble(config)
     channels, size = parts.federation.samples.data.shape[1:3]
-    return cost(parts.network.module, channels, size), config["method.views"]
+    return cost(parts.network.module, channels, size), config.document["method"]["views"]
 
 
 def estimate(workload: Workload, kinds: list[str], rounds: int, repeat: int, cost: Cost, gflops: float) -> float:

@@ -24,6 +24,7 @@ from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, 
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fedfew.build.parts import assemble
+from fedfew.config.schema import load
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
 from fedfew.runs.session import one_thread, start
@@ -41,7 +42,7 @@ def phases_of(opened: Opened, rounds: int) -> dict[str, float]:
     records, laps, last = [], [], perf_counter()
     with tempfile.TemporaryDirectory(prefix="phases-") as place:
         changes = {"rounds": rounds + 1, "server.epochs": SERVER_EPOCHS[opened.workload.name]}
-        session = start(opened.config.with_(changes), Path(place) / "run")
+        session = start(load(opened.config.document, changes), Path(place) / "run")
         for record in session.advance():
             records.append(record["seconds"])
             laps.append(perf_counter() - last)
@@ -94,7 +95,7 @@ def client_of(opened: Opened) -> dict[str, Any]:
     seconds["outside torch"] = max(wall - sum(seconds.values()), 0.0)
     channels, size = federation.samples.data.shape[1:3]
     one, coverage = cost(parts.network.module, channels, size), trained.metrics["coverage"]
-    flops = one.shared(opened.config["method.views"], coverage) * opened.workload.images
+    flops = one.shared(opened.config.document["method"]["views"], coverage) * opened.workload.images
     convolved = seconds["forward convolutions"] + seconds["backward convolutions"]
     return {
         "seconds": {kind: seconds[kind] for kind in KINDS},

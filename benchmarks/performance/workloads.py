@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from fedfew.build.parts import Parts, assemble
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
@@ -133,7 +134,7 @@ def _middle(parts: Parts, omega: Tensor) -> float:
     last = federation.partition.clients
     index = np.concatenate([federation.partition.of(k) for k in range(last - WARM, last)])
     family = federation.samples.take(torch.from_numpy(index)).views(
-        parts.config["method.views"], stream(0, "prepare", 2)
+        parts.config.document["method"]["views"], stream(0, "prepare", 2)
     )
     with torch.no_grad():
         mean = torch.stack([network(view).softmax(1) for view in family]).mean(0)

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from fedfew.config.checks import SITES
 from fedfew.config.names import own_code
-from fedfew.config.schema import Config
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
 from fedfew.interface.batch import run_all
@@ -55,7 +54,7 @@ def run(
         return _to_the_end(_renewed(experiment, folder), progress)
     allow_code = tuple(own_code(experiment.config.document).values())
     found = Run.open(folder, allow_code=allow_code)
-    if identity(found.config) != identity(_settled(experiment.config)):
+    if identity(found.full) != identity(_settled(experiment.config).document):
         what = "holds a run with other settings"
         raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
     return found if found.finished else resume(folder, progress=progress, allow_code=allow_code)
@@ -110,7 +109,7 @@ def _opened(one: Run | str | Path) -> list[Run]:
 
 def _settled(config: Config) -> Config:
     """The config as a run writes it: your own images determine the number of sites and labels."""
-    return assemble(config).config if config["partition.kind"] == SITES else config
+    return assemble(config).config if config.own_sites else config
 
 
 def _to_the_end(session: Session, progress: bool) -> Run:
@@ -120,7 +119,7 @@ def _to_the_end(session: Session, progress: bool) -> Run:
                 pass
     else:
         config = session.parts.config
-        follow(session, f"{config['method.name']} on {config['dataset.name']}")
+        follow(session, f"{config.method_name} on {config.dataset.name}")
     return Run(session.folder, tuple(own_code(session.parts.config.document).values()))
 
 

@@ -8,6 +8,7 @@ from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, co
 from benchmarks.methods import section, table
 
 from benchmarks import method_search, method_tasks, methods
+from fedfew.config.tables import flat
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
 
@@ -20,16 +21,17 @@ APART = {"fedbn", "ds-fl"}
 @pytest.mark.parametrize("task", TASKS)
 def test_all_arms_share_one_setting_or_stand_apart(task: str) -> None:
     configs = {name: config_of(TASKS[task], name, 0, "start") for name in ARMS | ABLATION}
+    flats = [flat(config.document) for config in configs.values()]
     for key in ALIKE:
-        assert len({str(config[key]) for config in configs.values()}) == 1, key
+        assert len({str(settings[key]) for settings in flats}) == 1, key
     assert {name for name in configs if other_setting(TASKS[task], name)} == APART
     others = [config for name, config in configs.items() if name != "fedfew − clients"]
-    assert {config["client.epochs"] for config in others} == {2}
+    assert {config.client.epochs for config in others} == {2}
     together = [config for name, config in configs.items() if name not in APART]
-    assert {config["start"] for config in together} == {configs[SERVER_ONLY]["start"]}
-    assert {config["model.norm"] for config in together} == {"group"}
-    before = {config["method"].get("warmup", config["server.epochs"]) for config in together}
-    assert before == {configs[SERVER_ONLY]["server.epochs"]}, "as many server epochs before the first round"
+    assert {config.start for config in together} == {configs[SERVER_ONLY].start}
+    assert {config.model.settings["norm"] for config in together} == {"group"}
+    before = {config.document["method"].get("warmup", config.server.sgd.epochs) for config in together}
+    assert before == {configs[SERVER_ONLY].server.sgd.epochs}, "as many server epochs before the first round"
 
 
 def test_an_arm_that_stands_apart_says_by_what() -> None:
@@ -50,8 +52,9 @@ def test_what_a_search_found_is_used_and_told(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(method_tasks, "FOUND", tmp_path)
     monkeypatch.setattr(methods, "FOUND", tmp_path)
     task = TASKS["digits"]
-    assert config_of(task, "fixmatch", 0, "")["server.lr"] == config_of(task, SERVER_ONLY, 0, "")["server.lr"] == 0.1
-    assert config_of(task, "fixmatch", 0, "")["client.lr"] == 0.05 != config_of(task, "uda", 0, "")["client.lr"]
+    fixmatch = config_of(task, "fixmatch", 0, "")
+    assert fixmatch.server.sgd.lr == config_of(task, SERVER_ONLY, 0, "").server.sgd.lr == 0.1
+    assert fixmatch.client.lr == 0.05 != config_of(task, "uda", 0, "").client.lr
     assert "best of 2 different trials" in methods.searched(task) and "server.lr = 0.1" in methods.searched(task)
 
 
@@ -71,7 +74,7 @@ def test_a_search_writes_down_what_it_tried(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_every_method_has_an_arm() -> None:
-    found = {config_of(TASKS["digits"], arm, 0, "")["method.name"] for arm in ARMS}
+    found = {config_of(TASKS["digits"], arm, 0, "").method_name for arm in ARMS}
     assert set(METHODS) - found == {"fedmoments"}  # which works on features of a pretrained backbone
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedfew.config.files import parse, presets
-from fedfew.config.schema import flat, load, read
+from fedfew.config.schema import load
+from fedfew.config.tables import flat, read
 from fedfew.core.errors import FedfewError
 
 
@@ -24,17 +25,17 @@ def test_a_base_with_what_differs_is_the_base_with_overrides(tmp_path: Path) -> 
 def test_naming_another_method_keeps_only_the_settings_both_have(tmp_path: Path) -> None:
     first = written(tmp_path / "a.toml", '[method]\nname = "fedmix"\nlambda_s = 2.0\nviews = 3\n')
     second = written(tmp_path / "b.toml", 'base = "a.toml"\n[method]\nname = "server-only"\n')
-    assert load(first)["method.views"] == 3
-    assert load(second)["method"] == load(first, {"method.name": "server-only"})["method"]
-    assert load(second)["method.lambda_s"] == 2.0
+    assert load(first).document["method"]["views"] == 3
+    assert load(second).document["method"] == load(first, {"method.name": "server-only"}).document["method"]
+    assert load(second).document["method"]["lambda_s"] == 2.0
 
 
 def test_a_chain_of_files_in_several_folders(tmp_path: Path) -> None:
     written(tmp_path / "shared" / "scene.toml", 'base = "quick"\nstart = "model.safetensors"\nlabels = 40\n')
     written(tmp_path / "shared" / "small.toml", 'base = "scene.toml"\nrounds = 2\nlabels = 30\n')
     config = load(written(tmp_path / "mine" / "run.toml", 'base = "../shared/small.toml"\nseed = 7\n'))
-    assert [config[key] for key in ("seed", "rounds", "labels", "clients")] == [7, 2, 30, 20]
-    assert Path(config["start"]).resolve() == tmp_path / "shared" / "model.safetensors"  # from the file that says it
+    assert (config.seed, config.rounds, config.labels, config.clients) == (7, 2, 30, 20)
+    assert Path(config.start).resolve() == tmp_path / "shared" / "model.safetensors"  # from the file that says it
     assert "base" not in config.document
 
 
@@ -42,8 +43,8 @@ def test_a_path_of_images_is_meant_from_the_file_that_gives_it(tmp_path: Path) -
     written(tmp_path / "base.toml", '[dataset]\nname = "folder"\npath = "images"\n')
     same = load(written(tmp_path / "a" / "same.toml", 'base = "../base.toml"\n'))
     own = load(written(tmp_path / "a" / "own.toml", 'base = "../base.toml"\n[dataset]\npath = "mine"\n'))
-    assert Path(same["dataset.path"]).resolve() == tmp_path / "images"
-    assert Path(own["dataset.path"]).resolve() == tmp_path / "a" / "mine"
+    assert Path(same.dataset.source.settings["path"]).resolve() == tmp_path / "images"
+    assert Path(own.dataset.source.settings["path"]).resolve() == tmp_path / "a" / "mine"
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from fedfew.config.method import transforms_of
 from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import ConfigErrors
 from fedfew.core.types import Transform
 from fedfew.methods import METHODS
@@ -28,22 +28,21 @@ def refused(**changes: Any) -> str:
     return str(caught.value)
 
 
-def accepted(**changes: Any) -> Any:
+def accepted(**changes: Any) -> Config:
     return load(BASE, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def transforms(**changes: Any) -> tuple[Transform, ...]:
-    document = accepted(**changes).document
-    return transforms_of(document)
+    return accepted(**changes).transforms
 
 
 def test_annealing_goes_with_a_model_that_knows_nothing_yet() -> None:
     """After a warm-up every label is known, so annealing would leave all of them out for most of the run."""
     asked = {"method__name": "fedavg", "server__annealing": "log"}
-    assert accepted(**asked)["server.annealing"] == "log"
+    assert accepted(**asked).server.annealing == "log"
     assert "E113" in (said := refused(method__warmup=5, **asked)) and "method.warmup = 5" in said
     assert "start = " in refused(start="model.safetensors", **asked)
-    assert accepted(method__name="fedavg", method__warmup=5)["server.annealing"] == "none"
+    assert accepted(method__name="fedavg", method__warmup=5).server.annealing == "none"
 
 
 def test_krum_needs_enough_clients_a_round() -> None:
@@ -51,7 +50,7 @@ def test_krum_needs_enough_clients_a_round() -> None:
     assert "E107" in told
     assert "needs at least 7 clients a round, there are 5" in told
     assert "Raise participation" in told
-    assert accepted(aggregator__name="krum", aggregator__faulty=1)["aggregator.faulty"] == 1
+    assert accepted(aggregator__name="krum", aggregator__faulty=1).aggregator.settings["faulty"] == 1
     assert "at most 4 of 5" in refused(aggregator__name="krum", aggregator__select=5)
 
 
@@ -171,10 +170,10 @@ def test_a_running_variance_is_not_stretched(aggregator: str) -> None:
 
 
 def test_ds_fl_gets_an_open_set_or_says_what_is_missing() -> None:
-    assert accepted(method__name="ds-fl", method__subset=40)["dataset.open"] == 120
-    assert accepted(method__name="ds-fl", method__subset=40, dataset__open=40)["dataset.open"] == 40
+    assert accepted(method__name="ds-fl", method__subset=40).dataset.open == 120
+    assert accepted(method__name="ds-fl", method__subset=40, dataset__open=40).dataset.open == 40
     assert "dataset.open = 30" in refused(method__name="ds-fl", method__subset=40, dataset__open=30)
-    assert accepted(method__name="fedmix")["dataset.open"] == 0
+    assert accepted(method__name="fedmix").dataset.open == 0
 
 
 def test_everything_wrong_is_told_at_once() -> None:

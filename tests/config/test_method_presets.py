@@ -11,7 +11,9 @@ import torch
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import assemble, sites_of
 from fedfew.config.files import presets
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tables import flat
+from fedfew.config.tree import Config
 from fedfew.core.settings import settings_of
 from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
@@ -47,10 +49,10 @@ SMALL = {
 
 def small(name: str) -> Config:
     """A preset cut down to a second's work."""
-    known = load(name)["method"]
+    known = load(name).document["method"]
     quick = {"subset": 20, "warmup": 1}
     changes = SMALL | {f"method.{key}": value for key, value in quick.items() if key in known}
-    if "width" not in load(name)["model"]:  # a backbone has the width it has; small digits instead of photographs
+    if "width" not in load(name).model.settings:  # a backbone has the width it has; small digits instead of photographs
         changes = {key: value for key, value in changes.items() if key != "model.width"}
         changes |= {"dataset.name": "mini-mnist", "model.size": 32, "clients": 10}
     return load(name, changes | ({"dataset.open": 30} if "subset" in known else {}))
@@ -59,7 +61,7 @@ def small(name: str) -> Config:
 @pytest.mark.parametrize("name", [name for name in OF_METHODS if name != "fedmix"])
 def test_a_preset_of_that_name_uses_it(name: str) -> None:
     config = load(name)
-    named = {config["method.name"], config["objective.name"], config["aggregator.name"]}
+    named = {config.method_name, config.objective_name, config.aggregator.name}
     assert name in named or name in ("rc-ssfl", "label-shift", "labels-at-clients")
     assert presets()[name], "its first line says what it is for"
 
@@ -76,7 +78,7 @@ def test_a_preset_runs_on_small_data(name: str) -> None:
         assert left_out(record) == []
         assert math.isfinite(record["loss"])
         assert bool(torch.isfinite(state.omega).all())
-        method = config["method.name"]
+        method = config.method_name
         asked = METHODS[method].asks_clients
         assert bool(record["bytes_down"]) == asked
         # FedMatch sends what changed, so maybe nothing; fedmoments surveys a client once
@@ -132,19 +134,19 @@ def test_full_scale_presets_have_the_published_settings(name: str, labels: int) 
     for site in ("server", "client"):
         for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):
             published[f"{site}.{key}"] = value
-        assert config[f"{site}.schedule"] == "cosine"
-        assert config[f"{site}.nesterov"]
-    assert {key: config[key] for key in published} == published
+        published |= {f"{site}.schedule": "cosine", f"{site}.nesterov": True}
+    settings = flat(config.document)
+    assert {key: settings[key] for key in published} == published
 
 
 def test_laptop_presets_differ_in_the_method_alone() -> None:
     configs = [load(f"{name}-laptop") for name in ("fedfew", "semifl", "fl2")]
     for section in ("dataset", "partition", "model", "server", "fleet"):
-        assert configs[0][section] == configs[1][section] == configs[2][section]
+        assert len({str(config.document[section]) for config in configs}) == 1
     for config in configs:
-        assert (config["model.width"], config["dataset.unlabeled"]) == (16, 11_000)
-        work = {key: config[f"client.{key}"] for key in ("epochs", "batch")}
-        assert (config["rounds"], config["participation"], work) == (40, 0.1, {"epochs": 2, "batch": 16})
+        assert (config.model.settings["width"], config.dataset.unlabeled) == (16, 11_000)
+        assert (config.rounds, config.participation) == (40, 0.1)
+        assert (config.client.epochs, config.client.batch) == (2, 16)
 
 
 VARIANTS = ("fedprox", "fedbn", "fedadam", "fedyogi", "scaffold", "fedmatch-lite", "fedsiam-pi")

@@ -13,7 +13,7 @@ from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew import extend
 from fedfew.build.parts import assemble, federation_of
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.core.samples import OwnView
@@ -43,17 +43,19 @@ def test_an_aggregator_of_ones_own_weighs_as_it_says() -> None:
 
 def test_settings_without_a_doc_are_the_parameters_with_a_default() -> None:
     config = load(SMALL, {"aggregator.name": f"{OWN}:first_only", "aggregator.place": 1})
-    assert config["aggregator"] == {"name": f"{OWN}:first_only", "place": 1}
+    assert config.document["aggregator"] == {"name": f"{OWN}:first_only", "place": 1}
     assert "unknown key aggregator.plaice" in told({"aggregator.name": f"{OWN}:first_only", "aggregator.plaice": 1})
 
 
 def test_a_method_of_ones_own_mixes_as_it_says_and_brings_its_aggregator() -> None:
     config = load(SMALL, {"method.name": f"{OWN}:HALFWAY", "method.share": 0.0, "rounds": 1})
-    assert config["aggregator"] == {"name": f"{OWN}:by_root", "power": 0.5}
+    assert config.document["aggregator"] == {"name": f"{OWN}:by_root", "power": 0.5}
     ((state, _),) = tiny_rounds(config)
     assert state.omega.equal(state.sigma)  # share 0: the server's model alone
-    assert load(SMALL, {"method.name": f"{OWN}:HALFWAY"})["method.share"] == 0.4, "the entry's default"
-    assert load(SMALL, {"method.name": f"{OWN}:Halfway"})["method.share"] == 0.5, "the class alone has its own"
+    assert load(SMALL, {"method.name": f"{OWN}:HALFWAY"}).document["method"]["share"] == 0.4, "the entry's default"
+    assert load(SMALL, {"method.name": f"{OWN}:Halfway"}).document["method"]["share"] == 0.5, (
+        "the class alone has its own"
+    )
     ((other, _),) = tiny_rounds(load(SMALL, {"method.name": f"{OWN}:mostly_halfway", "rounds": 1}))
     assert not other.omega.equal(other.sigma)
     assert "it is only a test" in told({"method.name": f"{OWN}:HALFWAY", "aggregator.name": "krum"})
@@ -78,7 +80,7 @@ def test_a_model_that_is_an_instance_keeps_its_weights_and_is_not_trained_itself
     weight = dict(INSTANCE.named_parameters())["1.weight"]
     before = weight.detach().clone()
     config = load(SMALL | {"model": {"name": f"{OWN}:INSTANCE"}})
-    assert config["model"] == {"name": f"{OWN}:INSTANCE"}
+    assert config.document["model"] == {"name": f"{OWN}:INSTANCE"}
     assert assemble(config).network.vector[:7840].equal(before.flatten())
     tiny_rounds(config)
     assert weight.equal(before)
@@ -99,7 +101,7 @@ def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) 
 
 
 def test_settings_of_a_torch_class_are_its_parameters_with_a_default() -> None:
-    assert load(SMALL | {"model": {"name": f"{OWN}:Fixed", "hidden": 4}})["model.hidden"] == 4
+    assert load(SMALL | {"model": {"name": f"{OWN}:Fixed", "hidden": 4}}).model.settings["hidden"] == 4
     assert "model.depth" in told_of({"name": f"{OWN}:Fixed", "depth": 4})
 
 
@@ -134,7 +136,7 @@ def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path)
     inline = Experiment.load(SMALL, chosen).run(tmp_path / "inline")
     pool = Experiment.load(SMALL, chosen | {"fleet.kind": "pool", "fleet.workers": 1}).run(tmp_path / "pool")
     assert inline.summary["model_sha256"] == pool.summary["model_sha256"]
-    assert Run.open(tmp_path / "pool").config["method.name"] == f"{OWN}:Halfway"
+    assert Run.open(tmp_path / "pool").config.method_name == f"{OWN}:Halfway"
 
 
 @pytest.mark.parametrize(
@@ -178,9 +180,9 @@ def test_a_run_can_be_read_without_the_code_but_not_gone_on_with(
     with monkeypatch.context() as here:
         here.syspath_prepend(tmp_path)
         run = Experiment.load(SMALL, {"aggregator.name": "rule_of_mine:by_root", "rounds": 1}).run(tmp_path / "run")
-        assert run.config["aggregator.power"] == 0.5
+        assert run.config.aggregator.settings["power"] == 0.5
     del sys.modules["rule_of_mine"]
-    assert run.config["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
+    assert run.config.document["aggregator"] == {"name": "rule_of_mine:by_root", "power": 0.5}
     assert run.model() and Run.open(run.path).accuracy("last") == run.summary["accuracy"]["last"]
     with pytest.raises(FedfewError, match=r"E111.*rule_of_mine"):
         reopen(run.path, lambda fault: None, allow_code=["rule_of_mine"])
@@ -193,7 +195,7 @@ def test_what_lives_in_a_script_needs_the_inline_fleet(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(__main__, "rule_of_a_notebook", own_parts.by_root, raising=False)
     chosen = {"aggregator.name": "__main__:rule_of_a_notebook"}
-    assert load(SMALL, chosen)["aggregator.power"] == 0.5
+    assert load(SMALL, chosen).aggregator.settings["power"] == 0.5
     assert "cannot import" in told(chosen | {"fleet.kind": "pool"})
 
 
@@ -210,13 +212,13 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
     ]
     for section, key in places:
         document = load(SMALL).document
-        asked = Config(document | {section: document[section] | {key: "subprocess:Popen"}})
+        asked = document | {section: document[section] | {key: "subprocess:Popen"}}
         with pytest.raises(FedfewError, match="--allow-code subprocess:Popen") as caught:
             refuse_foreign_code(asked, ["numpy:ones"])
         assert caught.value.code == "E417"
         refuse_foreign_code(asked, ["subprocess:Popen"])
-        refuse_foreign_code(Config(document), [])
-    asked = Config(load(SMALL).document | {"model": {"name": "transformers", "source": "/home/someone"}})
+        refuse_foreign_code(document, [])
+    asked = load(SMALL).document | {"model": {"name": "transformers", "source": "/home/someone"}}
     with pytest.raises(FedfewError, match=r"E417 model\.source.*--allow-code /home/someone"):
         refuse_foreign_code(asked, [])
     refuse_foreign_code(asked, ["/home/someone"])

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from fedfew.config.scale import scale_overrides, scaled
-from fedfew.config.schema import load, read
+from fedfew.config.schema import load
+from fedfew.config.tables import read
 from fedfew.core.errors import FedfewError
 
 PAPER = ("paper-literal", "paper-tuned", "reference-code")
@@ -43,9 +44,9 @@ def test_the_presets_differ_in_what_the_paper_leaves_open_alone(preset: str) -> 
 
 def test_the_reference_codes_server_step_is_64_times_the_stated_one() -> None:
     config = load("reference-code")
-    assert config["method.lambda_s"] * config["server.lr"] == pytest.approx(64 * 1e-3)
-    assert config["method.lambda_consistency"] == pytest.approx(0.1 * config["client.batch"])
-    assert config["method.lambda_anchor"] == 0
+    assert config.document["method"]["lambda_s"] * config.server.sgd.lr == pytest.approx(64 * 1e-3)
+    assert config.document["method"]["lambda_consistency"] == pytest.approx(0.1 * config.client.batch)
+    assert config.document["method"]["lambda_anchor"] == 0
 
 
 def test_set_has_the_last_word() -> None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import Parts, assemble, sites_of
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
@@ -73,7 +74,7 @@ def tiny_rounds(config: Config, parts: Parts | None = None) -> list[tuple[Server
     parts = parts or assemble(config)
     fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
     start = parts.algorithm.start(parts.network.snapshot())
-    return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, config["rounds"]))
+    return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, config.rounds))
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ def test_a_method_runs_with_every_aggregator_that_fits(method: str, aggregator: 
     usual = aggregator == METHODS[method].aggregator
     config = tiny_config(method, {"aggregator.name": aggregator, "rounds": 2 if usual else 1})
     rounds = tiny_rounds(config)
-    assert [state.round for state, _ in rounds] == list(range(1, config["rounds"] + 1))
+    assert [state.round for state, _ in rounds] == list(range(1, config.rounds + 1))
     for state, record in rounds:
         assert left_out(record) == [], left_out(record)
         assert all(bool(torch.isfinite(t).all()) for t in tensors_of(state))

@@ -9,6 +9,7 @@ from tests.contract.runs import tiny_config, tiny_rounds
 
 from fedfew.build.parts import assemble
 from fedfew.config.schema import load
+from fedfew.config.tables import flat
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
@@ -54,12 +55,12 @@ def test_the_loop_is_algorithm_1() -> None:
     looped = tiny_rounds(config)
 
     parts = assemble(config)
-    method, seed = parts.algorithm, config["seed"]
+    method, seed = parts.algorithm, config.seed
     state = method.start(parts.network.snapshot())
     for t in range(2):
         trained = server_turn(method, state, parts.server, stream(seed, "server", t))
         assert torch.equal(trained.omega, state.omega)
-        cohort = draw_cohort(seed, t, config["clients"], cohort_size(config["participation"], config["clients"]),
+        cohort = draw_cohort(seed, t, config.clients, cohort_size(config.participation, config.clients),
                              Availability())  # fmt: skip
         updates = []
         for k in cohort:
@@ -98,11 +99,12 @@ def test_paper_literal_has_every_value_the_paper_states() -> None:
         "server.epochs": 1, "server.batch": 64, "server.lr": 1e-3, "server.momentum": 0.0, "server.weight_decay": 0.0,
         "client.epochs": 1, "client.batch": 64, "client.lr": 1e-3, "client.momentum": 0.0, "client.weight_decay": 0.0,
     }  # fmt: skip
-    assert {path: config[path] for path in stated} == stated
+    settings = flat(config.document)
+    assert {path: settings[path] for path in stated} == stated
     silent = {"lambda_s": 1.0, "lambda_ce": 1.0, "lambda_consistency": 1.0, "lambda_anchor": 0.01}
-    assert {name: config[f"method.{name}"] for name in silent} == silent
+    assert {name: settings[f"method.{name}"] for name in silent} == silent
     # 55,000 + 1,000 + 2,000 test + 2,000 validation are all of CIFAR-10's 60,000
-    assert config["dataset.unlabeled"] + config["labels"] + 2000 + config["dataset.validation"] == 60_000
+    assert config.dataset.unlabeled + config.labels + 2000 + config.dataset.validation == 60_000
 
 
 @pytest.mark.parametrize("preset", ["paper-tuned", "reference-code"])
@@ -121,4 +123,4 @@ def test_a_plateau_needs_images_to_see_it_on(section: str) -> None:
     overrides = {f"{section}.schedule": "plateau", "dataset.validation": 0}
     with pytest.raises(FedfewError, match=rf"E113 .*{section}\.schedule: .*validation"):
         load("quick", overrides)
-    assert load("quick", overrides | {"dataset.validation": 20})[f"{section}.schedule"] == "plateau"
+    assert load("quick", overrides | {"dataset.validation": 20}).document[section]["schedule"] == "plateau"

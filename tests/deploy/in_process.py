@@ -165,7 +165,7 @@ def loop(
             warm.append(site)
         over = grid(sockets)
         names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
-        members = Membership([f"site{i}" for i in range(sites)], parts.config["clients"], names)
+        members = Membership([f"site{i}" for i in range(sites)], parts.config.clients, names)
         fleet = grid_fleet(over, parts, members, folder)
         fleet._timeouts = timeouts or PATIENT
         yield Loop(fleet, over, folder, warm)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import torch
 from scipy.stats import norm
 
 from fedfew.build.parts import Parts, assemble, network_of
-from fedfew.config.method import method_of
 from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
@@ -28,7 +28,7 @@ from fedfew.runtime.wire import Wire
 from fedfew.transforms import privacy
 from fedfew.transforms.discrete_gaussian import S
 from fedfew.transforms.epsilon import epsilon
-from fedfew.transforms.privacy import Private
+from fedfew.transforms.privacy import Privacy, Private
 
 Tiny = Callable[..., Parts]
 
@@ -37,7 +37,7 @@ def trained(parts: Parts, clip: float, noise: float) -> tuple[torch.Tensor, torc
     """The change without privacy, the change with it, and all that leaves."""
     network = network_of(parts.config, parts.federation)
     omega = network.snapshot()
-    plain = method_of(parts.config.document)
+    plain = parts.config.method
     state = plain.start(omega)
     payload = plain.broadcast(state, 0)
     site = ClientSite(0, network, parts.federation.samples.like(parts.federation.samples.data[:30]), 10)
@@ -79,12 +79,12 @@ def test_epsilon_is_that_of_the_composed_gaussian_mechanism(noise: float, rounds
 
 def test_the_summary_counts_every_time_a_client_was_asked() -> None:
     records: list[Any] = [{"cohort": [0, 1]}, {"cohort": [1, 2]}, {"cohort": [1]}]
-    settings = {"clip": 1.0, "noise": 2.0, "delta": 1e-5}
+    settings = Privacy(clip=1.0, noise=2.0, delta=1e-5)
     found = privacy_of(records, settings)
     assert found is not None and found["rounds_of_a_client"] == 3
     assert found["epsilon"] == pytest.approx(epsilon({2.0: 3}, 1e-5), rel=1e-5)
-    assert privacy_of(records, settings | {"clip": 0.0}) is None
-    assert (privacy_of(records, settings | {"noise": 0.0}) or {})["epsilon"] is None
+    assert privacy_of(records, replace(settings, clip=0.0)) is None
+    assert (privacy_of(records, replace(settings, noise=0.0)) or {})["epsilon"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Presets made small, so that a page's commands take a second each; whatever a page sets itself stays as it is."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedfew.config import schema as configs
+from fedfew.config import schema, tables
 
 Table = dict[str, Any]
 
@@ -31,11 +30,10 @@ def smaller(table: Table) -> Table:
 
 def shrink(monkeypatch: Any) -> None:
     """From here on, presets and config files are read small; a run folder's run.toml is what it is."""
-    plain: Callable[[str | Path | Table], tuple[Table, str]] = configs.read
 
-    def read(source: str | Path | Table) -> tuple[Table, str]:
-        table, place = plain(source)
+    def merged(source: str | Path | Table, *more: Any) -> tuple[Table, str]:
+        table, place = tables.merged(source, *more)
         as_it_is = isinstance(source, dict) or Path(place).name == "run.toml"
         return (table, place) if as_it_is else (smaller(table), place)
 
-    monkeypatch.setattr(configs, "read", read)
+    monkeypatch.setattr(schema, "merged", merged)

@@ -58,7 +58,7 @@ def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     assert {line.split()[0] for line in said.splitlines()[1:5]} == set(script["METHODS"])
     assert "fedfew" in script["METHODS"]
     assert "±" in said and "no pair" not in said
-    splits = {Run.open(tmp_path / f"out/{name}-1").config["dataset.seed"] for name in script["METHODS"]}
+    splits = {Run.open(tmp_path / f"out/{name}-1").config.dataset.seed for name in script["METHODS"]}
     assert splits == {1}
     assert (tmp_path / "out/accuracy.png").stat().st_size > 5000
     before = (tmp_path / "out/semifl-0/summary.json").stat().st_mtime_ns

@@ -13,6 +13,7 @@ from tests.interface.fedfew_command import fedfew
 from fedfew.config import first_config
 from fedfew.config.files import parse_set
 from fedfew.config.schema import load
+from fedfew.config.tables import flat
 
 
 def colorful(root: Path, side: int, sites: int) -> Path:
@@ -34,12 +35,12 @@ def test_the_config_suits_grey_digits(tmp_path: Path, capsys: pytest.CaptureFixt
     path = Path(said.json["config"])
     assert path == root / "fedfew.toml"
     config = load(path)
-    assert (config["dataset.size"], config["dataset.channels"]) == (28, 1)
-    assert config["dataset.path"] == str(root)
-    assert config["dataset.validation"] == 20
-    assert config["participation"] == 1.0
-    assert (config["client.batch"], config["server.batch"]) == (16, 8)
-    assert config["server.epochs"] == 25  # 60 labels in batches of 8: 8 steps an epoch, about 200 a round
+    assert (config.dataset.source.settings["size"], config.dataset.source.settings["channels"]) == (28, 1)
+    assert config.dataset.source.settings["path"] == str(root)
+    assert config.dataset.validation == 20
+    assert config.participation == 1.0
+    assert (config.client.batch, config.server.sgd.batch) == (16, 8)
+    assert config.server.sgd.epochs == 25  # 60 labels in batches of 8: 8 steps an epoch, about 200 a round
     explained = [line for line in path.read_text().splitlines() if "=" in line and "#" in line]
     assert len(explained) > 15
 
@@ -51,11 +52,11 @@ def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.C
     table = tomllib.loads(out.read_text())
     assert table["dataset"]["path"] == str(root)
     config = load(out)
-    assert (config["dataset.size"], config["dataset.channels"]) == (96, 3)
-    assert (config["model.name"], config["method.name"]) == ("efficientnet-lite0", "fedmoments")
-    assert config["participation"] == 1.0
-    assert config["dataset.validation"] == 0
-    assert config["model.size"] == 224, "so few images can be seen at the size the backbone was trained on"
+    assert (config.dataset.source.settings["size"], config.dataset.source.settings["channels"]) == (96, 3)
+    assert (config.model.name, config.method_name) == ("efficientnet-lite0", "fedmoments")
+    assert config.participation == 1.0
+    assert config.dataset.validation == 0
+    assert config.model.settings["size"] == 224, "so few images can be seen at the size the backbone was trained on"
 
 
 @pytest.mark.parametrize(("images", "size"), [(0, 224), (20_000, 224), (40_000, 160), (100_000, 96), (10**7, 96)])
@@ -70,7 +71,7 @@ def test_without_the_backbone_color_is_learned_from_scratch(
     out = tmp_path / "own.toml"
     assert fedfew(capsys, "init", colorful(tmp_path / "photos", 100, 40), "--out", out).status == 0
     config = load(out)
-    assert (config["model.name"], config["method.name"], config["participation"]) == ("resnet9", "fedfew", 0.25)
+    assert (config.model.name, config.method_name, config.participation) == ("resnet9", "fedfew", 0.25)
 
 
 def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,7 +83,7 @@ def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pyt
     assert said.status == 0, said.err
     assert f"--config {root / 'fedfew.toml'}" in said.err.replace("\n", "")
     config = load(root / "fedfew.toml", {"clients": 3, "fleet.kind": "flower"})
-    assert (config["dataset.size"], config["participation"]) == (96, 1.0)
+    assert (config.dataset.source.settings["size"], config.participation) == (96, 1.0)
 
 
 def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +91,7 @@ def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixt
     for file in root.rglob("*.png"):
         file.write_bytes(saved(picture("RGB"), "PNG"))
     assert fedfew(capsys, "init", root).status == 0
-    assert load(root / "fedfew.toml")["dataset.channels"] == 1
+    assert load(root / "fedfew.toml").dataset.source.settings["channels"] == 1
 
 
 def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +101,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.Cap
     assert (said.status, (root / "fedfew.toml").read_text()) == (2, "mine")
     assert "E301" in said.err
     assert fedfew(capsys, "init", root, "--force").status == 0
-    assert load(root / "fedfew.toml")["dataset.name"] == "folder"
+    assert load(root / "fedfew.toml").dataset.name == "folder"
 
 
 def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,6 +126,6 @@ def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(
     settings = dict(parse_set(text) for text in re.findall(r"`([\w.]+=[^`]+)`", advice))
     assert settings, "the guide names settings to try"
     for key, value in settings.items():
-        assert load(path, {key: value})[key] == value
+        assert flat(load(path, {key: value}).document)[key] == value
     for key in re.findall(r"`((?:method|server|client|vote)\.[\w.]+)`", advice):
-        assert load(path)[key] is not None, key
+        assert flat(load(path).document)[key] is not None, key

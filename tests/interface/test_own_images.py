@@ -63,7 +63,7 @@ def test_three_lines_of_config_are_enough(folder: Path, tmp_path: Path) -> None:
     config.write_text('[dataset]\nname = "folder"\npath = "images"\n')
     small = {"rounds": 1, "model.name": "cnn", "dataset.size": 16, "dataset.channels": 1, "fleet.kind": "inline"}
     run = Experiment.load(config, small).run(tmp_path / "run")
-    assert run.config["clients"] == 4
+    assert run.config.clients == 4
     assert len(run.rounds) == 1
 
 

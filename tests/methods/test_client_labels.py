@@ -21,7 +21,6 @@ from tests.runs.natural_sites import three_sites
 from torch.nn.functional import cross_entropy
 
 from fedfew.build.parts import assemble, federation_of, prepare, sites_of
-from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet
@@ -136,9 +135,9 @@ class TestTraining:
             "fedmix": {"method__lambda_ce": 0.0, "method__lambda_consistency": 0.0, "method__lambda_anchor": 0.0},
         }
         scene = {"client_labels__each": 4, "client_labels__batch": 4, "client__batch": 12}
-        document = config(method__name=method, **scene, **off[method]).document
+        chosen = config(method__name=method, **scene, **off[method])
         payload = {"omega": omega, "lr": scalar(0.1), "progress": scalar(0.0)}
-        trained = method_of(document).train_client(payload, site, generator(2))
+        trained = chosen.method.train_client(payload, site, generator(2))
         theta = omega.clone().requires_grad_()
         step = gradient_of(cross_entropy(linear_logits(theta, site.labeled.samples.data), site.labeled.labels), theta)
         torch.testing.assert_close(trained.reply["psi"], omega - 0.1 * step)
@@ -212,7 +211,7 @@ class TestWhoRefuses:
         )
         assert assemble(chosen) is not None  # these sites' classes are known to the simulation
         with pytest.raises(FedfewError, match="the classes of these sites' images are unknown"):
-            assemble(chosen.with_({"dataset.name": "tests.methods.test_client_labels:unknown_sites"}))
+            assemble(load(chosen.document, {"dataset.name": "tests.methods.test_client_labels:unknown_sites"}))
 
 
 def unknown_sites() -> Any:

@@ -89,7 +89,7 @@ def test_a_run_that_several_figures_need_is_made_once() -> None:
 def test_only_the_arms_asked_for_are_made_in_that_order() -> None:
     planned = cells(TUNED, ["fig4"])
     few = in_order(chosen(planned, ["non-IID server-only", "non-IID FedMix", "IID server-only"]))
-    assert [(c.config.document["method"]["name"], c.config.document["aggregator"]["name"]) for c in few] == [
+    assert [(c.config.method_name, c.config.document["aggregator"]["name"]) for c in few] == [
         ("server-only", "uniform"), ("fedmix", "fedavg"), ("fedmix", "fedfreq"),
     ]  # fmt: skip
     with pytest.raises(FedfewError, match=r"E105.*no arm's title begins with 'FedMx'"):
@@ -129,7 +129,7 @@ def test_the_first_seed_of_all_comes_before_the_second() -> None:
     assert set(seeds) == {0, 1, 2}
     fresh = in_order(cells(Plan("paper-tuned", "laptop", 2, first_seed=10), ["fig6a"]))
     assert {cell.config.document["seed"] for cell in fresh} == {10, 11}
-    assert all(cell.config["dataset.seed"] == cell.config.document["seed"] for cell in once)
+    assert all(cell.config.dataset.seed == cell.config.document["seed"] for cell in once)
 
 
 def test_set_reaches_the_arms_it_concerns() -> None:

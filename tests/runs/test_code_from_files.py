@@ -205,4 +205,4 @@ def test_what_one_passes_oneself_needs_no_permission(tmp_path: Path) -> None:
     found = load(tmp_path / "mine.toml", {"model.name": "cnn", "model.width": 4, "rounds": 1}, [OWN])
     assert Experiment(found).run(tmp_path / "run").finished
     (tmp_path / "plain.toml").write_text(toml.dumps(TINY))
-    assert load(tmp_path / "plain.toml", {"model.name": f"{OWN}:for_classes"}, allow_code=())["model.name"]
+    assert load(tmp_path / "plain.toml", {"model.name": f"{OWN}:for_classes"}, allow_code=()).model.own

@@ -80,7 +80,7 @@ def test_of_two_starts_in_one_place_the_second_is_refused(tmp_path: Path) -> Non
     for thread in threads:
         thread.join()
     assert sorted(results) in (["E301", "started"], ["E305", "started"])  # one process stages under one name
-    assert Run.open(tmp_path / "run").config["rounds"] == 2
+    assert Run.open(tmp_path / "run").config.rounds == 2
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -236,7 +236,7 @@ def test_a_changed_config_is_restored_and_told(stopped: Path, undisturbed: Run) 
     assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", "run.toml")]
     assert "run.toml.changed" in told[0].what
     assert (folder / "run.toml.changed").read_text() == mine
-    assert run.config["rounds"] == 3
+    assert run.config.rounds == 3
     assert model_hash(run) == model_hash(undisturbed)
 
 
@@ -267,9 +267,9 @@ def test_only_the_fleet_may_change_on_resume(stopped: Path, undisturbed: Run) ->
     with pytest.raises(FedfewError, match="E105"):
         reopen(folder, quiet, {"fleet.kind": "ships"})
     session = reopen(folder, quiet, {"fleet.kind": "inline", "fleet.workers": 3})
-    assert session.parts.config["fleet.workers"] == 3
+    assert session.parts.config.fleet.workers == 3
     list(session.advance())
-    assert Run.open(folder).config["fleet.workers"] == 0
+    assert Run.open(folder).config.fleet.workers == 0
     assert model_hash(folder) == model_hash(undisturbed)
 
 
@@ -361,10 +361,10 @@ def test_a_start_in_a_config_file_is_meant_from_its_folder(tmp_path: Path, monke
     file = tmp_path / "sub" / "mine.toml"
     file.parent.mkdir()
     file.write_text('start = "earlier"')
-    assert load(file)["start"] == str(tmp_path / "sub" / "earlier")
+    assert load(file).start == str(tmp_path / "sub" / "earlier")
     monkeypatch.chdir(tmp_path)
-    assert load(file, {"start": "other"})["start"] == str(tmp_path / "other")
-    assert load({})["start"] == ""
+    assert load(file, {"start": "other"}).start == str(tmp_path / "other")
+    assert load({}).start == ""
 
 
 def test_the_model_of_the_best_round_by_validation_is_kept_and_used(tmp_path: Path) -> None:

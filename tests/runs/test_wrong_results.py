@@ -47,8 +47,8 @@ def test_a_first_round_in_which_all_clients_fail_alike_stops_the_run(tmp_path: P
 
 def test_a_setting_called_subset_is_nobodys_business() -> None:
     config = fedfew.Experiment.load(dict(TINY), {"method.name": f"{OWN}:WithSubset"}).config
-    assert config["method.subset"] == 100
-    assert config["dataset.open"] == 0
+    assert config.document["method"]["subset"] == 100
+    assert config.dataset.open == 0
 
 
 SITES = {"dataset__name": f"{OWN}:three_sites", "dataset__unlabeled": 0}
@@ -57,8 +57,8 @@ SITES = {"dataset__name": f"{OWN}:three_sites", "dataset__unlabeled": 0}
 def test_a_dataset_that_brings_sites_is_recorded_as_such(tmp_path: Path) -> None:
     found = run(tmp_path / "run", **SITES, participation=1.0, method__threshold=0.0, rounds=1)
     again = fedfew.Run.open(found.path)
-    assert again.config["partition"] == {"kind": "sites"}
-    assert again.config["clients"] == 3
+    assert again.config.document["partition"] == {"kind": "sites"}
+    assert again.config.clients == 3
     assert again.rounds[0]["coverage"] == 1.0
     assert 0.0 <= (again.rounds[0]["correct"] or -1.0) <= 1.0
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import Parts, assemble, local_fleet
-from fedfew.config.method import method_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
@@ -143,8 +142,8 @@ def at(position: int, change: Callable[[Answer], Answer]) -> Alter:
 
 
 def with_aggregator(name: str) -> Parts:
-    document = load(TINY, {"participation": FIVE, "aggregator.name": name}).document
-    return replace(tiny_base(), algorithm=method_of(document))
+    config = load(TINY, {"participation": FIVE, "aggregator.name": name})
+    return replace(tiny_base(), algorithm=config.method)
 
 
 @cache

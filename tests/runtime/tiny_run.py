@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor
 
 from fedfew.build.parts import Parts, assemble, local_fleet
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
 from fedfew.runs.experiment import Experiment

@@ -25,8 +25,8 @@ def by_hand(
         for t, a in enumerate(accuracies)
     ]
     around = {"fingerprint": {"torch": "2.13.0"}, "cores": 2, "python": "3.11"}
-    return Run(RunFolder(Path(name or f"{config['method.name']}-{seed}"))).with_(
-        config=config, document=config.document, records=records, finished=finished, summary={}, environment=around
+    return Run(RunFolder(Path(name or f"{config.method_name}-{seed}"))).with_(
+        document=config.document, records=records, finished=finished, summary={}, environment=around
     )
 
 

@@ -29,7 +29,7 @@ def kinds(events: list[Event]) -> list[str]:
 
 def test_a_grid_is_the_product_of_its_axes() -> None:
     cells = cells_of(TINY, {}, axes_of(["partition.mu=0.1,1", "seed=0,1"]))
-    assert [(c.config["partition.mu"], c.config["seed"]) for c in cells] == [(0.1, 0), (0.1, 1), (1, 0), (1, 1)]
+    assert [(c.config.partition.settings["mu"], c.config.seed) for c in cells] == [(0.1, 0), (0.1, 1), (1, 0), (1, 1)]
     assert axes_of(["method.name=fedmix,server-only"]) == {"method.name": ["fedmix", "server-only"]}
     assert axes_of(['method.name=["fedmix"]']) == {"method.name": ["fedmix"]}
     assert axes_of(["server.nesterov=true,false"]) == {"server.nesterov": [True, False]}

@@ -10,11 +10,7 @@ import torch
 from torch import nn
 
 from fedfew.build import worker
-from fedfew.config.checks import SITES
-from fedfew.config.method import method_of, own_view_of, transforms_of
-from fedfew.config.names import entry_of, find, is_own
-from fedfew.config.schema import Config
-from fedfew.config.sections import DatasetSettings
+from fedfew.config.tree import Config, DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
@@ -22,17 +18,14 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Oracle, Pool, ServerSite
-from fedfew.data import DATASETS, PARTITIONS
-from fedfew.data.dataset import Dataset, SiteSamples
+from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
-from fedfew.data.shares import ClientLabels, VirtualPartition
-from fedfew.models import MODELS
+from fedfew.data.shares import VirtualPartition
 from fedfew.models.backbones import Pretrained
 from fedfew.models.backbones.features import Report, with_features
 from fedfew.models.build import build_head, build_model
-from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.exchange import Clients
-from fedfew.runtime.gate import Gate, reply_limit
+from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
 from fedfew.runtime.wire import Wire
@@ -60,43 +53,28 @@ class Parts:
         return Wire(self.algorithm, self.clients.transforms)
 
 
-def dataset_of(config: Config) -> Dataset:
-    """The dataset that the config names."""
-    options, split = config.options("dataset"), settings_of(DatasetSettings)
-    load = find("dataset", config["dataset.name"], DATASETS)
-    dataset: Dataset = load(**{key: options[key] for key in options if key not in split})
-    return dataset
-
-
 def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federation:
     """The data, split and partitioned among clients; the images of remote sites are elsewhere."""
-    options, dataset = config.options("dataset"), dataset_of(config)
+    dataset = config.dataset.source()
     if remote_sites:
         offsets = np.zeros(len(remote_sites) + 1, np.int64)
         empty = dataset.train.samples.take(torch.arange(0))
         dataset = replace(dataset, sites=SiteSamples(tuple(remote_sites), empty, offsets))
-    kind = config["partition.kind"]
     return federate(
         dataset,
-        labels=config["labels"],
-        clients=config["clients"],
-        kind=find("partition", kind, PARTITIONS) if is_own(kind) else kind,
-        options=config.options("partition"),
-        **{key: options[key] for key in settings_of(DatasetSettings)},
+        labels=config.labels,
+        clients=config.clients,
+        kind=config.partition.entry,
+        options=config.partition.settings,
+        **{key: getattr(config.dataset, key) for key in settings_of(DatasetSettings)},
     )
-
-
-def has_remote_sites(config: Config) -> bool:
-    """Whether the clients are other machines, which hold their own images."""
-    return bool(config["fleet.kind"] == "flower" and config["fleet.network"])
 
 
 def model_of(config: Config, federation: Federation) -> nn.Module:
     """The model for the federation's images, its weights drawn from the seed or pretrained."""
-    name, (channels, size, _) = config["model.name"], federation.shape
-    model = find("model", name, MODELS) if is_own(name) else name
-    rng = stream(config["seed"], "model")
-    return build_model(model, channels, size, len(federation.classes), config.options("model"), rng)
+    model, (channels, size, _) = config.model, federation.shape
+    chosen = model.entry if model.own else model.name
+    return build_model(chosen, channels, size, len(federation.classes), model.settings, stream(config.seed, "model"))
 
 
 def prepare(
@@ -106,7 +84,7 @@ def prepare(
 
     ``backbone`` is the SHA-256 that the backbone must have to fit another machine's head.
     """
-    module, engine = model_of(config, federation), Engine(**config["engine"])
+    module, engine = model_of(config, federation), config.engine
     ours = module.hash if isinstance(module, Pretrained) else ""
     if backbone is not None and ours != backbone:
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
@@ -121,11 +99,11 @@ def prepare(
 
 def network_of(config: Config, federation: Federation) -> Network:
     """The network for a federation's images or features, with the first weights ω_0."""
-    if federation.origin is not None and config["model"].get("train") == "head" and not is_own(config["model.name"]):
+    if federation.origin is not None and config.model.frozen and not config.model.own:
         # no need to load the backbone
-        width, rng = federation.samples.about()["shape"][0], stream(config["seed"], "model")
-        return _bound(build_head(width, len(federation.classes), rng), federation, Engine(**config["engine"]))
-    return _bound(model_of(config, federation), federation, Engine(**config["engine"]))
+        width, rng = federation.samples.about()["shape"][0], stream(config.seed, "model")
+        return _bound(build_head(width, len(federation.classes), rng), federation, config.engine)
+    return _bound(model_of(config, federation), federation, config.engine)
 
 
 def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
@@ -147,26 +125,25 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
 
     ``report`` is called with the progress of the feature extraction.
     """
-    federation, method = federation_of(config, remote_sites), method_of(config.document)
-    entry = entry_of(config["method.name"])
+    federation, method, entry = federation_of(config, remote_sites), config.method, config.entry
     if federation.sites:
-        config = Config(config.with_(_counted(federation)).document | {"partition": {"kind": SITES}})
+        config = config.counted(federation.partition.clients, len(federation.server), len(federation.validation))
     if (isinstance(method, Oracle) or entry.pools) and not bool((federation.truth >= 0).all()):
-        what = f"{config['method.name']} needs the labels of the clients' images, which are unknown"
+        what = f"{config.method_name} needs the labels of the clients' images, which are unknown"
         raise FedfewError("E113", "method.name", what)
-    if config["client_labels.each"] and not bool((federation.truth >= 0).all()):
+    if config.client_labels.each and not bool((federation.truth >= 0).all()):
         what = "client_labels gives labels to clients, but the classes of these sites' images are unknown"
         raise FedfewError("E113", "client_labels.each", what, "Put the labels you have into server/")
     federation, network = prepare(config, federation, report)
     clients = Clients(
-        seed=config["seed"],
-        count=config["clients"],
-        cohort=cohort_size(config["participation"], config["clients"]),
-        availability=Availability(**config["availability"]),
-        gate=Gate(**config["gate"]),
-        sizes=None if has_remote_sites(config) else federation.partition.sizes,
-        transforms=transforms_of(config.document),
-        min_updates=config["min_updates"],
+        seed=config.seed,
+        count=config.clients,
+        cohort=config.cohort,
+        availability=config.availability,
+        gate=config.gate,
+        sizes=None if config.remote else federation.partition.sizes,
+        transforms=config.transforms,
+        min_updates=config.min_updates,
     )
     labeled = federation.server.to(network.device)
     pools = entry.pools or any(transform.pools for transform in clients.transforms)
@@ -181,38 +158,29 @@ def pool_of(federation: Federation, cohort: int) -> Pool:
     return Pool(federation.server.join(LabeledSet(federation.samples, federation.truth)), held)
 
 
-def _counted(federation: Federation) -> dict[str, int]:
-    """Numbers that the config leaves to a dataset with its own sites: of sites and of labels."""
-    return {
-        "clients": federation.partition.clients,
-        "labels": len(federation.server),
-        "dataset.validation": len(federation.validation),
-    }
-
-
 def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
     """The clients of a simulation, as one process trains them."""
     return Sites(
-        algorithm=method_of(config.document),
-        transforms=transforms_of(config.document),
+        algorithm=config.method,
+        transforms=config.transforms,
         network=network,
         samples=federation.samples.to(network.device),
         truth=federation.truth,
         shares=federation.partition,
         classes=len(federation.classes),
-        seed=config["seed"],
+        seed=config.seed,
         test=federation.test.to(network.device),
         validation=federation.validation.to(network.device),
-        own_view=own_view_of(config.document),
-        known=ClientLabels(**config["client_labels"]).known(federation.partition.clients, config["dataset.seed"]),
+        own_view=config.client.own,
+        known=config.client_labels.known(federation.partition.clients, config.dataset.seed),
     )
 
 
 def local_fleet(parts: Parts) -> Fleet:
     """The fleet of this machine that the config names; a pool's workers get the images through shared memory."""
     sites = sites_of(parts.config, parts.federation, parts.network)
-    shared = parts.network.device.type != "cpu" and not parts.config["fleet.workers"]
-    if parts.config["fleet.kind"] == "inline" or shared:  # processes would take turns on the one accelerator
+    shared = parts.network.device.type != "cpu" and not parts.config.fleet.workers
+    if parts.config.fleet.kind == "inline" or shared:  # processes would take turns on the one accelerator
         return InlineFleet(sites)
     federation = parts.federation
     data = {
@@ -235,10 +203,10 @@ def local_fleet(parts: Parts) -> Fleet:
         "samples": federation.samples.about(),
         "origin": federation.origin and dict(federation.origin.about),
     }
-    workers = min(parts.config["fleet.workers"] or cores(), parts.clients.cohort)
+    workers = min(parts.config.fleet.workers or cores(), parts.clients.cohort)
     limit = reply_limit(parts.wire.reply_schema(parts.network.layout))
     return PoolFleet(
-        workers, hello, data, federation.partition.sizes, sites.score, worker.__name__, parts.config["fleet.timeout"],
+        workers, hello, data, federation.partition.sizes, sites.score, worker.__name__, parts.config.fleet.timeout,
         limit,
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ import socket
 import torch
 
 from fedfew.build.parts import network_of, sites_of
-from fedfew.config.schema import Config
+from fedfew.config.schema import check
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.samples import LabeledSet
 from fedfew.data.federation import Federation, Origin
@@ -41,6 +41,6 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
         classes=tuple(hello["classes"]),
         origin=Origin(hello["origin"], "", {}) if hello["origin"] else None,
     )
-    config = Config(hello["config"])
+    config = check(hello["config"], allow_code=None)
     sites = sites_of(config, federation, network_of(config, federation))
     serve(sites, channel, Arena(payloads_fd), Arena(scoring_fd), Arena(answers_fd))

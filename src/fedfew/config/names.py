@@ -6,7 +6,8 @@ import traceback
 import typing
 from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from torch import nn
 
@@ -16,6 +17,10 @@ from fedfew.core.types import Method
 from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
 from fedfew.models.build import SHAPE, required
+
+T = TypeVar("T")
+SITES = "sites"
+"""The partition of a dataset with its own sites: nothing is drawn."""
 
 PARTS = ("server", "client", "aggregator")
 """Parts of the config that every method gets besides its settings."""
@@ -41,6 +46,34 @@ OWN_CODE = (
 """Where a config can name the user's own code, which every training process imports."""
 NAMING = (("dataset", "name"), ("partition", "kind"), *OWN_CODE)
 """Where a config can name code at all."""
+
+
+@dataclass(frozen=True, eq=False)
+class Named(Generic[T]):
+    """What a section names, an entry of a registry or the user's own, together with its settings."""
+
+    name: str
+    entry: Callable[..., T]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, *given: Any) -> T:
+        """Call the entry with its settings."""
+        return self.entry(*given, **self.settings)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is the user's own code."""
+        return is_own(self.name)
+
+    @staticmethod
+    def sites() -> "Named[Any]":
+        """The partition of a dataset with its own sites."""
+        return Named(SITES, _no_partition)
+
+
+def _no_partition(*_: Any) -> None:
+    what = "the dataset has no sites of its own"
+    raise FedfewError("E105", "partition.kind", what, 'Name a partition, e.g. "dirichlet"')
 
 
 def is_own(name: str) -> bool:

@@ -1,82 +1,43 @@
 """The config: TOML, a preset or a dict, checked against the settings of what it names; faults are reported together."""
 
 import difflib
-import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from types import new_class
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.checks import SITES, misfits, scenario_of, unused_objective
-from fedfew.config.files import parse, presets
-from fedfew.config.method import method_of
-from fedfew.config.names import entry_of, is_own, own_code, refuse_code
-from fedfew.config.sections import NAMED, PLAIN, SECTIONS, settings_for
+from fedfew.config.checks import misfits, unused_objective
+from fedfew.config.names import OPTIONAL_PARTS, SITES, Named, entry_of, find, imported, is_own, own_code, refuse_code
+from fedfew.config.sections import AUTO, NAMED, PLAIN, SECTIONS, settings_for
+from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, merged
+from fedfew.config.tree import Config, DatasetSettings, FleetSettings, General, Model
+from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.core.settings import Setting
+from fedfew.core.evaluation import Evaluation
+from fedfew.core.samples import OwnView
+from fedfew.core.settings import Setting, settings_of
+from fedfew.core.types import Method
 from fedfew.data import DATASETS
+from fedfew.data.shares import ClientLabels
 from fedfew.methods import METHODS
+from fedfew.methods.entry import Entry
+from fedfew.objectives.pseudo_labels import PseudoLabel
+from fedfew.runtime.cohort import Availability
+from fedfew.runtime.gate import Gate
+from fedfew.training.label_shift import Voting
+from fedfew.training.sgd import ClientSGD, LocalSGD, Supervised
+from fedfew.transforms.compression import Compression
+from fedfew.transforms.norm_policy import NormPolicy
+from fedfew.transforms.privacy import Privacy
 
-Table = dict[str, Any]
-
-
-_adapter = cache(TypeAdapter)  # creating one costs a hundred times as much as using it
-
-
-def _fits_toml(value: Any) -> bool:
-    """Whether a default can be written to run.toml; None, for example, cannot, and is left to the function."""
-    return all(map(_fits_toml, value)) if isinstance(value, list | tuple) else isinstance(value, int | float | str)
-
-
-@dataclass(frozen=True)
-class Config:
-    """A checked config: every key has its value, defaults included; ``document`` is what run.toml holds."""
-
-    document: Table
-
-    def __getitem__(self, path: str) -> Any:
-        """``config["partition.mu"]``"""
-        value: Any = self.document
-        for part in path.split("."):
-            value = value[part]
-        return value
-
-    def with_(self, changes: Mapping[str, Any]) -> "Config":
-        """A copy with the values of some dotted keys replaced."""
-        return Config(apply_overrides(self.document, changes))
-
-    def options(self, section: str) -> Table:
-        """The settings of a section, without the key that names it."""
-        key = NAMED[section][0] if section in NAMED else ""
-        return {name: value for name, value in self.document[section].items() if name != key}
-
-
-def read(source: str | Path | Table) -> tuple[Table, str]:
-    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors."""
-    return _merged(source, (), None)
-
-
-def _merged(
-    source: str | Path | Table, above: tuple[str, ...], allow_code: Collection[str] | None
-) -> tuple[Table, str]:
-    table, place, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
-    if allow_code is not None:
-        refuse_code(table, allow_code, place)
-    base = table.pop("base", None)
-    if base is None:
-        return _absolute_paths(table, folder), place
-    if not isinstance(base, str):
-        what = f"base = {base!r} is not a name"
-        raise FedfewError("E103", place, what, "Give the name of a preset or TOML file in quotes")
-    chain = (*above, str(Path(place).resolve()) if Path(place).is_file() else place)
-    below = base if base in presets() else str(folder / Path(base).expanduser())
-    if below in chain or str(Path(below).resolve()) in chain:
-        raise FedfewError("E118", place, f"base = {base!r} leads back to itself")
-    return _absolute_paths(apply_overrides(_merged(below, chain, allow_code)[0], flat(table)), folder), place
+T = TypeVar("T")
+STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 def load(
@@ -91,110 +52,101 @@ def load(
     """
     if allow_code is not None:
         allow_code = (*allow_code, *own_code(apply_overrides({}, overrides or {})).values())
-    table, place = _merged(source, (), allow_code)
-    config = check(_absolute_paths(apply_overrides(table, overrides or {}), Path()), place, allow_code)
-    if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config.document)):
+    table, place = merged(source, (), allow_code)
+    config = check(absolute_paths(apply_overrides(table, overrides or {}), Path()), place, allow_code)
+    if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config)):
         raise ConfigErrors([fault])
     return config
 
 
-def _absolute_paths(table: Table, folder: Path) -> Table:
-    """Paths in a config file are relative to its folder, others to the current one; run.toml has absolute paths."""
-    if isinstance(start := table.get("start"), str) and start:
-        table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
-    match table.get("model"):
-        case {"name": "transformers", "source": str(source)} if source:
-            place = folder / Path(source).expanduser()
-            if place.is_dir():  # anything else is a name on the hub
-                table = table | {"model": {**table["model"], "source": str(place.absolute())}}
-    match table.get("dataset"):
-        case {"name": str(name), "path": str(path)} if name in DATASETS and path:
-            place = folder / Path(path).expanduser()
-            return table | {"dataset": {**table["dataset"], "path": str(place.absolute())}}
-    return table
-
-
-def flat(table: Table) -> dict[str, Any]:
-    """A table as dotted keys, like overrides."""
-    found: dict[str, Any] = {}
-    for section, value in table.items():
-        found |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
-    return found
-
-
-def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
-    """The table with dotted keys replaced.
-
-    Naming another method (model, partition, …) drops those settings of the old one that the new one does not have;
-    settings that both have stay, so that methods can be compared with all else equal.
-    """
-    merged = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
-    for path, value in overrides.items():
-        section, _, key = path.rpartition(".")
-        if not section:
-            merged[key] = value
-            continue
-        target = merged.setdefault(section, {})
-        if not isinstance(target, dict):
-            raise FedfewError("E103", path, f"{section} is a value, not a section")
-        names = NAMED.get(section)
-        if names and key == names[0] and target.get(key, names[2]) != value and _is_known(section, value):
-            known = settings_for(section, value) if value != "auto" else {}
-            asked = {name.rpartition(".")[2] for name in overrides if name.rpartition(".")[0] == section}
-            for old in set(target) - set(known) - asked:
-                del target[old]
-        target[key] = value
-    return merged
-
-
-def _is_known(section: str, name: Any) -> bool:
-    return isinstance(name, str) and (name == "auto" or name in NAMED[section][1] or is_own(name))
-
-
 def check(table: Table, place: str = "config", allow_code: Collection[str] | None = ()) -> Config:
-    """Fill in the defaults and check every key; raises ConfigErrors with all errors.
+    """Fill in the defaults, check every key and build every part; raises ConfigErrors with all errors.
 
     The user's own code must be in ``allow_code``, or that is None because the table is the user's own.
     """
     if allow_code is not None:
         refuse_code(table, allow_code, place)
-    faults: list[FedfewError] = []
-    known_top = [*settings_for("", ""), *SECTIONS]
-    general = {key: value for key, value in table.items() if key not in SECTIONS}
-    document = _section("", general, "", place, faults, known_top)
+    read = _Reader(_on_features(table), place)
     if isinstance(dataset := table.get("dataset"), dict) and brings_sites(dataset.get("name")):
-        table = _with_sites(table, place, faults)
-    table = _on_features(table)
-    for section in SECTIONS:
-        given = table.get(section, {})
-        if section == "engine" and isinstance(given, dict) and "stack" in given:  # a setting of earlier versions
-            given = _without_stack(given, place, faults)
-        if not isinstance(given, dict):
-            faults.append(FedfewError("E103", place, f"{section} = {given!r} is not a section", f"Write [{section}]"))
-            continue
-        document[section] = _named_section(section, dict(given), place, faults)
-    if not faults:
-        faults += [fault for fault in _cross_checks(document, place) if fault]
-    if faults:
-        raise ConfigErrors(faults)
-    return Config(document)
+        read.table = _with_sites(read.table, place, read.faults)
+    general = read.part("", General)
+    method, objective, aggregator = (read.named(section) for section in ("method", "objective", "aggregator"))
+    config = Config(
+        **vars(general),
+        dataset=read.dataset(),
+        partition=read.named("partition"),
+        model=read.model(),
+        method=Method(),
+        method_name=method.name,
+        entry=Entry(Method),
+        objective=PseudoLabel(),
+        objective_name=objective.name,
+        aggregator=aggregator,
+        server=read.server(general.rounds),
+        client=read.client(general.rounds),
+        client_labels=read.part("client_labels", ClientLabels),
+        vote=read.part("vote", Voting, rounds=general.rounds),
+        norm=read.part("norm", NormPolicy),
+        privacy=read.part("privacy", Privacy),
+        compression=read.part("compression", Compression),
+        availability=read.part("availability", Availability),
+        gate=read.part("gate", Gate),
+        evaluate=read.part("evaluate", Evaluation),
+        engine=read.part("engine", Engine),
+        fleet=read.fleet(),
+        document={},
+    )
+    read.raise_faults()
+    try:
+        config = _with_method(config, method.settings, objective, read.ordered())
+        faults = list(misfits(config))
+    except FedfewError as fault:
+        faults = [fault]
+    read.faults += [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]
+    read.raise_faults()
+    return config
 
 
 def check_part(section: str, given: Table, place: str, allow_code: Collection[str]) -> Table:
     """One section from a file, e.g. a model file's [model], checked like that of a config."""
     refuse_code({section: given}, allow_code, place)
-    faults: list[FedfewError] = []
-    checked = _named_section(section, dict(given), place, faults)
-    if faults:
-        raise ConfigErrors(faults)
+    read = _Reader({section: given}, place)
+    read.named(section)
+    read.raise_faults()
+    checked: Table = read.document[section]
     return checked
+
+
+def _with_method(config: Config, settings: Mapping[str, Any], objective: Named[Any], document: Table) -> Config:
+    """The config with its method, and with what the method decides where the config leaves it open."""
+    entry, aggregator = entry_of(config.method_name), config.aggregator
+    if aggregator.name == AUTO:
+        usual = entry.aggregator
+        options = {key: setting.default for key, setting in settings_for("aggregator", usual).items()}
+        aggregator = Named(usual, find("aggregator", usual, AGGREGATORS), options)
+        document["aggregator"] = {"name": usual} | options
+    if aggregator.name in entry.unfit:
+        fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
+        reason = f"does not fit method {config.method_name}: {entry.unfit[aggregator.name]}"
+        raise FedfewError("E107", "aggregator.name", f"{aggregator.name!r} {reason}", f"These fit: {fits}")
+    config = replace(config, entry=entry, aggregator=aggregator, objective=objective())
+    parts = {part: getattr(config, part) for part in OPTIONAL_PARTS if entry.takes(part)}
+    made = entry.build(server=config.server, client=config.client, aggregator=config.aggregator, **parts, **settings)
+    for path, value in entry.settle(made, config.scenario).items():
+        section, _, key = path.partition(".")
+        document[section][key] = value
+        if section == "method":
+            made = replace(made, **{key: value})
+        else:
+            config = replace(config, **{section: replace(getattr(config, section), **{key: value})})
+    return replace(config, method=made, document=document)
 
 
 def _on_features(table: Table) -> Table:
     """On a frozen backbone, a method without settings in the config is replaced by its ``on_features`` method."""
     match table:
         case {"method": {"name": str(method), **given}, "model": {"name": str(model), **options}} if not given:
-            known = settings_for("model", model) if _is_known("model", model) else {}
+            known = settings_for("model", model) if is_known("model", model) else {}
             frozen = "train" in known and options.get("train", known["train"].default) == "head"
             if frozen and method in METHODS and (better := METHODS[method].on_features):
                 return table | {"method": {"name": better}}
@@ -206,15 +158,8 @@ def brings_sites(name: Any) -> bool:
     return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
 
 
-def _without_stack(engine: Table, place: str, faults: list[FedfewError]) -> Table:
-    if engine["stack"] != 1:
-        what = f"engine.stack = {engine['stack']!r}, but clients are no longer trained in stacked passes"
-        faults.append(FedfewError("E104", place, what, "Remove the line; fleet.workers sets how many train at a time"))
-    return {key: value for key, value in engine.items() if key != "stack"}
-
-
 def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
-    """The data has its own clients, so there is nothing to partition."""
+    """The data have their own clients, so there is nothing to partition."""
     given = table.get("partition", {"kind": SITES})
     if given != {"kind": SITES}:
         what = "partition.* has no effect for a dataset with its own sites"
@@ -222,22 +167,140 @@ def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
     return table | {"partition": {"kind": SITES}}
 
 
-def _named_section(section: str, given: Table, place: str, faults: list[FedfewError]) -> Table:
-    if section not in NAMED:
-        return _section(section, given, "", place, faults)
-    key, registry, default = NAMED[section]
-    name = given.pop(key, default)
-    try:
-        if not isinstance(name, str):
-            raise FedfewError("E103", place, f"{section}.{key} = {name!r} is not a name", "Give a name in quotes")
-        if (section, name) in (("aggregator", "auto"), ("partition", SITES)):
-            return {key: name} | _section(section, given, name, place, faults, settings={})
-        if section == "fleet" or not is_own(name):
-            _known_name(section, key, name, registry, place)
-        return {key: name} | _section(section, given, name, place, faults)
-    except FedfewError as fault:
-        faults.append(fault)
-        return {key: name}
+@dataclass
+class _Reader:
+    """Reads a table section by section, and collects every fault."""
+
+    table: Table
+    place: str
+    faults: list[FedfewError] = field(default_factory=list)
+    document: Table = field(default_factory=dict)
+
+    def ordered(self) -> Table:
+        """Every key with its value: those outside any section first."""
+        plain = {key: value for key, value in self.document.items() if key not in SECTIONS}
+        return plain | {section: self.document[section] for section in SECTIONS}
+
+    def raise_faults(self) -> None:
+        if self.faults:
+            raise ConfigErrors(self.faults)
+
+    def part(self, section: str, kind: Callable[..., T], **more: Any) -> T:
+        """A section as an object; keys with faults have their default."""
+        values = self._values(section, self._given(section), settings_for(section, ""))
+        if section:
+            self.document[section] = values
+        else:
+            self.document |= values
+        return kind(**values, **more)
+
+    def server(self, rounds: int) -> Supervised:
+        values = self.part("server", dict[str, Any])
+        sgd = LocalSGD(**{key: values.pop(key) for key in settings_of(LocalSGD)}, rounds=rounds)
+        return Supervised(sgd, **values, own=self._own_view("server", values["augment"]))
+
+    def client(self, rounds: int) -> ClientSGD:
+        client = self.part("client", ClientSGD, rounds=rounds)
+        return replace(client, own=self._own_view("client", client.augment))
+
+    def dataset(self) -> DatasetSettings:
+        chosen, split = self.named("dataset"), settings_of(DatasetSettings)
+        own = {key: value for key, value in chosen.settings.items() if key not in split}
+        values = {key: value for key, value in chosen.settings.items() if key in split}
+        return DatasetSettings(**values, source=Named(chosen.name, chosen.entry, own))
+
+    def model(self) -> Model:
+        chosen = self.named("model")
+        return Model(chosen.name, chosen.entry, chosen.settings)
+
+    def fleet(self) -> FleetSettings:
+        chosen = self.named("fleet")
+        return FleetSettings(**chosen.settings, kind=chosen.name)
+
+    def named(self, section: str) -> Named[Any]:
+        """What a section names, with its settings."""
+        key, registry, default = NAMED[section]
+        given = dict(self._given(section))
+        name = given.pop(key, default)
+        entry: Callable[..., Any] = dict
+        known: dict[str, Setting] = {}
+        try:
+            if not isinstance(name, str):
+                what = f"{section}.{key} = {name!r} is not a name"
+                raise FedfewError("E103", self.place, what, "Give a name in quotes")
+            if (section, name) == ("partition", SITES):
+                entry = Named.sites().entry
+            elif (section, name) != ("aggregator", AUTO):
+                if section == "fleet" or not is_own(name):
+                    _known_name(section, key, name, registry, self.place)
+                entry = dict if section in ("fleet", "method") else find(section, name, registry)
+                known = settings_for(section, name)
+        except FedfewError as fault:
+            self.faults.append(fault)
+            given = {}
+        values = self._values(section, given, known, str(name))
+        self.document[section] = {key: name} | values
+        return Named(name, entry, values)
+
+    def _own_view(self, section: str, name: str) -> OwnView | None:
+        """The user's own augmentation, if the config names one."""
+        try:
+            key = f"{section}.augment"
+            return OwnView(imported(name, key), key) if is_own(name) else None
+        except FedfewError as fault:
+            self.faults.append(fault)
+            return None
+
+    def _given(self, section: str) -> Table:
+        """What the table says in a section."""
+        if not section:
+            return {key: value for key, value in self.table.items() if key not in SECTIONS}
+        given = self.table.get(section, {})
+        if isinstance(given, dict):
+            return given
+        self.faults.append(
+            FedfewError("E103", self.place, f"{section} = {given!r} is not a section", f"Write [{section}]")
+        )
+        return {}
+
+    def _values(self, section: str, given: Table, known: Mapping[str, Setting], name: str = "") -> Table:
+        """A value for every setting: given ones checked, the others by default."""
+        prefix = f"{section}." if section else ""
+        values = {key: setting.default for key, setting in known.items() if _fits_toml(setting.default)}
+        try:
+            checked = _adapter(tuple((key, known[key].annotation) for key in known)).validate_python(given)
+        except ValidationError as error:
+            problems = {problem["loc"][0]: problem for problem in reversed(error.errors(include_url=False))}
+            for key, problem in reversed(problems.items()):
+                if problem["type"] == "extra_forbidden":
+                    self.faults.append(self._unknown(section, str(key), name, list(known)))
+                    continue
+                what = f"{prefix}{key} = {given[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
+                self.faults.append(FedfewError("E103", self.place, what, f"It means: {known[str(key)].doc}"))
+            return values
+        return {key: {**values, **checked}[key] for key in known if key in values or key in checked}
+
+    def _unknown(self, section: str, key: str, name: str, known: list[str]) -> FedfewError:
+        """The fault of an unknown key, with the one that was probably meant."""
+        prefix, candidates = (f"{section}.", known) if section else ("", [*known, *SECTIONS])
+        close = _closest(key, candidates) or ([] if section else _sections_with(key))
+        hint = f"; did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
+        about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
+        remedy = "" if close else f"Known here: {', '.join(candidates) or 'nothing'}"
+        return FedfewError("E104", self.place, f"unknown key {prefix}{key}{about}{hint}", remedy)
+
+
+def _fits_toml(value: Any) -> bool:
+    """Whether a default can be written to run.toml; None, for example, cannot, and is left to the function."""
+    return all(map(_fits_toml, value)) if isinstance(value, list | tuple) else isinstance(value, int | float | str)
+
+
+@cache
+def _adapter(fields: tuple[tuple[str, Any], ...]) -> TypeAdapter[Table]:
+    """Checks the values of a section; creating one costs a hundred times as much as using it."""
+    body = {"__annotations__": dict(fields), "__pydantic_config__": STRICT}
+    section = new_class("Section", (TypedDict,), {"total": False}, lambda namespace: namespace.update(body))
+    return TypeAdapter(section)
 
 
 def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], place: str) -> None:
@@ -259,63 +322,3 @@ def _sections_with(key: str) -> list[str]:
     """The sections to which a key outside any section belongs, e.g. server.lr and client.lr."""
     named = {section: default for section, (_, _, default) in NAMED.items() if default != "auto"}
     return [f"{section}.{key}" for section in (*named, *PLAIN) if key in settings_for(section, named.get(section, ""))]
-
-
-def _section(
-    section: str,
-    given: Table,
-    name: str,
-    place: str,
-    faults: list[FedfewError],
-    candidates: list[str] | None = None,
-    settings: dict[str, Setting] | None = None,
-) -> Table:
-    """One section's values: given ones checked, the others by default."""
-    settings = settings_for(section, name) if settings is None else settings
-    prefix = f"{section}." if section else ""
-    for key in given.keys() - settings.keys():
-        close = _closest(key, candidates or list(settings)) or ([] if section else _sections_with(key))
-        hint = f"; did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
-        about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
-        remedy = "" if close else f"Known here: {', '.join(candidates or settings) or 'nothing'}"
-        faults.append(FedfewError("E104", place, f"unknown key {prefix}{key}{about}{hint}", remedy))
-    values: Table = {}
-    for key, setting in settings.items():
-        if key not in given:
-            values |= {key: setting.default} if _fits_toml(setting.default) else {}
-            continue
-        try:
-            values[key] = _adapter(setting.annotation).validate_python(given[key], strict=True)
-            if isinstance(values[key], float) and not math.isfinite(values[key]):
-                what = f"{prefix}{key} = {given[key]!r} should be a finite number"
-                faults.append(FedfewError("E103", place, what, f"It means: {setting.doc}"))
-        except ValidationError as error:
-            problem = error.errors()[0]["msg"].replace("Input should", "should")
-            faults.append(
-                FedfewError("E103", place, f"{prefix}{key} = {given[key]!r} {problem}", f"It means: {setting.doc}")
-            )
-    return values
-
-
-def _cross_checks(document: Table, place: str) -> list[FedfewError | None]:
-    """Faults that no single key shows."""
-    entry = entry_of(document["method"]["name"])
-    if document["aggregator"]["name"] == "auto":
-        usual = entry.aggregator
-        document["aggregator"] = {"name": usual} | {
-            key: setting.default for key, setting in settings_for("aggregator", usual).items()
-        }
-    chosen = document["aggregator"]["name"]
-    if chosen in entry.unfit:
-        fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
-        what = f"aggregator.name = {chosen!r} does not fit method {document['method']['name']}: {entry.unfit[chosen]}"
-        return [FedfewError("E107", place, what, f"These fit: {fits}")]
-    try:
-        made = method_of(document)
-        for path, value in entry.settle(made, scenario_of(document)).items():
-            section, _, key = path.partition(".")
-            document[section][key] = value
-        faults = list(misfits(document, entry, made))
-    except FedfewError as fault:
-        faults = [fault]
-    return [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]

@@ -139,11 +139,11 @@ def _server_step(plan: ServerPlan, allow_code: Collection[str]) -> str:
     source = path if path.is_file() else plan.folder / CONFIG
     network = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
     config = load(str(source), network | {"server.epochs": 1}, allow_code)
-    if config["method"].get("warmup"):
+    if getattr(config.method, "warmup", 0):
         config = load(config.document, {"method.warmup": 1}, allow_code)
     parts = assemble(config, plan.sites)
     state = parts.algorithm.start(parts.network.snapshot())
-    state = parts.algorithm.warm_up(state, parts.server, stream(config["seed"], "doctor"))
+    state = parts.algorithm.warm_up(state, parts.server, stream(config.seed, "doctor"))
     if not bool(torch.isfinite(state.sigma).all()):
         raise FedfewError("E404", str(source), "a training step gave NaN or infinite values", "Lower server.lr")
     return f"{len(parts.server.labeled)} labels of {len(parts.federation.classes)} classes, σ is finite"

@@ -12,9 +12,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import Tensor, nn
 
-from fedfew.config.method import method_of, own_view_of, transforms_of
-from fedfew.config.schema import Config
-from fedfew.core.engine import Engine
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, Samples
@@ -25,7 +23,7 @@ from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.messages.tensors import pack, unpack
-from fedfew.deploy.site.build import check_versions, refuse_foreign_code
+from fedfew.deploy.site.build import check_versions, checked_config
 from fedfew.deploy.site.payload import check_payload
 from fedfew.deploy.site.warm_site import RefusedError, fault_code
 from fedfew.runtime.site import Sites
@@ -61,8 +59,7 @@ def _trained(
     allow_code: Sequence[str],
 ) -> tuple[dict[str, Any], dict[str, memoryview]]:  # fmt: skip
     check_versions(head["versions"])
-    config = Config(dict(head["config"]))
-    refuse_foreign_code(config, allow_code)
+    config = checked_config(head["config"], allow_code)
     about, client, round = head["about"], int(head["client"]), int(head["round"])
     samples = samples_of(images, about["samples"])
     if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
@@ -86,19 +83,18 @@ def _trained(
 
 def _sites(config: Config, classes: int, client: int, model: nn.Module, samples: Samples) -> Sites:
     """One client, under the number that the server knows it by."""
-    network = Network.of(model, Engine(**config["engine"]), samples)
-    method = method_of(config.document)
+    network = Network.of(model, config.engine, samples)
     nothing = LabeledSet(samples.like(samples.data[:0]), torch.empty(0, dtype=torch.int64))
     return Sites(
-        algorithm=method,
-        transforms=transforms_of(config.document),
+        algorithm=config.method,
+        transforms=config.transforms,
         network=network,
         samples=samples.to(network.device),
         truth=torch.full((len(samples),), -1),
         shares=Partition(np.arange(len(samples)), np.array([0] * (client + 1) + [len(samples)])),
         classes=classes,
-        seed=config["seed"],
-        own_view=own_view_of(config.document),
+        seed=config.seed,
+        own_view=config.client.own,
         test=nothing,
         validation=nothing,
     )

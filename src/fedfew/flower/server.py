@@ -17,12 +17,10 @@ from flwr.serverapp.strategy import FedAvg, Result
 from flwr.serverapp.strategy.strategy_utils import sample_nodes
 from torch import nn
 
-from fedfew.config.method import method_of, transforms_of
-from fedfew.config.names import entry_of
-from fedfew.config.schema import Config, load
-from fedfew.core.engine import Engine
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
-from fedfew.core.evaluation import Evaluation, evaluate
+from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
@@ -34,7 +32,7 @@ from fedfew.deploy.messages.records import as_array, from_content, to_content
 from fedfew.deploy.messages.tensors import pack
 from fedfew.runtime.cohort import cohort_size
 from fedfew.runtime.exchange import Clients, ask, draw
-from fedfew.runtime.gate import Gate, reply_limit
+from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.rounds import close_round, server_turn
 from fedfew.runtime.wire import Wire
 
@@ -65,18 +63,18 @@ class FewLabels(FedAvg):
     ) -> None:
         super().__init__(**({"fraction_evaluate": 0.0} | options))
         self.config: Config = load(preset or {}, APP | {"labels": len(labeled)} | dict(settings or {}))
-        self._network = Network.of(model, Engine(**self.config["engine"]), labeled.samples)
+        self._network = Network.of(model, self.config.engine, labeled.samples)
         self._site = ServerSite(self._network, labeled.to(self._network.device), classes)
         self._run, self._clients = secrets.token_hex(8), dict[int, int]()
         self._build(self.config)
 
     def _build(self, config: Config) -> None:
         """Build the method of a config, with nothing learned yet."""
-        self.config, self._method = config, method_of(config.document)
-        if isinstance(self._method, Oracle) or entry_of(self.config["method.name"]).pools:
-            what = f"{config['method.name']} needs the labels of the clients' images, which only a simulation has"
+        self.config, self._method = config, config.method
+        if isinstance(self._method, Oracle) or config.entry.pools:
+            what = f"{config.method_name} needs the labels of the clients' images, which only a simulation has"
             raise FedfewError("E113", "method.name", what)
-        self._wire = Wire(self._method, transforms_of(config.document))
+        self._wire = Wire(self._method, config.transforms)
         self._wire.check(self._site)
         self._state: ServerState | None = None
         self._asked: tuple[Clients, ServerState, list[int]] | None = None
@@ -92,7 +90,7 @@ class FewLabels(FedAvg):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
         """Flower's own loop over ``num_rounds``; learning-rate schedules span this many rounds."""
-        self._build(self.config.with_({"rounds": num_rounds}))
+        self._build(load(self.config.document, {"rounds": num_rounds}))
         return super().start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
 
     def configure_train(
@@ -102,7 +100,7 @@ class FewLabels(FedAvg):
         if self._state is None:
             self._network.module.load_state_dict(arrays.to_torch_state_dict())
             self._state = self._method.start(self._network.snapshot())
-        seed, state = self.config["seed"], self._state
+        seed, state = self.config.seed, self._state
         trained = server_turn(self._method, state, self._site, stream(seed, "server", state.round))
         asks = self._method.asks(trained)
         online = self._online(grid) if asks else []
@@ -119,9 +117,10 @@ class FewLabels(FedAvg):
 
     def _population(self, online: int) -> Clients:
         wanted = max(cohort_size(self.fraction_train, max(online, 1)), self.min_train_nodes)
-        gate, least = Gate(**self.config["gate"]), self.config["min_updates"]
-        transforms = self._wire.transforms
-        return Clients(self.config["seed"], online, wanted, gate=gate, transforms=transforms, min_updates=least)
+        config, transforms = self.config, self._wire.transforms
+        return Clients(
+            config.seed, online, wanted, gate=config.gate, transforms=transforms, min_updates=config.min_updates
+        )
 
     def _messages(self, trained: ServerState, cohort: Sequence[int]) -> list[Message]:
         """One message per client; a vector that goes to all of them is packed once."""
@@ -153,7 +152,7 @@ class FewLabels(FedAvg):
             _log.warning(
                 "\t> node %d left out: %s %s", _node(self._clients, left_out.client), left_out.code, left_out.reason
             )
-        ema = Evaluation(**self.config["evaluate"])
+        ema = self.config.evaluate
         state, _ = close_round(clients, self._method, self._site, self._state, trained, answers)
         state = replace(state, round=trained.round + 1, ema=ema.mean(state.ema, state.omega))
         self._state = replace(state, validation=(*state.validation, 0.0))

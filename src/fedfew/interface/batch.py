@@ -100,5 +100,5 @@ def _note(event: Event, tally: Tally, shown: Progress) -> None:
 
 
 def _wanted(cell: Cell, until: int) -> int:
-    rounds = int(cell.config["rounds"])
+    rounds = cell.config.rounds
     return min(rounds, until) if until else rounds

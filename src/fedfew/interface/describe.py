@@ -9,7 +9,8 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config import toml
 from fedfew.config.files import presets
 from fedfew.config.names import imported, is_own
-from fedfew.config.schema import load, read
+from fedfew.config.schema import load
+from fedfew.config.tables import read
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import DATASETS, PARTITIONS
@@ -18,7 +19,6 @@ from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
-from fedfew.studies.bounds import has_objective
 
 REGISTRIES: dict[str, Any] = {
     "method": METHODS,
@@ -82,11 +82,12 @@ def _preset(name: str, json: bool) -> None:
         hint = f"Did you mean {close[0]}?" if close else "`fedfew methods` lists all names"
         raise FedfewError("E105", "methods", f"{name!r} is unknown", hint)
     config = load(name)
-    without = () if has_objective(config["method.name"]) else ("objective",)
+    document = config.document
+    without = () if config.entry.takes("objective") else ("objective",)
     parts = {
-        section: config[section]
+        section: document[section]
         for section, key in PARTS.items()
-        if section not in without and config[section][key] != UNUSED.get(section)
+        if section not in without and document[section][key] != UNUSED.get(section)
     }
     if json:
         print_json({"name": name, "kind": "preset", "about": about, "parts": parts, "preset": name})

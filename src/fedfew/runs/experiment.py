@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedfew.config import schema
 from fedfew.config.names import own_code
-from fedfew.config.schema import Config
+from fedfew.config.tree import Config
 from fedfew.data.samples import Images
 from fedfew.models.backbones.features import Report
 from fedfew.runs.run import Run

@@ -44,7 +44,7 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.evaluated)
     about = {
-        "model": parts.config["model"],
+        "model": parts.config.document["model"],
         "classes": list(federation.classes),
         **{name: federation.about[name] for name in ("shape", "mean", "std")},
         "temperature": temperature(parts.network, federation.validation),

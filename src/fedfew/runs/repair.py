@@ -65,7 +65,7 @@ def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> No
         drop_temporaries(place)
     go_on(folder, found.facts["rounds"], warn)
     files = static_files(parts, found.facts)
-    if found.state.round < parts.config["rounds"]:  # a run that goes back from its end is not finished
+    if found.state.round < parts.config.rounds:  # a run that goes back from its end is not finished
         (folder / SUMMARY).unlink(missing_ok=True)
     else:
         final = final_files(folder, parts, found.state)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
     from pandas import DataFrame
     from torch import nn
 
-    from fedfew.config.schema import Config
+    from fedfew.config.tree import Config
     from fedfew.core.network import Network
     from fedfew.runs.measures import Judged
 
@@ -77,7 +77,7 @@ class Run:
         """The run as it was after this many rounds."""
         if rounds >= self.done:
             return self
-        kept = {"name": self.name, "document": self.document, "config": self.config, "environment": self.environment}
+        kept = {"name": self.name, "document": self.document, "environment": self.environment}
         return self.with_(**kept, records=self.records[:rounds], finished=False)
 
     @property
@@ -96,11 +96,17 @@ class Run:
 
     @cached_property
     def config(self) -> "Config":
-        """Its config, with today's defaults for settings that did not exist then."""
-        from fedfew.config.defaults import with_defaults
-        from fedfew.config.schema import Config
+        """Its config, checked and built again."""
+        from fedfew.config.schema import check
 
-        return Config(with_defaults(self.document))
+        return check(self.full, str(self.folder / CONFIG), self.allow_code)
+
+    @cached_property
+    def full(self) -> dict[str, Any]:
+        """run.toml with today's defaults for settings that did not exist then."""
+        from fedfew.config.defaults import with_defaults
+
+        return with_defaults(self.document)
 
     @cached_property
     def flat(self) -> dict[str, Any]:
@@ -122,6 +128,15 @@ class Run:
     @property
     def method(self) -> str:
         return str(self.document["method"]["name"])
+
+    @property
+    def clients(self) -> int:
+        return int(self.document["clients"])
+
+    @property
+    def labels(self) -> int:
+        """Labels at the server."""
+        return int(self.document.get("labels", 0))
 
     @property
     def aggregator(self) -> str:

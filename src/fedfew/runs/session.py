@@ -13,10 +13,10 @@ import torch
 
 from fedfew.build import parts as build
 from fedfew.build.parts import Parts, local_fleet
-from fedfew.config.schema import Config, check
+from fedfew.config.schema import check
+from fedfew.config.tree import Config
 from fedfew.core.environment import environment
 from fedfew.core.errors import FedfewError
-from fedfew.core.evaluation import Evaluation
 from fedfew.core.extras import require
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
@@ -74,7 +74,7 @@ class Session:
     @property
     def rounds(self) -> int:
         """How many rounds the run has in total."""
-        return int(self.parts.config["rounds"])
+        return self.parts.config.rounds
 
     @property
     def saved(self) -> str:
@@ -106,7 +106,7 @@ class Session:
                     parts = self.parts
                     for state, record in run_rounds(
                         parts.clients, parts.algorithm, parts.server, chosen, self.state, self.rounds,
-                        parts.config["max_skipped"], Evaluation(**parts.config["evaluate"]), self.warmup,
+                        parts.config.max_skipped, parts.config.evaluate, self.warmup,
                     ):  # fmt: skip
                         self._commit(store, journal, state, chosen.memory(), record)
                         yield record
@@ -145,7 +145,7 @@ def one_thread() -> Iterator[None]:
 
 def network_of(config: Config) -> Network | None:
     """The network that the config asks for, if any; imported only then."""
-    if config["fleet.kind"] != "flower":
+    if config.fleet.kind != "flower":
         return None
     require("flower", "fleet.kind = 'flower'")
     network: Network = import_module("fedfew.deploy.server.network")
@@ -160,10 +160,10 @@ def assemble(config: Config, report: Report | None = None) -> Parts:
 
 def start(config: Config, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
     """Build everything first, so that an error leaves nothing behind; then move the complete folder to its place."""
-    path = new_folder(out, f"{config['dataset.name']}-{config['method.name']}".replace(":", "."))
+    path = new_folder(out, f"{config.dataset.name}-{config.method_name}".replace(":", "."))
     with one_thread():
         parts = assemble(config, report)
-    state = parts.algorithm.start(first_weights(config["start"], parts))
+    state = parts.algorithm.start(first_weights(config.start, parts))
     around = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,

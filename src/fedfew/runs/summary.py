@@ -8,7 +8,8 @@ from fedfew.runtime.record import RoundRecord
 from fedfew.transforms.epsilon import epsilon
 
 if TYPE_CHECKING:
-    from fedfew.config.schema import Config
+    from fedfew.config.tree import Config
+    from fedfew.transforms.privacy import Privacy
 
 HEADLINE = "last"
 """The accuracy that console, pages, comparisons and claims use: of the final model, after the last round."""
@@ -72,10 +73,10 @@ def summarise(
 ) -> dict[str, Any]:
     """The content of summary.json; ``evaluation`` is empty if there are no test images."""
     return {
-        "method": config["method.name"],
-        "aggregator": config["aggregator.name"],
-        "dataset": config["dataset.name"],
-        "seed": config["seed"],
+        "method": config.method_name,
+        "aggregator": config.aggregator.name,
+        "dataset": config.dataset.name,
+        "seed": config.seed,
         "rounds": len(records),
         "accuracy": accuracies(records),
         **{name: evaluation.get(name) for name in BY_EVALUATION},
@@ -87,19 +88,19 @@ def summarise(
         "missing": sum(len(r["missing"]) for r in records),
         "skipped": sum(r["skipped"] for r in records),
         "seconds": round(sum(sum(r["seconds"].values()) for r in records), 2),
-        "privacy": privacy_of(records, config["privacy"]),
+        "privacy": privacy_of(records, config.privacy),
         "model_sha256": model_sha256,
     }
 
 
-def privacy_of(records: Sequence[RoundRecord], settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def privacy_of(records: Sequence[RoundRecord], privacy: "Privacy") -> dict[str, Any] | None:
     """The privacy part of the summary; None if privacy is off.
 
     Every time a client was sampled counts, used or not: its update may have left.
     """
-    if not settings["clip"]:
+    if not privacy.clip:
         return None
     asked = Counter(k for record in records for k in record["cohort"])
     most = max(asked.values(), default=0)
-    value = epsilon({settings["noise"]: most}, settings["delta"]) if settings["noise"] else None
-    return dict(settings) | {"rounds_of_a_client": most, "epsilon": None if value is None else float(f"{value:.6g}")}
+    value = epsilon({privacy.noise: most}, privacy.delta) if privacy.noise else None
+    return vars(privacy) | {"rounds_of_a_client": most, "epsilon": None if value is None else float(f"{value:.6g}")}

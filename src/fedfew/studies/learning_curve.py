@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.runs.measures import Judged
 from fedfew.runs.run import Run
@@ -48,7 +49,7 @@ def halves(labels: int, fewest: int) -> list[int]:
 
 def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> list[Pair]:
     """The runs to make; each seed draws other labels and trains again."""
-    if config.document["method"]["name"] == BASELINE:
+    if config.method_name == BASELINE:
         why = "server-only training is one of the two curves already"
         raise FedfewError("E113", "method.name", why, "Name a method that uses the sites")
     held_out = [{"dataset.fold": f"{fold}/{folds}"} for fold in range(1, folds + 1)] or [{}]

@@ -18,7 +18,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from fedfew.build.parts import cores
-from fedfew.config.schema import Config
+from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.runtime.lifeline import end_with_parent
 from fedfew.studies.sweep import BUSY, Cell, Event, open_cell, queue, rounds_until
@@ -118,7 +118,7 @@ def work() -> None:
     job = _first_line()
     end_with_parent(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent closes stdin in its time
-    cell, inline = Cell(job["name"], Config(job["document"])), {"fleet.kind": "inline"}
+    cell, inline = Cell(job["name"], check(job["document"], allow_code=None)), {"fleet.kind": "inline"}
     how = {"anyway": job["anyway"], "command": job["command"]}
     try:
         session = open_cell(cell, Path(job["path"]), lambda fault: _report("warned", fault), inline, **how)

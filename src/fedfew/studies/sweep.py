@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from fedfew.config.files import parse_set
 from fedfew.config.names import own_code
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
 from fedfew.runs.folder import CONFIG
@@ -33,7 +34,7 @@ class Cell:
     @property
     def identity(self) -> str:
         """What makes two runs the same experiment: every key but those of the fleet, which never change the result."""
-        return identity(self.config)
+        return identity(self.config.document)
 
     @property
     def folder(self) -> str:
@@ -54,9 +55,9 @@ class Event:
     """Rounds done already when it started."""
 
 
-def identity(config: Config) -> str:
-    """The resolved config without its fleet, as text."""
-    return json.dumps({k: v for k, v in config.document.items() if k != "fleet"}, sort_keys=True)
+def identity(document: Mapping[str, Any]) -> str:
+    """A resolved config without its fleet, as text."""
+    return json.dumps({k: v for k, v in document.items() if k != "fleet"}, sort_keys=True)
 
 
 def index(folder: Path) -> dict[str, Path]:
@@ -66,7 +67,7 @@ def index(folder: Path) -> dict[str, Path]:
     for path in sorted(folder.glob(f"[!.]*/{CONFIG}")):
         try:
             run = Run.open(path.parent)
-            same = identity(run.config)
+            same = identity(run.full)
         except FedfewError:  # from a version with other settings, or damaged: nothing to resume
             continue
         if same not in known or run.finished:
@@ -206,4 +207,4 @@ def open_cell(
         allow_code = own_code(cell.config.document).values()
         return reopen(path, warn, changes, anyway=anyway, allow_code=allow_code)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return start(cell.config.with_(changes), path, command)
+    return start(load(cell.config.document, changes), path, command)

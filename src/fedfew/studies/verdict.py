@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.runs.measures import Judged, accuracy_interval, paired_difference
 from fedfew.runs.run import BOUNDS, Run

@@ -84,6 +84,17 @@ def _plateaus(validation: tuple[float, ...], patience: int) -> int:
 
 
 @dataclass(frozen=True)
+class ClientSGD(LocalSGD):
+    """How a client trains, and the strong view of its images for methods that train on one."""
+
+    augment: Annotated[
+        str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
+    ] = "standard"
+    own: OwnView | None = None
+    """The user's own function, if ``augment`` names one."""
+
+
+@dataclass(frozen=True)
 class Supervised:
     """How the server trains on its labels."""
 
@@ -118,15 +129,6 @@ class Supervised:
             return 1.0
         share = {"log": 1 - math.exp(-5 * progress), "linear": progress, "exp": math.exp(5 * (progress - 1))}
         return share[self.annealing] * (1 - 1 / classes) + 1 / classes
-
-
-@dataclass(frozen=True)
-class ClientViews:
-    """The strong view of a client's image, for methods that train on one."""
-
-    augment: Annotated[
-        str, Doc("the strong view: standard (RandAugment and a grey square), or package.module:function of your own")
-    ] = "standard"
 
 
 @dataclass(frozen=True, eq=False)

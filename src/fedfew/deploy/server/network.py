@@ -12,9 +12,10 @@ from time import monotonic, sleep
 from typing import Any
 
 from fedfew.build import parts as build
-from fedfew.build.parts import Parts, has_remote_sites
+from fedfew.build.parts import Parts
 from fedfew.config.names import own_code
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
 from fedfew.deploy.messages.heads import head_limit
@@ -57,15 +58,15 @@ def start_or_resume(
 
 def assemble(config: Config, report: Report | None = None) -> Parts:
     """The parts of a run on a network; the names of remote sites come from the network's folder."""
-    remote = open_server(Path(config["fleet.network"])).sites if has_remote_sites(config) else ()
+    remote = open_server(Path(config.fleet.network)).sites if config.remote else ()
     return build.assemble(config, remote, report)
 
 
 def advance(session: Session, report: Report | None = None) -> Generator[RoundRecord]:
     """The remaining rounds, as the ServerApp commits them; everything that was started ends with this generator."""
     with contextlib.ExitStack() as stack:
-        if has_remote_sites(session.parts.config):
-            plan = open_server(Path(session.parts.config["fleet.network"]))
+        if session.parts.config.remote:
+            plan = open_server(Path(session.parts.config.fleet.network))
             stack.enter_context(locked(plan.folder))
             job, link = _start_server(session, plan, stack, plan.folder / "logs")
         else:
@@ -88,14 +89,14 @@ def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStac
 def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) -> tuple[Job, SuperLink]:
     """Server and sites on loopback, with TLS and keys; ledgers and memories stay in the run's folder."""
     config = session.parts.config
-    names = [f"site{i}" for i in range(min(config["fleet.sites"], config["clients"]))]
+    names = [f"site{i}" for i in range(min(config.fleet.sites, config.clients))]
     for name in names:  # a resumed trial gets new keys; ledger and memory stay
         (folder / "sites" / name / SITE).unlink(missing_ok=True)
     plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
     job, link = _start_server(session, plan, stack, folder / "logs")
     supervisor = Supervisor(folder / "logs")
     stack.callback(supervisor.close)
-    named = (*job.allow_code, config["model"].get("source", ""))
+    named = (*job.allow_code, config.model.settings.get("source", ""))
     terms = SiteTerms(allow_code=tuple(name for name in named if name))
     memory = TrialMemory(session.folder.path).folder
     for name in names:

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfew.build.parts import Parts, has_remote_sites, sites_of
+from fedfew.build.parts import Parts, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import open_server
 from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
@@ -47,7 +47,7 @@ def conduct(grid: Grid, job: Job) -> None:
     # the supervisor has compared the environments and warned about damage
     session = reopen(job.run, _log_fault, fleet, anyway=True, allow_code=job.allow_code)
     plan = open_server(Path(job.network))
-    members = Membership(plan.sites, session.parts.config["clients"], plan.numbers_of_keys())
+    members = Membership(plan.sites, session.parts.config.clients, plan.numbers_of_keys())
     for record in session.advance(fleet=grid_fleet(grid, session.parts, members, Path(job.run))):
         _log.info("round %d of %d is done", record["round"], session.rounds)
 
@@ -63,10 +63,10 @@ def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> Grid
         grid,
         members,
         run_description(parts, run_id(run)),
-        Timeouts(config["fleet.timeout"], config["fleet.wait"], config["fleet.min_clients"]),
+        Timeouts(config.fleet.timeout, config.fleet.wait, config.fleet.min_clients),
         sites_of(config, parts.federation, parts.network).score,
         reply_limit(parts.wire.reply_schema(parts.network.layout)),
-        None if has_remote_sites(config) else TrialMemory(run),
+        None if config.remote else TrialMemory(run),
     )
 
 

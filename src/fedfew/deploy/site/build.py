@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from fedfew.build.parts import federation_of, prepare, sites_of
-from fedfew.config.checks import SITES
-from fedfew.config.method import method_of
-from fedfew.config.names import entry_of, refused_code
-from fedfew.config.schema import Config, check
+from fedfew.config.names import SITES, refused_code
+from fedfew.config.schema import check
+from fedfew.config.tree import Config
 from fedfew.core.samples import LabeledSet
 from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
@@ -39,8 +38,8 @@ def trial_site(number: int, sites: int, allowed: Sequence[str] = ()) -> Callable
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
-        config = Config(dict(head["config"]))
-        refuse_foreign_code(config, allowed)
+        refuse_foreign_code(head["config"], allowed)
+        config = check(dict(head["config"]), allow_code=allowed)
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise RefusedError("data", "dataset", "the data here give another partition than the server's")
@@ -78,25 +77,24 @@ def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
 
     Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
     """
-    refuse_foreign_code(Config({**given, "dataset": {}, "partition": {}}), allowed)
+    refuse_foreign_code({**given, "dataset": {}, "partition": {}}, allowed)
     config = check({**given, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
-    method = method_of(config.document)
-    if isinstance(method, Oracle) or entry_of(config["method.name"]).pools:
-        what = f"{config['method.name']} needs the labels of this site's images, which nobody has"
+    if isinstance(config.method, Oracle) or config.entry.pools:
+        what = f"{config.method_name} needs the labels of this site's images, which nobody has"
         raise RefusedError("config", "method.name", what, "The server must choose a method that trains without them")
     return config
 
 
-def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
+def refuse_foreign_code(document: Mapping[str, Any], allowed: Sequence[str]) -> None:
     """E417 if the server's config names code outside fedfew that the site has not allowed.
 
     ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
     """
-    if refused := refused_code(config.document, allowed):
+    if refused := refused_code(document, allowed):
         key, name = refused
         remedy = f"If you trust it, start the site with --allow-code {name}"
         raise RefusedError("code", key, f"the server asks this site to run {name}", remedy)
-    source = str(config.document.get("model", {}).get("source", ""))
+    source = str(document.get("model", {}).get("source", ""))
     if source and source not in allowed:  # a folder of this machine, or a download
         remedy = f"If you trust it, start the site with --allow-code {source}"
         raise RefusedError("code", "model.source", f"the server asks this site to load {source}", remedy)
@@ -104,8 +102,7 @@ def refuse_foreign_code(config: Config, allowed: Sequence[str]) -> None:
 
 def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
     """The noise on each update; a site may require noise and clipping, whatever the server's config says."""
-    privacy = config.document.get("privacy", {})
-    noise, clip = float(privacy.get("noise", 0.0)), float(privacy.get("clip", 0.0))
+    noise, clip = config.privacy.noise, config.privacy.clip
     if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
         what = f"clip is {clip:g} and noise {noise:g}; this site requires clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
         raise RefusedError("privacy", "privacy", what)

@@ -10,9 +10,10 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedfew.build.parts import assemble, dataset_of
+from fedfew.build.parts import assemble
 from fedfew.config.first_config import choose, first_config, next_steps
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data.dataset import shown
@@ -50,7 +51,7 @@ def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: 
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
     if not Path(source).is_dir():
         config = load(source, overrides)
-        if config["dataset.name"] != "folder":
+        if config.dataset.name != "folder":
             _check_config(config, source, json)
             return
     elif (Path(source) / NAME).is_file():
@@ -70,15 +71,15 @@ def _check_config(config: Config, name: str, json: bool) -> None:
     """For another dataset: build everything up to the first round."""
     with counting("features of images") as report:
         parts = assemble(config, report=report)
-    first_weights(config["start"], parts)
-    problems = dataset_of(config).problems if config["dataset.name"] in TABLES else ()
+    first_weights(config.start, parts)
+    problems = config.dataset.source().problems if config.dataset.name in TABLES else ()
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     federation = parts.federation
     sizes = federation.partition.sizes
     result: dict[str, Any] = {
         "config": name,
-        "dataset": config["dataset.name"],
+        "dataset": config.dataset.name,
         "classes": {c: int((federation.server.labels == i).sum()) for i, c in enumerate(federation.classes)},
         "clients": federation.partition.clients,
         "images": {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.samples)},
@@ -93,19 +94,24 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         print_json(result)
         return
     images = result["images"]
-    out.print(f"{name}: ready. {config['method.name']} with {config['aggregator.name']} on {config['dataset.name']}")
+    out.print(f"{name}: ready. {config.method_name} with {config.aggregator.name} on {config.dataset.name}")
     out.print(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
     spread = f"{images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
     out.print(f"clients: {result['clients']:,} with {spread}")
     out.print(f"test: {result['test']:,}, validation: {result['validation']:,}")
-    out.print(f"model: {config['model.name']} with {result['parameters']:,} parameters")
+    out.print(f"model: {config.model.name} with {result['parameters']:,} parameters")
+
+
+def examined(config: Config) -> tuple[list[Finding], Contents]:
+    """Errors and remarks about a folder of images, and its contents."""
+    folder = config.dataset.source.settings
+    with counting("reading images") as report:
+        contents = read_folder(folder["path"], folder["size"], folder["channels"], report)
+    return findings(contents, config.client.batch, allow_overlap=folder["allow_overlap"]), contents
 
 
 def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
-    dataset = config["dataset"]
-    with counting("reading images") as report:
-        contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
-    found = findings(contents, config["client.batch"], allow_overlap=dataset["allow_overlap"])
+    found, contents = examined(config)
     listed = csv or contents.survey.root / LIST
     rows = _write_list(contents, listed)
     result = _result(config, contents, found, listed if rows else None)
@@ -123,8 +129,8 @@ def _result(config: Config, contents: Contents, found: list[Finding], listed: Pa
     faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in found]
     return {
         "folder": shown(contents.survey.root),
-        "size": config["dataset.size"],
-        "channels": config["dataset.channels"],
+        "size": config.dataset.source.settings["size"],
+        "channels": config.dataset.source.settings["channels"],
         "classes": {shown(c): {"server": counts["server", c], "test": counts["test", c]} for c in names},
         "sites": {shown(s): counts["clients", s] for s in groups["clients"]},
         "unreadable": [{"file": p.path, "reason": p.reason} for p in contents.problems if p.skipped],

@@ -81,10 +81,10 @@ def _result(runs: list[Run]) -> dict[str, Any]:
 
 
 def _show(data: str, results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
-    config = runs["server-only"][0].config
+    run = runs["server-only"][0]
     images = "photographs" if data == "photos" else "digits"
-    where = f"{config['labels']} labels at the server, {config['clients']} clients with unlabeled {images}"
-    table = Table(title=f"{where}, {config['rounds']} rounds" + (f", {seeds} seeds" if seeds > 1 else ""))
+    where = f"{run.labels} labels at the server, {run.clients} clients with unlabeled {images}"
+    table = Table(title=f"{where}, {run.planned} rounds" + (f", {seeds} seeds" if seeds > 1 else ""))
     for column in ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct"):
         table.add_column(column, justify="left" if column == "method" else "right")
     base = results["server-only"]["accuracy"]

@@ -22,7 +22,7 @@ def run(
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
     experiment = Experiment.load(config, scaled_overrides(config, scale, overrides))
-    baseline = with_baseline and experiment.config["method.name"] != BASELINE
+    baseline = with_baseline and experiment.config.method_name != BASELINE
     if baseline:  # refuse invalid settings now rather than after the run
         baseline_of(experiment.config)
         if out is not None:
@@ -54,10 +54,10 @@ def scaled_overrides(config: str, scale: str | None, given: dict[str, Any]) -> d
 def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     """Show the progress to the end, then the table and, if requested, the JSON line; ``baseline``: server-only too."""
     config = session.parts.config
-    follow(session, f"{config['method.name']} on {config['dataset.name']}")
+    follow(session, f"{config.method_name} on {config.dataset.name}")
     if baseline:
         alone = start(baseline_of(config), _beside(session.folder.path))
-        follow(alone, f"{BASELINE} on {config['dataset.name']}")
+        follow(alone, f"{BASELINE} on {config.dataset.name}")
     done = Run(session.folder)
     summary, found = done.summary, verdict_among(done, _siblings(done))
     accuracy = summary["accuracy"]
@@ -88,7 +88,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     out.print(f"run folder: {session.folder.path}", soft_wrap=True)
     if found is not None:
         out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
-    elif done.method not in BOUNDS and config["labels"] and not config["fleet"].get("network"):
+    elif done.method not in BOUNDS and config.labels and not config.remote:
         err.print("What do the clients add? Run again with --with-baseline to compare with server-only training.")
 
 

@@ -124,10 +124,10 @@ def learning_curve(
         most = sum(place.part == "server" for place in survey.places)
     else:
         config = load(source, overrides)
-    counts = _counts(labels) or halves(most or config["labels"], fewest)
+    counts = _counts(labels) or halves(most or config.labels, fewest)
     place = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
     made = pairs(config, counts, seeds, folds)
-    if config["model"].get("train") == "head":
+    if config.model.frozen:
         with counting("features of images") as report:
             assemble(config, report)  # computed once and shared by all runs
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])

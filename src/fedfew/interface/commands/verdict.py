@@ -9,14 +9,14 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedfew.config.first_config import Choice, choose, first_config
-from fedfew.config.schema import Config, load
+from fedfew.config.schema import load
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data.dataset import Problem
-from fedfew.data.images.folder_check import findings
-from fedfew.data.images.folders import look_through, read_folder
+from fedfew.data.images.folders import look_through
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
-from fedfew.interface.commands.check import NAME, print_findings
+from fedfew.interface.commands.check import NAME, examined, print_findings
 from fedfew.interface.console import err, percent, print_json, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
@@ -36,8 +36,8 @@ def try_folder(
 ) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
     config, reasons = chosen(folder, overrides, allow_code)
-    if config["dataset.name"] != "folder":
-        what = f"{folder / NAME} is about the dataset {config['dataset.name']}, not about this folder"
+    if config.dataset.name != "folder":
+        what = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
         raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
     _check(config)
     for reason in reasons:
@@ -96,10 +96,7 @@ def _reasons(choice: Choice) -> list[str]:
 
 def _check(config: Config) -> None:
     """Print errors and remarks, as `fedfew check` does; a serious one stops here."""
-    dataset = config["dataset"]
-    with counting("reading images") as report:
-        contents = read_folder(dataset["path"], dataset["size"], dataset["channels"], report)
-    print_findings(findings(contents, config["client.batch"], allow_overlap=dataset["allow_overlap"]))
+    print_findings(examined(config)[0])
 
 
 def folds_of(config: Config, folder: Path) -> int:
@@ -108,7 +105,7 @@ def folds_of(config: Config, folder: Path) -> int:
     if folds == 1:
         what = "there are no test images, and a class has a single label, so that nothing can be held out"
         raise FedfewError("E206", str(folder), what, "Label at least 2 images of each class, or fill test/<class>/")
-    return 0 if config["dataset.fold"] else folds
+    return 0 if config.dataset.source.settings["fold"] else folds
 
 
 def _labels(folder: Path) -> int:
@@ -123,17 +120,17 @@ def _train(config: Config, place: Path, folds: int, labels: int) -> tuple[Run, V
         held = load(config.document, {"dataset.fold": f"{fold}/{folds}"})
         where, note = place / FOLDS / str(fold), f", fold {fold} of {folds}"
         base.append(_run(baseline_of(held), where / BASELINE, note))
-        own.append(_run(held, where / config["method.name"], note))
+        own.append(_run(held, where / config.method_name, note))
     if not folds:
         base.append(_run(baseline_of(config), place / BASELINE))
-    final = _run(config, place / config["method.name"], " on all labels" if folds else "")
+    final = _run(config, place / config.method_name, " on all labels" if folds else "")
     return final, over_folds(own, base, labels) if folds else verdict_among(final, base)
 
 
 def _run(config: Config, place: Path, note: str = "") -> Run:
     with counting("features of images") as report:
         session = start(config, place, report=report)
-    follow(session, f"{config['method.name']}{note}")
+    follow(session, f"{config.method_name}{note}")
     return Run(session.folder)
 
 

@@ -1,0 +1,171 @@
+"""The config as a tree of frozen objects: every setting has its type, and every part is built once."""
+
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from annotated_types import Gt, Le
+from torch import nn
+
+from fedfew.config.names import SITES, Named
+from fedfew.core.engine import Engine
+from fedfew.core.evaluation import Evaluation
+from fedfew.core.settings import Count, Doc, Natural, NonNegative
+from fedfew.core.types import Aggregate, Method, Transform
+from fedfew.data.dataset import Dataset
+from fedfew.data.shares import ClientLabels
+from fedfew.methods.entry import Entry, Scenario
+from fedfew.objectives.objective import Objective
+from fedfew.runtime.cohort import Availability, cohort_size
+from fedfew.runtime.gate import Gate
+from fedfew.training.label_shift import Voting
+from fedfew.training.sgd import ClientSGD, Supervised
+from fedfew.transforms.compression import Compression
+from fedfew.transforms.norm_policy import NormPolicy
+from fedfew.transforms.privacy import Privacy
+
+
+@dataclass(frozen=True)
+class General:
+    """The keys outside any section."""
+
+    seed: Annotated[Natural, Doc("random seed of model, training and cohorts; the split has its own dataset.seed")] = 0
+    rounds: Annotated[Count, Doc("rounds of training")] = 150
+    clients: Annotated[Count, Doc("K: number of clients")] = 100
+    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients selected in a round")] = 0.05
+    labels: Annotated[Natural, Doc("N_s: labeled images at the server; 0 only where clients hold labels")] = 1000
+    min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
+    max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
+    start: Annotated[str, Doc("finished run, or its model file, to start from; empty: weights drawn from the seed")] = (
+        ""
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetSettings:
+    """Which images, and how they are split."""
+
+    split: Annotated[
+        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
+    ] = "standard"
+    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
+    validation: Annotated[
+        Natural, Doc("labeled images held out for validation; of your own images in folders at most a quarter")
+    ] = 1000
+    validation_from: Annotated[
+        Literal["test", "server"], Doc("your own images in folders: which labels are held out for validation")
+    ] = "test"
+    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
+    unlabeled: Annotated[Natural, Doc("images divided among the clients; 0: all that are left")] = 0
+    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
+    normalize: Annotated[
+        Literal["unit", "standard"], Doc("pixels divided by 255, or also scaled to mean 0 and deviation 1")
+    ] = "unit"
+    source: Named[Dataset] = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """Where the clients train."""
+
+    workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core (on a GPU: this one alone)")] = 0
+    timeout: Annotated[
+        NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
+    ] = 0.0
+    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, among which the clients are divided")] = 2
+    network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
+    min_clients: Annotated[
+        Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")
+    ] = 0
+    wait: Annotated[NonNegative, Doc("flower: seconds to wait for min_clients before the run stops")] = 300.0
+    kind: str = "pool"
+
+
+@dataclass(frozen=True, eq=False)
+class Model(Named[nn.Module]):
+    """The network that a config names."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether only a head is trained, on the features of a pretrained backbone."""
+        return self.settings.get("train") == "head"
+
+    @property
+    def norm(self) -> str:
+        """The kind of its normalisation layers; unknown for a user's own model without such a setting."""
+        return str(self.settings.get("norm", "unknown" if self.own else "none"))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Config(General):
+    """A checked config: every setting has its value, and every part is built."""
+
+    dataset: DatasetSettings
+    partition: Named[Any]
+    model: Model
+    method: Method
+    method_name: str
+    entry: Entry[Any]
+    """The method's registry entry, with the facts about it."""
+    objective: Objective
+    objective_name: str
+    aggregator: Named[Aggregate]
+    server: Supervised
+    client: ClientSGD
+    client_labels: ClientLabels
+    vote: Voting
+    norm: NormPolicy
+    privacy: Privacy
+    compression: Compression
+    availability: Availability
+    gate: Gate
+    evaluate: Evaluation
+    engine: Engine
+    fleet: FleetSettings
+    document: dict[str, Any]
+    """The same as a plain table with every key, as in run.toml: for files, hashes and comparisons."""
+
+    @property
+    def own_sites(self) -> bool:
+        """Whether the dataset has its own sites, so that nothing is partitioned."""
+        return self.partition.name == SITES
+
+    @property
+    def remote(self) -> bool:
+        """Whether the clients are other machines, which hold their own images."""
+        return self.fleet.kind == "flower" and bool(self.fleet.network)
+
+    @property
+    def cohort(self) -> int:
+        """Clients selected in a round."""
+        return cohort_size(self.participation, self.clients)
+
+    @property
+    def transforms(self) -> tuple[Transform, ...]:
+        """The transforms of every message, innermost first: the method's own, norms, privacy, compression."""
+        asked = (self.norm.transform(), self.privacy.transform(), self.compression.transform())
+        return (*self.entry.transforms, *(transform for transform in asked if transform is not None))
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the method may know of the rest of the config."""
+        return Scenario(
+            clients=None if self.own_sites else self.clients,
+            validation=None if self.own_sites else self.dataset.validation,
+            open=None if self.own_sites else self.dataset.open,
+            frozen_backbone=self.model.frozen,
+            real_sites=self.remote,
+            class_prior=self.vote.prior,
+        )
+
+    def counted(self, clients: int, labels: int, validation: int) -> "Config":
+        """With the numbers that only a dataset with its own sites knows."""
+        document = dict(self.document) | {"clients": clients, "labels": labels, "partition": {"kind": SITES}}
+        document["dataset"] = document["dataset"] | {"validation": validation}
+        return replace(
+            self, clients=clients, labels=labels, dataset=replace(self.dataset, validation=validation),
+            partition=Named.sites(), document=document,
+        )  # fmt: skip
