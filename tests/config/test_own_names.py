@@ -136,7 +136,7 @@ def test_the_pool_and_a_resume_use_it_too_and_give_the_same_bits(tmp_path: Path)
     inline = Experiment.load(SMALL, chosen).run(tmp_path / "inline")
     pool = Experiment.load(SMALL, chosen | {"fleet.kind": "pool", "fleet.workers": 1}).run(tmp_path / "pool")
     assert inline.summary["model_sha256"] == pool.summary["model_sha256"]
-    assert Run.open(tmp_path / "pool").config.method_name == f"{OWN}:Halfway"
+    assert Run.open(tmp_path / "pool").method == f"{OWN}:Halfway"
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_ones_own_code_works_where_one_names_it(own_run: Run, tmp_path: Path) ->
     with pytest.raises(FedfewError, match="E125"):
         Run.open(folder).model()
     assert load_model(folder, allow_code=[f"{OWN}:for_classes"])[0].vector.equal(run.network().vector)
-    again = fedfew.run(own_run.config.document | {"rounds": 2}, out=folder, if_exists="continue", progress=False)
+    again = fedfew.run(own_run.document | {"rounds": 2}, out=folder, if_exists="continue", progress=False)
     assert again.model() is not None
 
 
