@@ -29,7 +29,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite
 from fedfew.runs.session import one_thread, start
 
-RANGES = {"augment": "fedfew.methods.fedmix.views", "update": "fedfew.training.sgd._step"}
+RANGES = {"augment": "fedfew.data.samples.images.Images.views", "update": "fedfew.training.sgd._step"}
 """Functions whose operations are counted under the function's name, wherever else they occur."""
 SERVER_EPOCHS = {"cifar": 1, "mnist": 5}
 """As in the presets paper-tuned and quick."""

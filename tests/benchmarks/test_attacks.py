@@ -9,6 +9,7 @@ from benchmarks.attack_crafts import SUMS as SUMS_OF
 from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, quiet_backdoor, sign_flip
 
 from benchmarks import attacks, attacks_page
+from fedfew.data.samples import Vectors
 
 SENT = torch.zeros(4)
 
@@ -73,7 +74,7 @@ class TwoImages:
     """Sites with two images of two features, one of each class, and true labels."""
 
     classes, seed = 2, 0
-    images, truth = torch.tensor([[[4.0, 0]], [[0, 4.0]]]), torch.tensor([0, 1])
+    samples, truth = Vectors(torch.tensor([[[4.0, 0]], [[0, 4.0]]])), torch.tensor([0, 1])
     shares = type("All", (), {"of": lambda self, _: np.array([0, 1])})()
 
 
