@@ -68,6 +68,7 @@ def test_modules_named_on_a_page_exist(page: str) -> None:
     text = (ROOT / "docs" / page).read_text("utf-8")
     named = set(re.findall(r"(?<![\w/.\"])((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", text))  # not titles of blocks
     missing = [name for name in named if not any((ROOT / base / name).is_file() for base in ("", "src/fedfew"))]
+    missing = [name for name in missing if not name.startswith("flwr/")]
     assert not missing, f"docs/{page}: {missing}"
 
 
