@@ -24,7 +24,7 @@ def app() -> None:
     "--data", type=click.Choice(["photos", "digits"]), help="Default: photos if the extra pretrained is installed."
 )
 @options.seeds
-@click.option("--out", metavar="DIR", type=PATH, help="Folder for runs and report.")
+@options.path("--out", "DIR", "Folder for runs and report.")
 @options.as_json
 def demo(**given: Any) -> None:
     """Compare methods on images included in fedfew.
@@ -37,7 +37,7 @@ def demo(**given: Any) -> None:
 @app.command("try")
 @options.images
 @options.overrides
-@click.option("--out", metavar="DIR", type=PATH, help="Folder for the runs (default: runs/…).")
+@options.path("--out", "DIR", "Folder for the runs (default: runs/…).")
 @options.allow_code
 @options.as_json
 def try_folder(**given: Any) -> None:
@@ -50,9 +50,9 @@ def try_folder(**given: Any) -> None:
 
 @app.command()
 @options.images
-@click.option("--out", metavar="FILE", type=PATH, help="Default: FOLDER/fedfew.toml.")
-@click.option("--network", is_flag=True, help="The sites' images are on other machines.")
-@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@options.path("--out", "FILE", "Default: FOLDER/fedfew.toml.")
+@options.flag("--network", "The sites' images are on other machines.")
+@options.flag("--force", "Overwrite an existing file.")
 @options.as_json
 def init(**given: Any) -> None:
     """Write a commented config for a folder of images."""
@@ -63,7 +63,7 @@ def init(**given: Any) -> None:
 @click.argument(
     "source", metavar="FOLDER|CONFIG", type=options.ConfigName(), help="A folder of images, a TOML file or a preset."
 )
-@click.option("--csv", metavar="FILE", type=PATH, help="List of files (default: check.csv in the folder).")
+@options.path("--csv", "FILE", "List of files (default: check.csv in the folder).")
 @options.overrides
 @options.allow_code
 @options.as_json
@@ -80,27 +80,21 @@ def check(**given: Any) -> None:
 @options.scale
 @options.overrides
 @options.new_run
-@click.option("--with-baseline", is_flag=True, help="Then train server-only too, and report what the clients add.")
+@options.flag("--with-baseline", "Then train server-only too, and report what the clients add.")
 @options.as_json
 def run(**given: Any) -> None:
-    """Train a model.
-
-    Any method, aggregator, model, dataset and partition can be combined.
-    """
+    """Train a model. Any method, aggregator, model, dataset and partition can be combined."""
     execute("run:run", given)
 
 
 @app.command()
-@click.argument("run", metavar="RUN", type=PATH, help="The run folder.")
+@options.place("run", "RUN", "The run folder.")
 @options.overrides
 @options.anyway
 @options.allow_code
 @options.as_json
 def resume(**given: Any) -> None:
-    """Continue an interrupted run.
-
-    The result is the same, bit for bit, as without the interruption.
-    """
+    """Continue an interrupted run. The result is the same, bit for bit, as without the interruption."""
     execute("run:resume", given)
 
 
@@ -109,7 +103,7 @@ def resume(**given: Any) -> None:
 @click.argument(
     "folder", metavar="[FOLDER]", required=False, type=PATH, help="Labeled images: <class>/ folders, or a labels.csv."
 )
-@click.option("--sites", is_flag=True, help="In a simulation: every client's class mix and accuracy too.")
+@options.flag("--sites", "In a simulation: every client's class mix and accuracy too.")
 @options.model
 @options.allow_code
 @options.as_json
@@ -125,13 +119,13 @@ def evaluate(**given: Any) -> None:
 @options.finished
 @click.argument("images", metavar="IMAGES…", nargs=-1, required=True, type=click.Path(), help="Image files or folders.")
 @click.option(
-    "--confident", default=0.0, type=click.FloatRange(0, 1),
+    "--confident",
+    default=0.0,
+    type=click.FloatRange(0, 1),
     help="Mark images below this probability for a person to check.",
-)  # fmt: skip
-@click.option(
-    "--calibrate", is_flag=True, help="Correct over-confidence with the temperature found on held-out labels."
 )
-@click.option("--adapt-prior", is_flag=True, help="Estimate the class mix of these images and predict with it.")
+@options.flag("--calibrate", "Correct over-confidence with the temperature found on held-out labels.")
+@options.flag("--adapt-prior", "Estimate the class mix of these images and predict with it.")
 @options.model
 @options.as_csv
 @options.allow_code
@@ -166,9 +160,7 @@ def label_next(**given: Any) -> None:
 @app.command()
 @options.finished
 @click.option("--format", default="safetensors", help="safetensors, onnx, torch-export or huggingface (a folder).")
-@click.option(
-    "--out", metavar="PATH", type=PATH, help="Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface."
-)
+@options.path("--out", "PATH", "Default: RUN/export/model.safetensors, .onnx, .pt2, /huggingface.")
 @options.model
 @options.allow_code
 @options.as_json
@@ -193,14 +185,18 @@ def list_runs(**given: Any) -> None:
 @click.option(
     "--by", metavar="KEY,KEY", default="", help="Keys to group by, e.g. method,partition.mu (default: what differs)."
 )
-@click.option("--partial", is_flag=True, help="Include unfinished runs as they are.")
+@options.flag("--partial", "Include unfinished runs as they are.")
 @click.option(
-    "--metric", "--measure", "measure", metavar="NAME", default="last",
+    "--metric",
+    "--measure",
+    "measure",
+    metavar="NAME",
+    default="last",
     help="last, mean_last_10, best_by_validation, balanced_accuracy, auroc or ece.",
-)  # fmt: skip
-@click.option("--csv", metavar="FILE", type=PATH, help="Write the table as CSV.")
-@click.option("--latex", metavar="FILE", type=PATH, help="Write it as LaTeX (booktabs).")
-@click.option("--figure", metavar="FILE", type=PATH, help="Draw it: PNG, SVG or PDF.")
+)
+@options.path("--csv", "FILE", "Write the table as CSV.")
+@options.path("--latex", "FILE", "Write it as LaTeX (booktabs).")
+@options.path("--figure", "FILE", "Draw it: PNG, SVG or PDF.")
 @options.as_json
 def compare(**given: Any) -> None:
     """Compare runs over seeds, and with server-only training.
@@ -244,16 +240,13 @@ def sweep(**given: Any) -> None:
 @options.jobs
 @options.as_json
 def learning_curve(**given: Any) -> None:
-    """Draw accuracy against the number of labels.
-
-    Trains with the sites' images and without; finished runs are kept.
-    """
+    """Draw accuracy against the number of labels. Trains with the sites' images and without; finished runs are kept."""
     execute("sweep:learning_curve", given)
 
 
 @app.command()
-@click.argument("path", metavar="RUN|FOLDER", type=PATH, help="A run folder, or a folder that contains runs.")
-@click.option("--out", metavar="FILE", type=PATH, help="Where to write (default: report/index.html in it).")
+@options.place("path", "RUN|FOLDER", "A run folder, or a folder that contains runs.")
+@options.path("--out", "FILE", "Where to write (default: report/index.html in it).")
 @options.as_json
 def report(**given: Any) -> None:
     """Write an HTML report of a run or a folder of runs.
@@ -269,7 +262,7 @@ def report(**given: Any) -> None:
 )
 @click.option("--host", default="127.0.0.1", help="Address to listen on; any but loopback requires a token.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port (default: 8765, or a free one).")
-@click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
+@options.flag("--open", "Open the page in the browser.", "open_")
 @options.as_json
 def watch(**given: Any) -> None:
     """Show runs in the browser as they advance."""
@@ -292,7 +285,7 @@ def track(**given: Any) -> None:
 
 
 @app.command()
-@click.argument("source", type=PATH, metavar="FOLDER|ARCHIVE", help="A run, a folder of runs, or an archive to unpack.")
+@options.place("source", "FOLDER|ARCHIVE", "A run, a folder of runs, or an archive to unpack.")
 @click.option(
     "--to", metavar="FILE.jsonl.xz|DIR", required=True, type=PATH, help="The archive, or the folder to unpack into."
 )

@@ -33,7 +33,7 @@ def deploy() -> None:
 
 
 @deploy.command()
-@click.argument("name", metavar="NAME", type=PATH, help="Folder of the new network.")
+@options.place("name", "NAME", "Folder of the new network.")
 @click.option("--sites", metavar="A,B,C", required=True, help="Names of the sites.")
 @click.option("--server", metavar="HOST", default="127.0.0.1", help="Name or address of the server.")
 @click.option("--port", default=9092, type=click.IntRange(1, 65535), help="Port of the server.")
@@ -42,8 +42,8 @@ def deploy() -> None:
 )
 @options.overrides
 @click.option("--days", default=365, type=click.IntRange(min=1), help="How long the certificates are valid.")
-@click.option("--insecure", is_flag=True, help="Without TLS and keys; on this machine only.")
-@click.option("--force", is_flag=True, help="Replace the keys of an existing network.")
+@options.flag("--insecure", "Without TLS and keys; on this machine only.")
+@options.flag("--force", "Replace the keys of an existing network.")
 @options.as_json
 def init(**given: Any) -> None:
     """Create a network of sites.
@@ -58,16 +58,13 @@ def init(**given: Any) -> None:
 @click.option("--config", metavar="PRESET|CONFIG.toml", default="", type=options.ConfigName(), help="What to train.")
 @options.overrides
 @options.new_run
-@click.option("--nginx", is_flag=True, help="Print a configuration for nginx and exit.")
+@options.flag("--nginx", "Print a configuration for nginx and exit.")
 @systemd
 @options.anyway
 @options.allow_code
 @options.as_json
 def server(**given: Any) -> None:
-    """Start the network's run, or continue it.
-
-    Starts Flower's SuperLink on loopback and a TLS front for the sites.
-    """
+    """Start the network's run, or continue it. Starts Flower's SuperLink on loopback and a TLS front for the sites."""
     _execute("server", given)
 
 
@@ -84,10 +81,7 @@ def server(**given: Any) -> None:
 @options.allow_code
 @systemd
 def client(**given: Any) -> None:
-    """Keep a site online.
-
-    Starts a process that holds the images, and Flower's SuperNode; reconnects by itself.
-    """
+    """Keep a site online. Starts a process that holds the images, and Flower's SuperNode; reconnects by itself."""
     _execute("client", given)
 
 
@@ -98,10 +92,7 @@ def client(**given: Any) -> None:
 @options.new_run
 @options.as_json
 def local(**given: Any) -> None:
-    """Try a network on this machine, with TLS and keys.
-
-    The result is the same as that of `fedfew run`.
-    """
+    """Try a network on this machine, with TLS and keys. The result is the same as that of `fedfew run`."""
     _execute("local", given)
 
 
@@ -115,10 +106,7 @@ def doctor() -> None:
 @options.allow_code
 @options.as_json
 def doctor_server(**given: Any) -> None:
-    """Check the server of a network.
-
-    Checks certificates, port, data, disk and versions, and takes a training step.
-    """
+    """Check the server of a network. Checks certificates, port, data, disk and versions, and takes a training step."""
     _execute("doctor_server", given)
 
 

@@ -1,5 +1,6 @@
 """Options and arguments that several commands share, and the values a shell can complete."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,24 @@ class ErrorCode(click.ParamType[str]):
         return [CompletionItem(code, help=title) for code, title in known.items()]
 
 
+Decorator = Callable[[Any], Any]
+
+
+def flag(name: str, help: str, *parameter: str) -> Decorator:
+    """An option without a value."""
+    return click.option(name, *parameter, is_flag=True, help=help)
+
+
+def path(name: str, metavar: str, help: str) -> Decorator:
+    """An option that is a file or folder."""
+    return click.option(name, metavar=metavar, type=PATH, help=help)
+
+
+def place(name: str, metavar: str, help: str) -> Decorator:
+    """An argument that is a file or folder."""
+    return click.argument(name, metavar=metavar, type=PATH, help=help)
+
+
 def _overrides(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     return dict(parse_set(text) for text in texts)
 
@@ -40,15 +59,13 @@ overrides = click.option(
     "--set", "overrides", metavar="KEY=VALUE", multiple=True, callback=_overrides,
     help="Override a key of the config, e.g. --set partition.mu=0.1",
 )  # fmt: skip
-as_json = click.option("--json", is_flag=True, help="Print the result as JSON on the last line.")
+as_json = flag("--json", "Print the result as JSON on the last line.")
 scale = click.option(
     "--scale", metavar="full|laptop", help="CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000."
 )
-new_run = click.option("--out", metavar="DIR", type=PATH, help="Run folder to create (default: runs/…).")
-runs_folder = click.option("--out", metavar="DIR", type=PATH, help="Folder of the runs.")
-anyway = click.option(
-    "--anyway", is_flag=True, help="Continue even if torch or the machine has changed since the start."
-)
+new_run = path("--out", "DIR", "Run folder to create (default: runs/…).")
+runs_folder = path("--out", "DIR", "Folder of the runs.")
+anyway = flag("--anyway", "Continue even if torch or the machine has changed since the start.")
 jobs = click.option(
     "--jobs", default=0, type=click.IntRange(min=0),
     help="Runs at a time, one process each; 0: one run at a time on all cores.",
@@ -65,13 +82,11 @@ allow_code = click.option(
     "--allow-code", metavar="MODULE[:NAME]", multiple=True,
     help="Your own code that the files may name; without this it is refused.",
 )  # fmt: skip
-as_csv = click.option("--csv", is_flag=True, help="Print a CSV table.")
+as_csv = flag("--csv", "Print a CSV table.")
 
 config = click.argument("config", metavar="PRESET|CONFIG.toml", type=ConfigName(), help="A preset or a TOML file.")
 runs = click.argument(
     "runs", metavar="RUN…", nargs=-1, required=True, type=PATH, help="Run folders, or folders that contain runs."
 )
-finished = click.argument("run", metavar="RUN", type=PATH, help="Folder of a finished run.")
-images = click.argument(
-    "folder", metavar="FOLDER", type=PATH, help="Folder with server/<class>/, clients/<site>/ and test/<class>/."
-)
+finished = place("run", "RUN", "Folder of a finished run.")
+images = place("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
