@@ -291,7 +291,7 @@ def track(**given: Any) -> None:
 )
 @options.as_json
 def archive(**given: Any) -> None:
-    """Put the records of finished runs into one file, or unpack it.
+    """Put the records of runs into one file, or unpack it.
 
     An archive has no models and checkpoints, so it fits into a repository. An existing one keeps its other runs.
     compare, report and ls read it like a folder of runs.
