@@ -46,10 +46,10 @@ def over_rounds(arm: ArmResult, of: Callable[[RoundRecord], float | None]) -> In
     return Interval.of(values).marked(not arm.finished) if values else None
 
 
-def ablation(found: Results) -> list[Verdict]:
+def ablation(arms: Results) -> list[Verdict]:
     """The reasons, each stated as what would have to hold for the method to work as described."""
-    published = found["", PUBLISHED]
-    gain = difference(published, found["", NONE])
+    published = arms["", PUBLISHED]
+    gain = difference(published, arms["", NONE])
     conditions = [
         weigh("γ = 0.2 does better than no share of the old model (α : β kept)", "Eq. 9", gain, positive, signed=True),
         _share(

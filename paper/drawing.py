@@ -31,49 +31,57 @@ STYLES: dict[str, dict[str, Any]] = {
 } | BOUND_STYLE
 
 
-def draw(figure: str, found: Results) -> Figure:
+def draw(figure: str, arms: Results) -> Figure:
     """Draw a figure by name."""
     return {"fig4": _panels, "fig5": _panels, "fig6a": _levels, "fig6b": _labels, "extra": _extra,
             "few-labels": _few, "ablation": _ablation, "recipe": _one_panel,
-            "groupnorm": _one_panel}[figure](found)  # fmt: skip
+            "groupnorm": _one_panel}[figure](arms)  # fmt: skip
 
 
-def _panels(found: Results) -> Figure:
+def _panels(arms: Results) -> Figure:
     """Accuracy by round, IID and non-IID side by side."""
     figure = sheet(10.4, 4.4)
     axes = figure.subplots(1, len(PANELS), sharey=True)
     for axis, panel in zip(axes, PANELS, strict=True):
-        curves(axis, [arm for key, arm in found.items() if key[0] == panel])
+        curves(axis, [arm for key, arm in arms.items() if key[0] == panel])
         axis.set_title(panel)
-    if ("non-IID", "FedMix + FedFreq") in found:
+    if ("non-IID", "FedMix + FedFreq") in arms:
         _reported(axes[1], 0.475)
     axes[0].set_ylabel("test accuracy")
     _legend(figure, axes)
     return figure
 
 
-def _one_panel(found: Results) -> Figure:
+def _one_panel(arms: Results) -> Figure:
     """Accuracy by round."""
     figure = sheet(6.4)
     axis = figure.subplots()
-    curves(axis, list(found.values()))
+    curves(axis, list(arms.values()))
     axis.set_ylabel("test accuracy")
     if axis.lines:
         axis.legend(fontsize=8, frameon=False, loc="lower right")
     return figure
 
 
-def _levels(found: Results) -> Figure:
-    """Figure 6a: curves, and accuracy against μ between the bounds."""
+def _curves_and_more(arms: Sequence[ArmResult], title: str = "") -> tuple[Figure, Axes]:
+    """A figure with accuracy by round on the left, and its empty right panel."""
     figure = sheet(10.4)
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    curves(left, list(found.values()))
+    curves(left, arms)
     left.set_ylabel("test accuracy")
     left.legend(fontsize=8, frameon=False, loc="lower right")
-    levels = [arm for arm in found.values() if arm.arm.x is not None]
+    if title:
+        left.set_title(title, fontsize=10)
+    return figure, right
+
+
+def _levels(arms: Results) -> Figure:
+    """Figure 6a: curves, and accuracy against μ between the bounds."""
+    figure, right = _curves_and_more(list(arms.values()))
+    levels = [arm for arm in arms.values() if arm.arm.x is not None]
     _dots(right, levels, "FedMix + FedFreq", color=COLOURS[0])
     for label in (SERVER_ONLY, ALL_LABELS, POOLED):
-        _bound(right, found.get(("", label)), label)
+        _bound(right, arms.get(("", label)), label)
     right.set_xscale("log")
     right.set_xticks([arm.arm.x or 1.0 for arm in levels], [f"{arm.arm.x:g}" for arm in levels])
     right.xaxis.set_minor_locator(NullLocator())
@@ -82,31 +90,23 @@ def _levels(found: Results) -> Figure:
     return figure
 
 
-def _labels(found: Results) -> Figure:
+def _labels(arms: Results) -> Figure:
     """Figure 6b: FedMix's curves by number of labels, and the accuracy of all methods against it."""
-    figure = sheet(10.4)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    curves(left, [arm for (_, label), arm in found.items() if label.startswith("FedMix")])
-    left.set_ylabel("test accuracy")
-    left.legend(fontsize=8, frameon=False, loc="lower right")
+    ours = [arm for (_, label), arm in arms.items() if label.startswith("FedMix")]
+    figure, right = _curves_and_more(ours, "FedMix + FedFreq")
     for name, colour in (("FedMix", COLOURS[0]), ("FedMatch", COLOURS[3]), (SERVER_ONLY, "#6c757d")):
-        _dots(right, [arm for (_, label), arm in found.items() if label.startswith(name)], name, color=colour)
+        _dots(right, [arm for (_, label), arm in arms.items() if label.startswith(name)], name, color=colour)
     right.plot([800], [0.47], "*", color=COLOURS[0], markersize=9, fillstyle="none", label="FedMix in the paper")
-    left.set_title("FedMix + FedFreq", fontsize=10)
-    right.set_xticks(sorted({arm.arm.x for arm in found.values() if arm.arm.x is not None}))
+    right.set_xticks(sorted({arm.arm.x for arm in arms.values() if arm.arm.x is not None}))
     right.set_xlabel("labels at the server, $N_s$")
     _finish(right)
     return figure
 
 
-def _extra(found: Results) -> Figure:
+def _extra(arms: Results) -> Figure:
     """Curves by aggregation rule, and how often the clients took part."""
-    figure = sheet(10.4)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    curves(left, list(found.values()))
-    left.set_ylabel("test accuracy")
-    left.legend(fontsize=8, frameon=False, loc="lower right")
-    for (_, label), arm in found.items():
+    figure, right = _curves_and_more(list(arms.values()))
+    for (_, label), arm in arms.items():
         if label in BOUND_STYLE or not arm.runs:
             continue
         shares = np.mean([weight_by_rank(run.records, run.document["clients"]) for run in arm.runs], axis=0)
@@ -119,22 +119,22 @@ def _extra(found: Results) -> Figure:
     return figure
 
 
-def _ablation(found: Results) -> Figure:
+def _ablation(arms: Results) -> Figure:
     """What γ costs and why, how far FedFreq's weights are from equal ones, and how many pseudo-labels exceed τ."""
     figure = sheet(10.4, 7.2)
     (accuracy, steps), (weights, labels) = figure.subplots(2, 2)
-    curves(accuracy, list(found.values()))
+    curves(accuracy, list(arms.values()))
     accuracy.set_ylabel("test accuracy")
     accuracy.legend(fontsize=8, frameon=False, loc="lower right")
-    for place, name in enumerate(DAMPED):
-        _by_round(steps, found["", name], damping, name, COLOURS[place])
+    for i, name in enumerate(DAMPED):
+        _by_round(steps, arms["", name], damping, name, COLOURS[i])
     steps.axhline(1.0, linewidth=1.2, **BOUND_STYLE[SERVER_ONLY])
     steps.set_ylabel("a round's step, by the server's own")
-    _by_round(weights, found["", PUBLISHED], unequal, "FedFreq", COLOURS[0])
+    _by_round(weights, arms["", PUBLISHED], unequal, "FedFreq", COLOURS[0])
     weights.axhline(0.0, linewidth=1.2, label="equal weights", **BOUND_STYLE[SERVER_ONLY])
     weights.set_ylabel("distance of weights from an equal share")
-    for place, name in enumerate(DAMPED):
-        _by_round(labels, found["", name], coverage, name, COLOURS[place])
+    for i, name in enumerate(DAMPED):
+        _by_round(labels, arms["", name], coverage, name, COLOURS[i])
     labels.set_ylabel("images with a label above τ")
     for axis in (steps, weights, labels):
         axis.set_xlabel("round")
@@ -155,7 +155,7 @@ def _by_round(axis: Axes, arm: ArmResult, of: Measure, label: str, colour: str) 
     axis.plot(rounds, [float(np.mean(by_round[n])) for n in rounds], label=label, linewidth=1.4, color=colour)
 
 
-def _few(found: Results) -> Figure:
+def _few(arms: Results) -> Figure:
     """Accuracy against the number of labels, and against the skew of the clients, for every method."""
     figure = sheet(10.4, 4.4)
     axes = figure.subplots(1, 2, sharey=True)
@@ -164,10 +164,10 @@ def _few(found: Results) -> Figure:
         list(SKEWS),
     )
     for axis, names in zip(axes, panels, strict=True):
-        for place, label in enumerate(ON_FEATURES):
-            arms = [found[name, label] for name in names if (name, label) in found]
-            style = BOUND_STYLE.get(label, {"color": COLOURS[place]}) | ({"marker": "s"} if label == ALL_LABELS else {})
-            _dots(axis, arms, label, **style)
+        for i, label in enumerate(ON_FEATURES):
+            own = [arms[name, label] for name in names if (name, label) in arms]
+            style = BOUND_STYLE.get(label, {"color": COLOURS[i]}) | ({"marker": "s"} if label == ALL_LABELS else {})
+            _dots(axis, own, label, **style)
         axis.set_xscale("log")
         axis.xaxis.set_minor_locator(NullLocator())
         _finish(axis, legend=False)
@@ -194,10 +194,10 @@ def weight_by_rank(records: Sequence[RoundRecord], clients: int) -> NDArray[np.f
 def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
     """Mean accuracy by round with a band of one standard deviation; unfinished runs are named."""
     short: dict[str, str] = {}
-    for place, arm in enumerate(arms):
+    for i, arm in enumerate(arms):
         if not arm.runs:
             continue
-        label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[place % len(COLOURS)]}
+        label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[i % len(COLOURS)]}
         length = min(run.done for run in arm.runs)
         whole = np.array([run.curve()[:length] for run in arm.runs])
         scored = np.flatnonzero(~np.isnan(whole).any(0))

@@ -15,11 +15,11 @@ from fedfew.core.storage import write_atomically
 from fedfew.data.partitions import heterogeneity
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
-from fedfew.runs.statistics import Interval
 from fedfew.studies.tables import as_csv
 from paper.arms import FIG3, TITLES
-from paper.claims import against_server_only, gain_sentence, partitions, verdicts, without_difference
+from paper.claims import partitions, verdicts
 from paper.drawing import draw
+from paper.gains import Gain, gain_sentence, gains
 from paper.measures import Verdict
 from paper.plan import ArmKey, Plan
 from paper.results import Results, curves_csv, results, table_csv
@@ -39,7 +39,7 @@ class Figure:
     tables: Mapping[str, bytes]
     """The content of its CSV files, by what is added to the figure's name."""
     results: Results = field(default_factory=dict)
-    gains: Mapping[ArmKey, Interval] = field(default_factory=dict)
+    gains: Mapping[ArmKey, Gain] = field(default_factory=dict)
 
     @property
     def own_name(self) -> str:
@@ -53,9 +53,7 @@ class Figure:
     @property
     def sentences(self) -> list[str]:
         """How every arm compares with server-only training."""
-        apart = without_difference(self.results).items()
-        compared = [gain_sentence(key, gain) for key, gain in self.gains.items()]
-        return compared + [f"{' '.join(filter(None, key))}: {why}." for key, why in apart]
+        return [gain_sentence(key, gain) for key, gain in self.gains.items()]
 
     def save(self, folder: Path) -> list[Path]:
         """Write the drawing as SVG and the tables as CSV."""
@@ -82,7 +80,7 @@ def make(name: str, request: Request, study: Study) -> Figure:
         return _partitions(request)
     arms = results(name, request, study)
     tables = {"": curves_csv(arms), "-table": table_csv(arms)}
-    return Figure(name, request, verdicts(name, arms), draw(name, arms), tables, arms, against_server_only(arms))
+    return Figure(name, request, verdicts(name, arms), draw(name, arms), tables, arms, gains(arms))
 
 
 def _partitions(request: Request) -> Figure:

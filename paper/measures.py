@@ -18,6 +18,8 @@ from fedfew.runs.statistics import BEYOND, Interval
 from paper.results import ArmResult
 
 Agrees = Literal["yes", "no", "undecided", "no runs yet"]
+Judge = Callable[[Interval], tuple[Agrees, str]]
+"""From a number to its verdict and the words for it."""
 IMAGES = 2_000
 """Test images of the paper."""
 WIDTH, UNLABELED, ROUNDS = 64, 55_000, 150
@@ -88,11 +90,11 @@ def between(
     gaps = [a[seed] - b[seed] for seed in both]
     if not gaps:
         return None
-    drawn = None
+    error = None
     if sampled:
-        found = ((a, tested(first)), (b, tested(second)))
-        drawn = math.hypot(*(sampling(mean(by[s] for s in both), images) for by, images in found))
-    return Interval.of(gaps, drawn).marked(not (first.finished and second.finished))
+        accuracies = ((a, tested(first)), (b, tested(second)))
+        error = math.hypot(*(sampling(mean(by[s] for s in both), images) for by, images in accuracies))
+    return Interval.of(gaps, error).marked(not (first.finished and second.finished))
 
 
 def roughness(run: Run, first: float = 0.5, last: float = 1.0) -> float | None:
@@ -151,17 +153,17 @@ def smaller(config: Mapping[str, Any]) -> list[str]:
     """What the paper's experiment has more of than this one; nothing on a pretrained backbone: the paper has none."""
     if "train" in config["model"]:
         return []
-    found = {
+    less = {
         f"width {WIDTH}": config["model"].get("width", 0) < WIDTH,
         f"{UNLABELED:,} images": 0 < config["dataset"]["unlabeled"] < UNLABELED,  # 0: all
         f"{ROUNDS} rounds": config["rounds"] < ROUNDS,
     }
-    return [what for what, is_less in found.items() if is_less]
+    return [size for size, is_less in less.items() if is_less]
 
 
-def near_gain(m: Interval, target: float, around: float) -> tuple[Agrees, str]:
+def near_gain(m: Interval, target: float, level: float) -> tuple[Agrees, str]:
     """Whether a gain is as large as reported; undecided if noise could explain it."""
-    total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(around))
+    total = math.hypot(m.se or 0.0, math.sqrt(2) * sampling(level))
     direction = positive(m)[0]
     if abs(m.mean - target) > BEYOND * total:
         how = "smaller" if m.mean < target else "larger"
@@ -185,12 +187,21 @@ def weigh(
     claim: str,
     source: str,
     m: Interval | None,
-    judge: Callable[[Interval], tuple[Agrees, str]],
+    judge: Judge,
     *,
     signed: bool = False,
 ) -> Verdict:
     """A claim and a number, with the verdict."""
     if m is None:
-        return Verdict(claim, source, "–", "no runs yet", "")
+        return no_runs(claim, source)
     agrees, words = judge(m)
     return Verdict(claim, source, shown(m, signed=signed), agrees, words, m.se, m.n, m.partial)
+
+
+def no_runs(claim: str, source: str) -> Verdict:
+    return Verdict(claim, source, "–", "no runs yet", "")
+
+
+def ahead(claim: str, source: str, first: ArmResult, second: ArmResult, judge: Judge = positive) -> Verdict:
+    """Whether the first arm is more accurate than the second, by enough for the claim."""
+    return weigh(claim, source, difference(first, second), judge, signed=True)

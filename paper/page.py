@@ -12,8 +12,8 @@ from fedfew.core.storage import write_atomically
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, other_recipe, scenario
 from paper.arms import FIG3, PAPER, TITLES
-from paper.claims import gain_cell, tally, without_difference
 from paper.figure import Figure, make
+from paper.gains import gain_cell
 from paper.measures import Verdict, columns, smaller
 from paper.plan import ArmKey
 from paper.results import ArmResult, Results
@@ -59,7 +59,7 @@ def section(figure: Figure, runs: Iterable[Run], files: Sequence[str]) -> str:
     parts = [f"## {title}", f"`{figure.request.command}`", *_facts(list(own.values()), arms)]
     parts += [f"![{title}]({image})" for image in files if image.endswith(".svg")]
     if arms:
-        gains = {key: gain_cell(gain) for key, gain in figure.gains.items()} | without_difference(arms)
+        gains = {key: gain_cell(gain) for key, gain in figure.gains.items()}
         note = better_server(arms, runs)
         parts += [_arms_table(arms, gains), *([note] if note else [])]
     judged = [verdict for verdict in figure.verdicts if verdict.agrees != "no runs yet"]
@@ -71,22 +71,22 @@ def section(figure: Figure, runs: Iterable[Run], files: Sequence[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def better_server(found: Results, runs: Iterable[Run]) -> str:
+def better_server(arms: Results, runs: Iterable[Run]) -> str:
     """A note if the labels alone did better in another figure, with the same seeds and another recipe."""
 
-    def place(run: Run) -> tuple[str, tuple[int, int]]:
+    def split(run: Run) -> tuple[str, tuple[int, int]]:
         return scenario(run, BASELINE), run.seeds
 
     def alone(some: Iterable[Run]) -> list[Run]:
         return [run for run in some if run.method == BASELINE and run.finished]
 
-    own = {place(run): run for run in alone(run for arm in found.values() for run in arm.runs)}
+    own = {split(run): run for run in alone(run for arm in arms.values() for run in arm.runs)}
     pairs: dict[tuple[str, ...], dict[Any, tuple[Run, Run]]] = {}
     for run in alone(runs):
-        here = own.get(place(run))
+        here = own.get(split(run))
         if here and (keys := other_recipe(here, run)):
             recipe = tuple(f"`{key} = {run.flat.get(key)}`" for key in keys)
-            pairs.setdefault(recipe, {})[place(run)] = here, run
+            pairs.setdefault(recipe, {})[split(run)] = here, run
     notes = []
     for recipe, both in pairs.items():
         mine, best = (fmean(pair[i].accuracy() or 0.0 for pair in both.values()) for i in (0, 1))
@@ -110,12 +110,12 @@ def overview(figures: Mapping[str, Figure]) -> str:
     return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 
 
-def _reached(found: Results, needs_none: bool) -> list[str]:
-    begun = [arm for arm in found.values() if arm.runs]
+def _reached(arms: Results, needs_none: bool) -> list[str]:
+    begun = [arm for arm in arms.values() if arm.runs]
     if not begun:
         return ["needs no run" if needs_none else "not run yet", "", ""]
     done, of = min(arm.row()["rounds"] for arm in begun), max(arm.row()["of"] for arm in begun)
-    finished = f"{sum(all(run.finished for run in arm.runs) for arm in begun)} of {len(found)}"
+    finished = f"{sum(all(run.finished for run in arm.runs) for arm in begun)} of {len(arms)}"
     seeds, wanted = min(len(arm.runs) for arm in begun), max(arm.wanted for arm in begun)
     return [
         finished,
@@ -126,17 +126,18 @@ def _reached(found: Results, needs_none: bool) -> list[str]:
 
 def _counted(verdicts: Sequence[Verdict]) -> str:
     """The verdicts in numbers; ``so far`` if runs are missing."""
-    told = ", ".join(f"{count} {word}" for word, count in tally(verdicts).items()) or "–"
-    return f"so far: {told}" if any(v.partial for v in verdicts) else told
+    counts = Counter(verdict.agrees for verdict in verdicts)
+    words = ", ".join(f"{count} {agrees}" for agrees, count in counts.items()) or "–"
+    return f"so far: {words}" if any(verdict.partial for verdict in verdicts) else words
 
 
-def _facts(runs: Sequence[Run], found: Results) -> list[str]:
+def _facts(runs: Sequence[Run], arms: Results) -> list[str]:
     if not runs:
-        return ["No run has finished a round yet."] if found else []
-    around = [run.environment for run in runs]
-    machines = {f"{e.get('fingerprint', {}).get('processor', '?')}, {e.get('cores', '?')} cores" for e in around}
-    versions = {f"torch {e.get('fingerprint', {}).get('torch', '?')}" for e in around}
-    systems = {f"Python {e.get('python', '?')}" for e in around}
+        return ["No run has finished a round yet."] if arms else []
+    environments = [run.environment for run in runs]
+    machines = {f"{e.get('fingerprint', {}).get('processor', '?')}, {e.get('cores', '?')} cores" for e in environments}
+    versions = {f"torch {e.get('fingerprint', {}).get('torch', '?')}" for e in environments}
+    systems = {f"Python {e.get('python', '?')}" for e in environments}
     seeds = sorted({run.seed for run in runs})
     minutes = sum(run.seconds for run in runs) / 60
     fleets = {run.document["fleet"]["kind"] for run in runs}
@@ -152,11 +153,11 @@ def _facts(runs: Sequence[Run], found: Results) -> list[str]:
         if len(short) > FEW:
             reached = ", ".join(f"{n} at round {rounds} of {of}" for (rounds, of), n in sorted(counts.items()))
         lines.append(f"**Partial:** {len(short)} of these runs had not finished when this was written: {reached}.")
-    if at := max((arm.at or 0 for arm in found.values()), default=0):
+    if at := max((arm.at or 0 for arm in arms.values()), default=0):
         lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
     for words, names in (
-        ("not run yet:", [_named(arm) for arm in found.values() if not arm.runs]),
-        ("fewer seeds than planned for", [_named(arm) for arm in found.values() if 0 < len(arm.runs) < arm.wanted]),
+        ("not run yet:", [_named(arm) for arm in arms.values() if not arm.runs]),
+        ("fewer seeds than planned for", [_named(arm) for arm in arms.values() if 0 < len(arm.runs) < arm.wanted]),
     ):
         lines += [f"**Partial:** {words} {'; '.join(names)}."] if names else []
     return lines
@@ -184,12 +185,12 @@ def _smaller(config: dict[str, Any]) -> str:
     return f" The paper has {', '.join(less)}: compare differences rather than levels." if less else ""
 
 
-def _arms_table(found: Results, gains: Mapping[ArmKey, str]) -> str:
-    panels = any(panel for panel, _ in found)
+def _arms_table(arms: Results, gains: Mapping[ArmKey, str]) -> str:
+    panels = any(panel for panel, _ in arms)
     head = ["arm", "accuracy", "against server-only", "best by validation", "seeds", "rounds", "minutes"]
     head = ["setting", *head] if panels else head
     rows = []
-    for arm in found.values():
+    for arm in arms.values():
         row = arm.row()
         if row["accuracy"] is not None:
             sd = f" ± {100 * row['sd']:.1f}" if row["sd"] is not None else ""

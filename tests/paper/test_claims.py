@@ -7,15 +7,8 @@ from statistics import stdev
 import numpy as np
 import pytest
 from paper.arms import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
-from paper.claims import (
-    CLAIMS,
-    against_server_only,
-    gain_cell,
-    gain_sentence,
-    partitions,
-    verdicts,
-    without_difference,
-)
+from paper.claims import CLAIMS, partitions, verdicts
+from paper.gains import gain_cell, gain_sentence, gains
 from paper.measures import (
     Verdict,
     difference,
@@ -269,7 +262,7 @@ def test_a_curve_with_rounds_that_were_not_scored() -> None:
 def test_without_runs_nothing_is_claimed(name: str) -> None:
     empty = {arm.key: ArmResult(arm, (), 3) for arm in arms_of(name)}
     assert {v.agrees for v in verdicts(name, empty)} == {"no runs yet"}
-    assert against_server_only(empty) == {}
+    assert gains(empty) == {}
 
 
 def test_numbers_of_unfinished_runs_are_marked() -> None:
@@ -286,21 +279,21 @@ def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
     found = figure("fig6a", {})
     arm = found["", "μ = 1"]
     found["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
-    assert ("", "μ = 1") not in against_server_only(found)
-    assert without_difference(found) == {("", "μ = 1"): "not compared: other method.lambda_s"}
+    assert gains(found)["", "μ = 1"] == "not compared: other method.lambda_s"
 
 
 def test_every_method_is_held_against_server_only() -> None:
     found = figure(
         "fig6b", {("", "FedMix, 700 labels"): (0.50, 0.51, 0.52), ("", "FedMatch, 900 labels"): (0.3, 0.31, 0.3)}
     )
-    gains = against_server_only(found)
-    assert set(gains) == {key for key in found if "server-only" not in key[1]}
-    better, worse = gains["", "FedMix, 700 labels"], gains["", "FedMatch, 900 labels"]
+    compared = gains(found)
+    assert set(compared) == {key for key in found if "server-only" not in key[1]}
+    better, worse = compared["", "FedMix, 700 labels"], compared["", "FedMatch, 900 labels"]
+    assert isinstance(better, Interval)
     assert better.mean == pytest.approx(0.06)
     assert "beats server-only training by 6.0 points" in gain_sentence(("", "FedMix, 700 labels"), better)
     assert "is worse than server-only" in gain_sentence(("", "FedMatch, 900 labels"), worse)
-    same = gains["", "FedMix, 800 labels"]
+    same = compared["", "FedMix, 800 labels"]
     assert "does not differ significantly" in gain_sentence(("", "FedMix, 800 labels"), same)
     assert gain_cell(better) == "+6.0 (SE 0.6), better"
     assert gain_cell(worse).endswith("**worse**")
