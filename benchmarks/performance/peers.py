@@ -19,11 +19,10 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.machine import busy, median, peak, progress, run_watched
-from benchmarks.performance.arithmetic import Cost, cost
 from benchmarks.performance.contestant import KINDS
 from benchmarks.performance.page import RAW, around, finish, with_output
 from benchmarks.performance.peers_table import model_name, rows, targets
-from benchmarks.performance.workloads import WORKLOADS, Workload, open_workload, prepare
+from benchmarks.performance.workloads import WORKLOADS, Cost, Workload, cost, open_workload, prepare
 
 from fedfew.build.parts import assemble, cores
 

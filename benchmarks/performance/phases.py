@@ -18,9 +18,8 @@ from unittest.mock import patch
 
 import torch
 from benchmarks.machine import median, peak, progress
-from benchmarks.performance.arithmetic import cost
 from benchmarks.performance.page import RAW, around, finish, with_output
-from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, open_workload, prepare
+from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, cost, open_workload, prepare
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from fedfew.build.parts import assemble

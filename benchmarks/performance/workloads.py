@@ -1,7 +1,8 @@
-"""The workloads that contestants share: one file of images, one config, and one pair of vectors to start from."""
+"""The workloads that contestants share (images, config, vectors to start from), and the arithmetic of a client."""
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedfew.build.parts import Parts, assemble
 from fedfew.config.schema import load
@@ -182,3 +184,37 @@ def network_with(network: Network, vector: Tensor) -> dict[str, Tensor]:
     convolutions follow the strides.
     """
     return {name: torch.empty(view.shape).copy_(view) for name, view in network.layout.views(vector).items()}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """FLOP of a FedMix client for one image; a product and a sum are two."""
+
+    forward: int
+    both: int
+    """Forward and backward; less than three times forward, because the first layer needs no gradient of its input."""
+
+    def shared(self, views: int, coverage: float) -> float:
+        """fedfew: two views with gradient, which also vote; the others vote; cross-entropy on confident images only."""
+        return 2 * self.both + (views - 2) * self.forward + coverage * self.both
+
+    def naive(self, views: int) -> float:
+        """Plain code: all views vote, two views with gradient, cross-entropy on all images."""
+        return views * self.forward + 3 * self.both
+
+    def equivalents(self, flops: float) -> float:
+        """FLOP in forward passes, where a pass with gradient counts three, as in the paper."""
+        return flops / self.forward
+
+
+def cost(module: nn.Module, channels: int, size: int, dtype: torch.dtype = torch.float64) -> Cost:
+    """Counted on one image: in float64 for direct convolutions, in float32 for fedfew's (Winograd)."""
+    image, module = torch.zeros(1, channels, size, size, dtype=dtype), deepcopy(module).to(dtype)
+    counts = []
+    for backward in (False, True):
+        with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(backward):
+            logits = module(image)
+            if backward:
+                logits.sum().backward()
+        counts.append(int(counter.get_total_flops()))
+    return Cost(*counts)

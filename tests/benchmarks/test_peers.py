@@ -9,10 +9,9 @@ import pytest
 import torch
 from benchmarks.machine import run_watched
 from benchmarks.performance import peer_fedfew, peer_torch
-from benchmarks.performance.arithmetic import Cost, cost
 from benchmarks.performance.peers import summary
 from benchmarks.performance.peers_table import ratio, rows, targets
-from benchmarks.performance.workloads import WARM, Workload, open_workload
+from benchmarks.performance.workloads import WARM, Cost, Workload, cost, open_workload
 from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from benchmarks.performance.arithmetic import Cost
 from benchmarks.performance.page import kept
 from benchmarks.performance.peers import summary
 from benchmarks.performance.peers_table import targets
 from benchmarks.performance.phases import KINDS
 from benchmarks.performance.plots import draw
 from benchmarks.performance.text import COMMANDS, page_text
-from benchmarks.performance.workloads import CIFAR
+from benchmarks.performance.workloads import CIFAR, Cost
 
 ROOT = Path(__file__).parents[2]
 
