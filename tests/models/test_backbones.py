@@ -134,9 +134,9 @@ def test_views_follow_from_the_image_not_from_its_place() -> None:
     images, names = photographs(6), keys(6)
     order = torch.tensor([3, 1, 5, 0, 2, 4])
     with torch.inference_mode():
-        found = model.features(images, names, True)
-        again = model.features(images[order], names[order], True)
-        mirrored = model.features(images.flip(3), names, True)
+        found = model.features(Images(images), names)
+        again = model.features(Images(images[order]), names[order])
+        mirrored = model.features(Images(images.flip(3)), names)
     torch.testing.assert_close(found[order], again, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found[:, 1], mirrored[:, 0], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found.norm(dim=2), torch.full((6, 4), LENGTH))
@@ -148,7 +148,7 @@ def test_the_last_stage_trains_on_what_the_trunk_gave() -> None:
     model = efficientnet_lite0(3, 32, 10, train="last", size=64).eval()
     images = photographs()
     with torch.inference_mode():
-        kept = model.features(images, keys(4), True)
+        kept = model.features(Images(images), keys(4))
         assert kept.shape == (4, 1, model.width) == (4, 1, 192 * 2 * 2)
         torch.testing.assert_close(model(kept[:, 0]), model(images / 255), atol=1e-4, rtol=1e-4)
 

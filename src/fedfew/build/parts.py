@@ -18,11 +18,12 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Oracle, Pool, ServerSite
+from fedfew.data.cache import Report
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
 from fedfew.data.shares import VirtualPartition
 from fedfew.models.backbones import Pretrained
-from fedfew.models.backbones.features import Report, with_features
+from fedfew.models.backbones.features import with_features
 from fedfew.models.build import build_head, build_model
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
@@ -90,7 +91,7 @@ def prepare(
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", what, "Install the same weights as the server")
     if isinstance(module, Pretrained):
-        module.check(federation.about)
+        module.check(federation.samples)
     if isinstance(module, Pretrained) and module.once:
         federation = with_features(federation, module, cores(), engine.place(), report)
         module = module.trained_part()

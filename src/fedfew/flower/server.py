@@ -45,7 +45,7 @@ _log = logging.getLogger("flwr")  # among the lines of Flower's own loop
 class FewLabels(FedAvg):
     """Trains ``model`` with a few labels at the server and clients that have images only.
 
-    ``labeled`` are the server's samples with their labels, such as ``LabeledSet(Images(images, flips=False), labels)``.
+    ``labeled`` are the server's samples with their labels, such as ``LabeledSet(Images(images), labels)``.
     ``settings`` are dotted keys of the config, such as ``{"method.name": "fedmix", "server.epochs": 5}``; ``preset`` a
     preset or TOML file to start from. ``options`` are those of Flower's FedAvg, such as ``fraction_train``; clients
     have no labels to evaluate on, so ``fraction_evaluate`` is 0 unless given.

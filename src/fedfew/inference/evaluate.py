@@ -5,8 +5,9 @@ from typing import Any
 
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
+from fedfew.data.cache import Report
 from fedfew.data.dataset import Problem, shown
-from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.cache import read_files
 from fedfew.data.images.folders import LABELS, Place, existing, look_into
 from fedfew.data.samples import Images
 from fedfew.inference.predict import square

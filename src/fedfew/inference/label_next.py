@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
+from fedfew.data.cache import Report
 from fedfew.data.dataset import Problem
-from fedfew.data.images.cache import Report
 from fedfew.inference.predict import find_images
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import tempered

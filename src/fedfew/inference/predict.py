@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.cache import Report
 from fedfew.data.dataset import Problem, shown
-from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.cache import read_files
 from fedfew.data.images.folders import walk
 from fedfew.data.samples import Images
 from fedfew.runs.run import Run

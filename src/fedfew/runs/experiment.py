@@ -10,8 +10,8 @@ from torch import Tensor
 from fedfew.config import schema
 from fedfew.config.names import own_code
 from fedfew.config.tree import Config
+from fedfew.data.cache import Report
 from fedfew.data.samples import Images
-from fedfew.models.backbones.features import Report
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, start
 from fedfew.runtime.record import RoundRecord

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,12 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import file_digest
-from fedfew.data.cache import cache_folder, new_folder
+from fedfew.data.cache import Report, cache_folder, new_folder
 from fedfew.data.dataset import Problem, Unreadable, shown
 from fedfew.data.images.decode import decode, read_file
 
 VERSION = 1
 """Increased when the same file would give other pixels."""
-Report = Callable[[int, int], None]
-"""Called with the number of files read so far and the total."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ from pathlib import Path
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.cache import Report
 from fedfew.data.dataset import Problem, shown
-from fedfew.data.images.cache import Report, read_files
+from fedfew.data.images.cache import read_files
 
 PARTS = ("server", "clients", "test")
 LAYOUT = "Put images into server/<class>/, clients/<site>/ and test/<class>/; or list classes in labels.csv"

@@ -4,7 +4,7 @@ All draws come from the given generator, and no step loops over images. Views ar
 images: weak views are computed there, strong ones on the host, with the same bits.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
@@ -17,6 +17,9 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import STANDARD, OwnView, Samples, StrongView
 from fedfew.data.samples.randaugment import GREY, POOL, gather, rand_augment
+
+ENLARGED = 1.15
+"""A crop is taken from the image at this many times its size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +80,33 @@ class Images(Samples):
                 family.append(self.weak(rng))
         return family
 
+    def crops(self, count: int, keys: Tensor, scaled: Callable[[Tensor, float], Tensor], size: int) -> Iterator[Tensor]:
+        """Views of each image for a backbone, which ``scaled`` resizes (to a multiple of ``size``) and normalises.
+
+        The first is the image as it is, the second its mirror image (where that keeps the class), the others are crops
+        of the enlarged image at a random place, half of them mirrored. The places follow from an image's key (N×16
+        bytes) and not from its position.
+        """
+        x = self.data.float() / 255
+        yield scaled(x, 1.0)
+        if count > 1:
+            draws = np.stack([_draws(bytes(key.numpy()), count) for key in keys], 1)
+            large = scaled(x, ENLARGED)
+        for view in range(1, count):
+            if view == 1 and self.flips:
+                yield scaled(x.flip(3), 1.0)
+            else:
+                yield _window(large, torch.from_numpy(draws[view]), size, self.flips)
+
+    def crop_settings(self, count: int) -> list[Any]:
+        """All that ``crops`` depend on besides image and size."""
+        return [count, self.flips, ENLARGED] if count > 1 else [1]
+
+    @property
+    def normalized(self) -> bool:
+        """Whether networks are fed anything but pixels in [0, 1]."""
+        return any(self.mean) or any(value != 1 for value in self.std)
+
     def noisy(self, deviation: float, rng: torch.Generator) -> Self:
         """Noise whose deviation is relative to the brightest value."""
         draws = torch.randn(self.data.shape, generator=rng).to(self.data.device)
@@ -128,6 +158,23 @@ def pixel_statistics(parts: Sequence[Tensor]) -> tuple[tuple[float, ...], tuple[
     std = np.sqrt((shares * (values - mean[:, None]) ** 2).sum(axis=1))
     # A channel with a single value has no spread; one grey level is used instead, so that nothing divides by zero.
     return tuple(mean.tolist()), tuple(np.maximum(std, 1 / 255).tolist())
+
+
+def _draws(key: bytes, views: int) -> NDArray[np.float32]:
+    """V×3 draws from [0, 1) that follow from an image's key: down, right, mirrored."""
+    return np.random.default_rng(np.frombuffer(key, np.uint32)).random((views, 3), dtype=np.float32)
+
+
+def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
+    """A size×size window of each enlarged image, at the place its draws give, mirrored if the third is below ½."""
+    count, channels, side, _ = large.shape
+    down, right = ((draws[:, i] * (side - size + 1)).long() for i in (0, 1))
+    rows, columns = down[:, None] + torch.arange(size), right[:, None] + torch.arange(size)
+    if flips:
+        columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
+    places = (rows[:, :, None] * side + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
+    flat = large.reshape(count, channels, -1).gather(2, places.to(large.device))
+    return flat.view(count, channels, size, size).contiguous(memory_format=torch.channels_last)
 
 
 def shifted(images: Tensor, rng: torch.Generator, pixels: int = 2) -> Tensor:

@@ -18,6 +18,7 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
+from fedfew.data.cache import Report
 from fedfew.deploy.messages.heads import head_limit
 from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
@@ -25,7 +26,6 @@ from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.memory import TrialMemory
 from fedfew.deploy.site.processes import SiteProcesses, SiteTerms
-from fedfew.models.backbones.features import Report
 from fedfew.runs.folder import SUMMARY
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen, start

@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,71 +21,69 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from fedfew.core.engine import CPU
 from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
-from fedfew.data.cache import cache_folder
+from fedfew.data.cache import Report, cache_folder
 from fedfew.data.federation import Federation, Origin
-from fedfew.data.samples import Vectors
-from fedfew.models.backbones.pretrained import ENLARGED, LENGTH, Pretrained
+from fedfew.data.samples import Images, Vectors
+from fedfew.models.backbones.pretrained import LENGTH, Pretrained
 
 VERSION = 1
 """Increased when the same image would give other features."""
 BLOCK, BATCH = 480, 48
 """Images in a file of the cache, and in one pass through the backbone."""
-Report = Callable[[int, int], None]
-"""Called with the number of images done and the total."""
+Block = tuple[list[bytes], Tensor]
+"""The keys of images, and their features."""
 
 
 def with_features(
     federation: Federation, model: Pretrained, workers: int, device: torch.device, report: Report | None = None
 ) -> Federation:
     """The federation with features N×V×d (float16) in place of the images."""
-    flips = bool(federation.about["flips"])
-    features = extract(model, [samples.data for samples in federation.sets], flips, workers, device, report)
-    mark = digest(f"{federation.fingerprint()} {_settings(model, flips)}".encode())
+    images = [samples for samples in federation.sets if isinstance(samples, Images)]
+    features = extract(model, images, workers, device, report)
+    mark = digest(f"{federation.fingerprint()} {_settings(model, images[0])}".encode())
     origin = Origin(federation.about, mark, model.about())
     return replace(federation.with_sets([Vectors(part) for part in features]), origin=origin)
 
 
 def extract(
     model: Pretrained,
-    sets: Sequence[Tensor],
-    flips: bool,
+    sets: Sequence[Images],
     workers: int = 1,
-    device: torch.device | None = None,
+    device: torch.device = CPU,
     report: Report | None = None,
 ) -> list[Tensor]:
-    """Features of each set of uint8 images: from the cache if it has them, otherwise computed and stored."""
-    keys = [key for images in sets for key in _keys(images)]
-    places: dict[bytes, list[int]] = {}
-    for place, key in enumerate(keys):
-        places.setdefault(key, []).append(place)
+    """Features of each set of images: from the cache if it has them, otherwise computed and stored."""
+    keys = [key for images in sets for key in _keys(images.data)]
+    rows: dict[bytes, list[int]] = {}
+    for row, key in enumerate(keys):
+        rows.setdefault(key, []).append(row)
     out = torch.empty(len(keys), model.views, model.width, dtype=torch.float16)
-    store = Store(cache_folder() / "features" / digest(_settings(model, flips).encode())[:24])
+    store = Store(cache_folder() / "features" / digest(_settings(model, sets[0]).encode())[:24])
 
-    def find() -> None:
-        for block, features in store.blocks(places, tuple(out.shape[1:])):
-            for row, key in enumerate(block):
-                if key in places:
-                    out[places.pop(key)] = features[row]
+    def fill(blocks: Iterable[Block]) -> None:
+        for block, features in blocks:
+            for key, feature in zip(block, features, strict=True):
+                if key in rows:
+                    out[rows.pop(key)] = feature
 
-    find()
-    if places:  # a process that has all it needs does not wait
+    fill(store.blocks(rows, tuple(out.shape[1:])))
+    if rows:  # a process that has all it needs does not wait
         with store.held():
-            find()
-            work = _Work(model, sets, places, flips, device or torch.device("cpu"), report)
-            for block, features in work.run(workers):
-                store.add(block, features)
-                for row, key in enumerate(block):
-                    out[places[key]] = features[row]
+            fill(store.blocks(rows, tuple(out.shape[1:])))
+            pictures = (image for images in sets for image in images.data)
+            missing = {key: image for key, image in zip(keys, pictures, strict=True) if key in rows}
+            fill(map(store.add, _computed(model, sets[0], missing, workers, device, report)))
     return list(out.split([len(images) for images in sets]))
 
 
-def _settings(model: Pretrained, flips: bool) -> str:
+def _settings(model: Pretrained, images: Images) -> str:
     """Everything features depend on besides the image."""
-    views = [model.views, flips, ENLARGED] if model.views > 1 else [1]
     kind = "trunk" if model.trained == "last" else "features"
+    views = images.crop_settings(model.views)
     return json.dumps([VERSION, kind, model.hash, asdict(model.preprocess), LENGTH, views])
 
 
@@ -116,7 +114,7 @@ class Store:
             drop_temporaries(self.folder)
             yield
 
-    def blocks(self, wanted: dict[bytes, list[int]], shape: tuple[int, ...]) -> Iterator[tuple[list[bytes], Tensor]]:
+    def blocks(self, wanted: Mapping[bytes, object], shape: tuple[int, ...]) -> Iterator[Block]:
         """Every block with a wanted image; damaged ones are removed."""
         for path in sorted(self.folder.glob("*.safetensors")):
             try:
@@ -134,13 +132,13 @@ class Store:
                 continue
             yield keys, features
 
-    def add(self, keys: list[bytes], features: Tensor) -> None:
-        """Store a block, if the disk allows it."""
-        rows = torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 16).copy())
-        seal = _seal(keys, features)
-        content = save({"keys": rows, "features": features}, metadata={"sha256": seal})
+    def add(self, block: Block) -> Block:
+        """Store a block, if the disk allows it, and pass it on."""
+        seal = _seal(*block)
+        content = save({"keys": _as_rows(block[0]), "features": block[1]}, metadata={"sha256": seal})
         with contextlib.suppress(FedfewError):
             write_atomically(self.folder / f"{seal[:24]}.safetensors", content)
+        return block
 
 
 def _seal(keys: list[bytes], features: Tensor) -> str:
@@ -149,65 +147,53 @@ def _seal(keys: list[bytes], features: Tensor) -> str:
     return seen.hexdigest()
 
 
-class _Work:
-    """Computes the missing features, block by block, on several threads."""
+def _as_rows(keys: list[bytes]) -> Tensor:
+    """Keys as uint8 N×16."""
+    return torch.from_numpy(np.frombuffer(b"".join(keys), np.uint8).reshape(-1, 16).copy())
 
-    def __init__(
-        self,
-        model: Pretrained,
-        sets: Sequence[Tensor],
-        places: dict[bytes, list[int]],
-        flips: bool,
-        device: torch.device,
-        report: Report | None,
-    ) -> None:
-        self._model, self._sets, self._flips, self._device = model.to(device).eval(), sets, flips, device
-        self._offsets = np.cumsum([0, *map(len, sets)])
-        self._places, self._report = places, report
-        self._done, self._lock, self._stop = 0, threading.Lock(), threading.Event()
 
-    def run(self, workers: int) -> Iterator[tuple[list[bytes], Tensor]]:
-        """The blocks as they are done. Leaving early stops the threads within one batch."""
-        keys = list(self._places)
-        blocks = [keys[i : i + BLOCK] for i in range(0, len(keys), BLOCK)]
-        count = workers if self._device.type == "cpu" else 1
-        threads = torch.get_num_threads()
-        keep_freed_memory()
-        torch.set_num_threads(1)
-        with ThreadPoolExecutor(max(min(count, len(blocks)), 1)) as pool:
-            try:
-                for future in as_completed([pool.submit(self._block, block) for block in blocks]):
-                    yield future.result()
-            finally:
-                self._stop.set()
-                pool.shutdown(cancel_futures=True)
-                torch.set_num_threads(threads)
+def _computed(
+    model: Pretrained,
+    kind: Images,
+    missing: Mapping[bytes, Tensor],
+    workers: int,
+    device: torch.device,
+    report: Report | None,
+) -> Iterator[Block]:
+    """The features of the missing images, block by block as they are done on several threads.
 
-    def _block(self, keys: list[bytes]) -> tuple[list[bytes], Tensor]:
+    Leaving early stops the threads within one batch.
+    """
+    model.to(device).eval()
+    done, lock, stop = 0, threading.Lock(), threading.Event()
+
+    def compute(keys: list[bytes]) -> Block:
+        nonlocal done
         parts = []
         with torch.inference_mode():
-            for start in range(0, len(keys), BATCH):
-                if self._stop.is_set():
+            for batch in (keys[start : start + BATCH] for start in range(0, len(keys), BATCH)):
+                if stop.is_set():
                     raise InterruptedError("the extraction was cancelled")
-                batch = keys[start : start + BATCH]
-                parts.append(self._batch(batch))
-                self._report_progress(len(batch))
+                # a short batch is padded: kernels are chosen by a batch's length, and bits should not depend on it
+                filled = [*batch, *[batch[0]] * (BATCH - len(batch))]
+                images = kind.like(torch.stack([missing[key] for key in filled]).to(device))
+                features = model.features(images, _as_rows(filled))
+                parts.append(features[: len(batch)].to("cpu", torch.float16))
+                with lock:
+                    done += len(batch)
+                    if report is not None:
+                        report(done, len(missing))
         return keys, torch.cat(parts)
 
-    def _batch(self, keys: list[bytes]) -> Tensor:
-        """A short batch is padded: kernels are chosen by a batch's length, and bits should not depend on it."""
-        filled = [*keys, *[keys[0]] * (BATCH - len(keys))]
-        images = torch.stack([self._image(key) for key in filled]).to(self._device)
-        rows = torch.from_numpy(np.frombuffer(b"".join(filled), np.uint8).reshape(-1, 16).copy())
-        return self._model.features(images, rows, self._flips)[: len(keys)].to("cpu", torch.float16)
-
-    def _image(self, key: bytes) -> Tensor:
-        place = self._places[key][0]
-        part = int(np.searchsorted(self._offsets, place, "right")) - 1
-        return self._sets[part][place - int(self._offsets[part])]
-
-    def _report_progress(self, more: int) -> None:
-        with self._lock:
-            self._done += more
-            if self._report is not None:
-                self._report(self._done, len(self._places))
+    keys, threads = list(missing), torch.get_num_threads()
+    blocks = [keys[start : start + BLOCK] for start in range(0, len(keys), BLOCK)]
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    with ThreadPoolExecutor(max(min(workers if device.type == "cpu" else 1, len(blocks)), 1)) as pool:
+        try:
+            for future in as_completed([pool.submit(compute, block) for block in blocks]):
+                yield future.result()
+        finally:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(threads)

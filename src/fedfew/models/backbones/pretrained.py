@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from math import prod
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
@@ -17,13 +16,13 @@ from torch.nn import functional as F
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
+from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
+from fedfew.data.samples import Images
 
 LENGTH = 4.0
 """Length of every feature vector. Raw ones differ from backbone to backbone (45 for EfficientNet-Lite0, where SGD at
 lr 0.02 loses 8 points with 40 labels of CIFAR-10); at 4, step sizes from 0.02 to 0.1 work with momentum 0.9."""
-ENLARGED = 1.15
-"""A shifted view is cropped from the image at this many times its size."""
 SMALLEST = 8
 """Images with fewer pixels a side are too small to enlarge."""
 
@@ -141,24 +140,10 @@ class Pretrained(Head):
         """How many numbers ``features`` returns for a view."""
         return prod(self._kept)
 
-    def features(self, images: Tensor, keys: Tensor, flips: bool) -> Tensor:
-        """The features of uint8 images that are computed once, N×V×d.
-
-        The views of an image follow from its key (N×16 bytes), not from its position.
-        View 0 is the image as it is, view 1 its mirror image (where that keeps the class), the others are crops of
-        the enlarged image at a random place, half of them mirrored.
-        """
-        x = images.float() / 255
-        out = [self._once(self.preprocess(x))]
-        if self.views > 1:
-            draws = np.stack([_draws(bytes(key.numpy()), self.views) for key in keys], 1)
-            large = self.preprocess(x, ENLARGED)
-        for view in range(1, self.views):
-            if view == 1 and flips:
-                out.append(self._once(self.preprocess(x.flip(3))))
-            else:
-                out.append(self._once(_window(large, torch.from_numpy(draws[view]), self.preprocess.size, flips)))
-        return torch.stack([part.flatten(1) for part in out], 1)
+    def features(self, images: Images, keys: Tensor) -> Tensor:
+        """The features that are computed once, N×V×d; an image's views follow from its key (N×16 bytes)."""
+        crops = images.crops(self.views, keys, self.preprocess, self.preprocess.size)
+        return torch.stack([self._once(crop).flatten(1) for crop in crops], 1)
 
     def _once(self, x: Tensor) -> Tensor:
         return self._embed(x) if self.trained == "head" else self._part("trunk", x)
@@ -176,10 +161,10 @@ class Pretrained(Head):
     def _embed(self, x: Tensor) -> Tensor:
         return _of_length(self.backbone(x))
 
-    def check(self, about: Mapping[str, Any]) -> None:
-        """E113 for samples that are normalised already: a backbone has its own mean and deviation."""
-        if any(about["mean"]) or set(about["std"]) != {1.0}:
-            what = f"{self.name} has its own mean and deviation of pixels"
+    def check(self, samples: Samples) -> None:
+        """E113 for anything but images in [0, 1]: a backbone has its own mean and deviation of pixels."""
+        if not isinstance(samples, Images) or samples.normalized:
+            what = f"{self.name} takes images and has its own mean and deviation of pixels"
             raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
 
     def rates(self, layout: Layout) -> Tensor | None:
@@ -199,23 +184,6 @@ class Pretrained(Head):
 
 def _of_length(features: Tensor) -> Tensor:
     return LENGTH * F.normalize(features.float(), dim=1)
-
-
-def _draws(key: bytes, views: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """V×3 draws from [0, 1) that follow from an image's key: down, right, mirrored."""
-    return np.random.default_rng(np.frombuffer(key, np.uint32)).random((views, 3), dtype=np.float32)
-
-
-def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
-    """A size×size window of each enlarged image, at the place its draws give, mirrored if the third is below ½."""
-    count, channels, side, _ = large.shape
-    down, right = ((draws[:, i] * (side - size + 1)).long() for i in (0, 1))
-    rows, columns = down[:, None] + torch.arange(size), right[:, None] + torch.arange(size)
-    if flips:
-        columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
-    places = (rows[:, :, None] * side + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
-    flat = large.reshape(count, channels, -1).gather(2, places.to(large.device))
-    return flat.view(count, channels, size, size).contiguous(memory_format=torch.channels_last)
 
 
 def pretrained(

@@ -44,7 +44,7 @@ class Features(nn.Module):
         pooled: Tensor | None = getattr(out, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
-        return found.mean(1) if found.ndim == 3 else found.flatten(2).mean(2)
+        return found.mean(1) if found.dim() == 3 else found.flatten(2).mean(2)
 
 
 @from_source

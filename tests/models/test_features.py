@@ -18,6 +18,7 @@ from fedfew.config.sections import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data import DATASETS
 from fedfew.data.fetched import is_fetched
+from fedfew.data.samples import Images
 from fedfew.methods import METHODS
 from fedfew.models.backbones import Pretrained, features
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
@@ -52,17 +53,17 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     whole = Pretrained.features
 
-    def counted(self: Pretrained, images: Tensor, keys: Tensor, flips: bool) -> Tensor:
+    def counted(self: Pretrained, images: Images, keys: Tensor) -> Tensor:
         seen.append(len(images))
-        return whole(self, images, keys, flips)
+        return whole(self, images, keys)
 
     monkeypatch.setattr(Pretrained, "features", counted)
     return seen
 
 
-def pictures(count: int, seed: int = 0, size: int = 16) -> Tensor:
+def pictures(count: int, seed: int = 0, size: int = 16) -> Images:
     rng = torch.Generator().manual_seed(seed)
-    return torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=rng)
+    return Images(torch.randint(0, 256, (count, 3, size, size), dtype=torch.uint8, generator=rng))
 
 
 def alarm(fault: FedfewError) -> None:
@@ -74,28 +75,29 @@ def alarm(fault: FedfewError) -> None:
 
 def test_every_image_is_computed_once_whatever_its_place(model: Pretrained, passes: list[int]) -> None:
     images = pictures(130)
-    first = extract(model, [images[:30], images[30:]], True)
+    few = images.take(torch.arange(30))
+    first = extract(model, [few, images.take(torch.arange(30, 130))])
     assert [tuple(part.shape) for part in first] == [(30, 3, 1280), (100, 3, 1280)]
     assert all(part.dtype == torch.float16 for part in first)
     done = len(passes)
     order = torch.randperm(130)
-    again = extract(model, [images[order], images[:5]], True)
+    again = extract(model, [images.take(order), images.take(torch.arange(5))])
     assert len(passes) == done, "nothing was computed again"
     assert torch.equal(again[0], torch.cat(first)[order]) and torch.equal(again[1], first[0][:5])
-    more = extract(model, [torch.cat([pictures(3, seed=9), images, pictures(3, seed=9)])], True)[0]
+    more = extract(model, [pictures(3, seed=9).join(images, pictures(3, seed=9))])[0]
     assert len(passes) == done + 1, "three new images, in one pass, though each is there twice"
     assert torch.equal(more[:3], more[-3:]) and torch.equal(more[3:-3], torch.cat(first))
 
 
 def test_who_has_all_features_waits_for_nobody(model: Pretrained, monkeypatch: pytest.MonkeyPatch) -> None:
     images = pictures(3, seed=91)
-    (first,) = extract(model, [images], True)
+    (first,) = extract(model, [images])
 
     def busy(store: features.Store) -> None:
         raise AssertionError("another run computes features")
 
     monkeypatch.setattr(features.Store, "held", busy)
-    (again,) = extract(model, [images], True)
+    (again,) = extract(model, [images])
     assert torch.equal(first, again)
 
 
@@ -105,9 +107,9 @@ def test_bits_do_not_depend_on_threads_or_on_the_batch(
     monkeypatch.setattr(features, "BLOCK", 48)
     images = pictures(150, seed=1)
     found = []
-    for number, (workers, parts) in enumerate([(1, [images]), (3, [images]), (1, [images[:1]])]):
+    for number, (workers, parts) in enumerate([(1, [images]), (3, [images]), (1, [images.take(torch.arange(1))])]):
         monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / str(number)))
-        found.append(extract(model, parts, True, workers)[0])
+        found.append(extract(model, parts, workers)[0])
     assert torch.equal(found[0], found[1])
     assert torch.equal(found[0][:1], found[2])
 
@@ -121,7 +123,9 @@ def test_other_settings_have_features_of_their_own(passes: list[int]) -> None:
         ({"size": 32, "views": 2}, False),
         ({"size": 32, "train": "last"}, True),
     ]
-    found = [extract(efficientnet_lite0(3, 16, 10, **options), [images], flips)[0] for options, flips in kinds]
+    found = [
+        extract(efficientnet_lite0(3, 16, 10, **options), [Images(images.data, flips)])[0] for options, flips in kinds
+    ]
     assert len(passes) == len(kinds)
     assert not torch.equal(found[0], found[1]) and not torch.equal(found[2], found[3])
     assert found[4].shape == (4, 1, 192)
@@ -141,12 +145,12 @@ def test_an_interrupted_extraction_goes_on_where_it_was(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extract(model, [images], True, report=report)
+        extract(model, [images], report=report)
     kept = list(tmp_path.rglob("*.safetensors"))
     assert 1 <= len(kept) <= 2 and not list(tmp_path.rglob(".*.tmp"))
     assert told[-1][1] == 200
     passes.clear()
-    extract(model, [images], True)
+    extract(model, [images])
     assert 200 - 48 * len(kept) <= sum(passes) < 200 - 48 * len(kept) + 48
 
 
@@ -156,16 +160,16 @@ def test_a_damaged_block_is_made_again(
 ) -> None:
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path))
     images = pictures(20, seed=4)
-    sound = extract(model, [images], True)[0]
+    sound = extract(model, [images])[0]
     (path,) = tmp_path.rglob("*.safetensors")
     content = bytearray(path.read_bytes())
     content[-7] ^= 4
     path.write_bytes({"flip": bytes(content), "cut": bytes(content[:-50]), "empty": b"", "text": b"x" * 400}[harm])
     passes.clear()
-    assert torch.equal(extract(model, [images], True)[0], sound)
+    assert torch.equal(extract(model, [images])[0], sound)
     assert len(passes) == 1
     passes.clear()
-    extract(model, [images], True)
+    extract(model, [images])
     assert not passes
 
 
@@ -174,7 +178,7 @@ def test_a_cache_that_cannot_be_written_costs_time_only(
 ) -> None:
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "file"))
-    assert extract(model, [pictures(3)], True)[0].shape == (3, 3, 1280)
+    assert extract(model, [pictures(3)])[0].shape == (3, 3, 1280)
 
 
 # runs
@@ -328,9 +332,8 @@ def test_features_know_photographs(cache: Path, monkeypatch: pytest.MonkeyPatch)
     data = DATASETS["cifar10"]()
     monkeypatch.setenv("FEDFEW_DATA", str(cache))
     model = efficientnet_lite0(3, 32, 10)
-    known, asked = extract(
-        model, [data.train.samples.data[:250], data.test.samples.data[:150]], True, os.cpu_count() or 1
-    )
+    few = [Images(data.train.samples.data[:250]), Images(data.test.samples.data[:150])]
+    known, asked = extract(model, few, os.cpu_count() or 1)
     x, y = known[:, 0].float(), torch.nn.functional.one_hot(data.train.labels[:250]).float()
     centre = x.mean(0)
     weights = torch.linalg.solve((x - centre).T @ (x - centre) + 30 * torch.eye(1280), (x - centre).T @ (y - 0.1))
