@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Missing, Payload
@@ -287,7 +288,7 @@ class HostileFleet:
                 continue
             crafted = self.attack(scene)
             if crafted is None:
-                yield Missing(k, "E410", "gave no answer")
+                yield Missing(k, Refusal.NO_ANSWER, "gave no answer")
                 continue
             steps = max(answer.metrics.get("steps", 1.0), 1.0)  # a client with nothing to learn would be left out
             yield replace(answer, reply=self._reply(crafted, payloads[k]), metrics=answer.metrics | {"steps": steps})

@@ -15,6 +15,7 @@ from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
 from fedfew.core.errors import CODES
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface import progress
@@ -189,7 +190,7 @@ def test_rejected_updates_are_told_whatever_their_reason_says(
     plain = Sites.train
 
     def train(self: Sites, t: int, k: int, payload: Any) -> Any:
-        return plain(self, t, k, payload) if t == 0 else Missing(k, "E408", "a [/bold] b [red]c")
+        return plain(self, t, k, payload) if t == 0 else Missing(k, Refusal.FAILED, "a [/bold] b [red]c")
 
     monkeypatch.setattr(Sites, "train", train)
     said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")

@@ -16,6 +16,7 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.build.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
+from fedfew.core.refusals import Refusal
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.runs.run import Run
@@ -155,7 +156,7 @@ def tiny_base() -> Parts:
 def test_no_malformed_reply_has_an_effect(aggregator: str, honest: Scene) -> None:
     parts = with_aggregator(aggregator)
     for position, victim in enumerate(honest[2]):
-        gone = Missing(victim, "E408", "")
+        gone = Missing(victim, Refusal.FAILED, "")
         without, _ = one_round(parts, honest, at(position, lambda _, gone=gone: gone))  # type: ignore[misc]
         for name, (code, tamper) in REFUSED.items():
             after, answers = one_round(parts, honest, at(position, tamper))  # type: ignore[arg-type]
@@ -189,7 +190,7 @@ def test_what_cannot_be_checked_does_not_carry_the_model_away(aggregator: str, c
 
 def test_the_claim_of_no_images_weighs_nothing_where_images_count(honest: Scene) -> None:
     parts = with_aggregator("fedavg")
-    gone = Missing(honest[2][0], "E408", "")
+    gone = Missing(honest[2][0], Refusal.FAILED, "")
     without, _ = one_round(parts, honest, at(0, lambda _: gone))
     after, answers = one_round(parts, honest, at(0, lambda answer: replace(answer, examples=0)))  # type: ignore[arg-type]
     assert not answers.missing

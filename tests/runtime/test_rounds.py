@@ -13,6 +13,7 @@ import torch
 from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play, tiny_parts
 from torch import Tensor
 
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Outcome, Scores, ServerState
 from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
@@ -46,8 +47,8 @@ def test_every_state_can_be_gone_on_from(settings: dict[str, Any]) -> None:
 
 def test_only_those_that_answered_are_counted() -> None:
     parts, fleet = tiny_parts()
-    first_missing = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, "E408", ""), *answers[1:]])
-    states = play(parts, first_missing, 2)
+    gone = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, Refusal.FAILED, ""), *answers[1:]])
+    states = play(parts, gone, 2)
     counts: dict[int, int] = {}
     for state, record in states:
         for k in record["cohort"][1:]:
@@ -139,7 +140,7 @@ def test_the_numbers_of_a_record() -> None:
     answers = Answers(
         [3, 5, 6, 7],
         updates,
-        [Missing(5, "E404", "NaN"), Missing(6, "E410", "late")],
+        [Missing(5, Refusal.NOT_FINITE, "NaN"), Missing(6, Refusal.NO_ANSWER, "late")],
         payloads,
         1000,
         800,

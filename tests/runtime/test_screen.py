@@ -12,6 +12,7 @@ from torch import Tensor
 from fedfew.build.parts import Parts
 from fedfew.core import spill
 from fedfew.core.evaluation import evaluate
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.data.samples import Images
@@ -66,7 +67,9 @@ def test_one_client_cannot_take_the_model_over(method: str, attack: str) -> None
     craft: Craft = (lambda sent, _: -200 * sent) if attack == "minus" else biased(parts)
     played = play(parts, one_hostile(fleet, craft), 2)
     parts, fleet = tiny_parts(method__name=method, **FIVE)
-    without = AlteredFleet(fleet, lambda _, answers: [Missing(answers[0].client, "E406", ""), *answers[1:]])
+    without = AlteredFleet(
+        fleet, lambda _, answers: [Missing(answers[0].client, Refusal.OUT_OF_BOUNDS, ""), *answers[1:]]
+    )
     assert [codes(record) for _, record in played] == [["E421"]] * 2
     assert torch.equal(played[-1][0].omega, play(parts, without, 2)[-1][0].omega), "as if it had not answered"
 

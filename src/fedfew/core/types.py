@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain
@@ -108,10 +109,10 @@ class ClientUpdate:
 
 @dataclass(frozen=True)
 class Missing:
-    """A selected client that sent nothing usable: an E4xx code and the reason."""
+    """A selected client that sent nothing usable, and why."""
 
     client: int
-    code: str
+    code: Refusal
     reason: str
     """One short line of printable characters, whoever wrote it."""
 

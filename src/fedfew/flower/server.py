@@ -23,6 +23,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Missing, Oracle, Payload, ServerSite, ServerState
@@ -206,7 +207,7 @@ class Replied:
             if message is None:
                 continue
             if message.has_error():
-                yield Missing(client, "E408", f"Flower reports error {int(message.error.code)}")
+                yield Missing(client, Refusal.FAILED, f"Flower reports error {int(message.error.code)}")
                 continue
             try:
                 text, parts = from_content(message.content, self._limit, head_limit(1))

@@ -10,11 +10,12 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
+from fedfew.core.refusals import SHARED_CAUSE, UNUSED, Refusal
 from fedfew.core.spill import ReplySpill
 from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
-from fedfew.runtime.screen import Finding, Screen
+from fedfew.runtime.screen import Finding, Screen, Verdict
 from fedfew.runtime.wire import Wire
 
 
@@ -38,14 +39,6 @@ class Trains(Protocol):
     """The part of a fleet that an exchange needs: clients that train."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
-
-
-UNUSED = ("E413", "E414")
-"""Answers that came too late or twice: listed in the record, but not part of the round they came in."""
-
-
-OF_THE_CONFIG = ("E401", "E402", "E403", "E405", "E408", "E417", "E419")
-"""Faults that do not depend on a client's images or machine: if all clients of the first round share one, E512."""
 
 
 @dataclass(frozen=True)
@@ -88,61 +81,91 @@ class Answers:
     """The median lengths of the last rounds, this one included."""
 
 
+@dataclass(eq=False)
+class Inbox:
+    """The answers of a round as they arrive: each is checked and measured by itself."""
+
+    payloads: Mapping[int, Payload]
+    check: Callable[[ClientUpdate, Payload], ClientUpdate | Missing]
+    screen: Screen
+    missing: dict[int, Missing]
+    updates: dict[int, ClientUpdate] = field(default_factory=dict)
+    unused: list[Missing] = field(default_factory=list)
+    findings: dict[int, Finding] = field(default_factory=dict)
+    spill: ReplySpill = field(default_factory=ReplySpill)
+    bytes_up: int = 0
+
+    def take(self, answer: ClientUpdate | Missing) -> None:
+        """Sort in one answer."""
+        k = answer.client
+        if isinstance(answer, Missing) and answer.code in UNUSED:
+            self.unused.append(answer)
+        elif k not in self.payloads:
+            self.unused.append(Missing(k, Refusal.OTHER_ROUND, "was not selected"))
+        elif k in self.updates or k in self.missing:
+            self.unused.append(Missing(k, Refusal.TWICE, "answered again"))
+        elif isinstance(answer, Missing):
+            self.missing[k] = answer
+        else:
+            self.bytes_up += received_bytes(answer.reply)
+            checked = self.check(answer, self.payloads[k])
+            if isinstance(checked, Missing):
+                self.missing[k] = checked
+                return
+            self.findings[k] = self.screen.look(checked.reply, self.payloads[k])
+            self.updates[k] = replace(checked, reply=self.spill.put(checked.reply))
+
+    def judge(self) -> Verdict:
+        """Compare the answers: some are refused or scaled down."""
+        verdict = self.screen.judge(self.findings)
+        for k, factors in verdict.scaled.items():
+            reply = self.screen.shrunk(self.updates[k].reply, self.payloads[k], factors)
+            self.updates[k] = replace(self.updates[k], reply=self.spill.put(reply))
+        self.missing |= verdict.refused
+        self.updates = {k: update for k, update in self.updates.items() if k not in self.missing}
+        return verdict
+
+
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
     if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
-    t = state.round
-    cohort = draw(clients, fleet, t)
-    gone = drop_out(clients.seed, t, cohort, clients.availability.dropout)
+    cohort = draw(clients, fleet, state.round)
+    gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
     down = _bytes_down(algorithm, state, payloads)
     wire = Wire(algorithm, clients.transforms)
-    check = checker(clients, wire, site.network.layout, site.classes)
-    screen = Screen.of(clients.gate, wire, site, state)
-    findings: dict[int, Finding] = {}
-    updates: dict[int, ClientUpdate] = {}
-    missing = {k: Missing(k, "E411", "dropped out (simulated)") for k in gone}
-    unused: list[Missing] = []
-    spill, up = ReplySpill(), 0
-    for answer in fleet.train(t, {k: payload for k, payload in payloads.items() if k not in gone}):
-        k = answer.client
-        if isinstance(answer, Missing) and answer.code in UNUSED:
-            unused.append(answer)
-            continue
-        if k not in payloads or k in updates or k in missing:
-            unused.append(
-                Missing(k, "E414", "answered again") if k in payloads else Missing(k, "E415", "was not selected")
-            )
-            continue
-        if isinstance(answer, Missing):
-            missing[k] = answer
-            continue
-        up += received_bytes(answer.reply)
-        checked = check(answer, payloads[k])
-        if isinstance(checked, Missing):
-            missing[k] = checked
-        else:
-            findings[k] = screen.look(checked.reply, payloads[k])
-            updates[k] = replace(checked, reply=spill.put(checked.reply))
-    verdict = screen.judge(findings)
-    for k, factors in verdict.scaled.items():
-        updates[k] = replace(updates[k], reply=spill.put(screen.shrunk(updates[k].reply, payloads[k], factors)))
-    missing |= verdict.refused
-    updates = {k: update for k, update in updates.items() if k not in missing}
-    counted = screen.overstated(updates) if clients.sizes is None else {}
+    inbox = Inbox(
+        payloads,
+        checker(clients, wire, site.network.layout, site.classes),
+        Screen.of(clients.gate, wire, site, state),
+        {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone},
+    )
+    for answer in fleet.train(state.round, {k: payload for k, payload in payloads.items() if k not in gone}):
+        inbox.take(answer)
+    verdict = inbox.judge()
+    updates, missing = inbox.updates, inbox.missing
+    counted = inbox.screen.overstated(updates) if clients.sizes is None else {}
     updates |= counted
-    missing |= {k: Missing(k, "E410", "gave no answer") for k in cohort if k not in updates and k not in missing}
+    silent = (k for k in cohort if k not in updates and k not in missing)
+    missing |= {k: Missing(k, Refusal.NO_ANSWER, "gave no answer") for k in silent}
     if 0 < len(updates) < clients.min_updates:
         what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
-        missing |= {k: Missing(k, "E418", what) for k in updates}
+        missing |= {k: Missing(k, Refusal.TOO_FEW, what) for k in updates}
         updates = {}
-    usable, lacking = [updates[k] for k in sorted(updates)], [missing[k] for k in sorted(missing)]
-    traffic = fleet.traffic() if isinstance(fleet, Network) else {}
-    scaled = {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates}
-    most = {k: update.examples for k, update in counted.items() if k in updates}
     return Answers(
-        cohort, usable, lacking, payloads, down, up, unused, traffic, site.classes, scaled, most, verdict.lengths
+        cohort,
+        [updates[k] for k in sorted(updates)],
+        [missing[k] for k in sorted(missing)],
+        payloads,
+        down,
+        inbox.bytes_up,
+        inbox.unused,
+        fleet.traffic() if isinstance(fleet, Network) else {},
+        site.classes,
+        {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates},
+        {k: update.examples for k, update in counted.items() if k in updates},
+        verdict.lengths,
     )
 
 
@@ -170,7 +193,7 @@ def checker(
 def refuse_common_fault(answers: Answers) -> None:
     """E512 if every client of a round failed in the same way: then the configuration is at fault, not the clients."""
     kinds = {(missing.code, missing.reason.partition(":")[0]) for missing in answers.missing}
-    if answers.missing and len(kinds) == 1 and answers.missing[0].code in OF_THE_CONFIG:
+    if answers.missing and len(kinds) == 1 and answers.missing[0].code in SHARED_CAUSE:
         first, count = answers.missing[0], len(answers.missing)
         who = f"all {count} clients failed in the same way" if count > 1 else "the only selected client failed"
         what = f"{who}: {first.code} {first.reason}"

@@ -8,9 +8,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedfew.core.refusals import Refusal
 from fedfew.core.settings import Count, Doc, Natural, NonNegative
 from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
-from fedfew.runtime.metrics import metric_fault
+from fedfew.runtime.metrics import Fault, metric_fault
 
 
 @dataclass(frozen=True)
@@ -59,25 +60,28 @@ class Gate:
 
     def _value_fault(
         self, reply: Mapping[str, Tensor], payload: Payload, schema: Schema, examples: int
-    ) -> tuple[str, str] | None:
+    ) -> Fault | None:
         for name, expected in schema.items():
             tensor = reply[name]
             if expected.index:
                 if _bad_indices(tensor, expected.limit):
-                    return "E412", f"{name} is not sorted, unique and below {expected.limit}"
+                    return Refusal.INDICES, f"{name} is not sorted, unique and below {expected.limit}"
                 continue
             if not _finite(tensor):
-                return "E404", f"{name} holds NaN or infinity"
+                return Refusal.NOT_FINITE, f"{name} holds NaN or infinity"
             fault = self._norm_fault(name, tensor, payload, expected)
             if fault:
                 return fault
             if expected.per_example and _norm(tensor) > 1.01 * expected.per_example * examples:
-                return "E406", f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give"
+                return (
+                    Refusal.OUT_OF_BOUNDS,
+                    f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give",
+                )
         lengths = {(expected.group, len(reply[name])) for name, expected in schema.items() if None in expected.shape}
         apart = len(lengths) > len({group for group, _ in lengths})
-        return ("E402", "tensors that belong together have different lengths") if apart else None
+        return (Refusal.SHAPE, "tensors that belong together have different lengths") if apart else None
 
-    def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> tuple[str, str] | None:
+    def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> Fault | None:
         if expected.near:
             sent = payload[expected.near]
             change, grown, base = _norm(tensor - sent), _norm(tensor), _norm(sent)
@@ -87,52 +91,55 @@ class Gate:
         else:
             return None
         if not math.isfinite(change):
-            return "E406", f"the norm of {name}'s change is not finite"
+            return Refusal.OUT_OF_BOUNDS, f"the norm of {name}'s change is not finite"
         if self.max_norm and change > self.max_norm:
-            return "E406", f"{name} moved by {change:.4g}, the bound is {self.max_norm:g}"
+            return Refusal.OUT_OF_BOUNDS, f"{name} moved by {change:.4g}, the bound is {self.max_norm:g}"
         if self.max_growth and grown > self.max_growth * (base + 1):
-            return "E406", f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})"
+            return (
+                Refusal.OUT_OF_BOUNDS,
+                f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})",
+            )
         return None
 
 
-def _rule_fault(update: ClientUpdate, payload: Payload, schema: Schema) -> tuple[str, str] | None:
+def _rule_fault(update: ClientUpdate, payload: Payload, schema: Schema) -> Fault | None:
     for name, expected in schema.items():
         if expected.rule and (why := expected.rule(update.reply[name], payload, update.examples)):
-            return "E406", why
+            return Refusal.OUT_OF_BOUNDS, why
     return None
 
 
-def _count_fault(examples: object, limit: int) -> tuple[str, str] | None:
+def _count_fault(examples: object, limit: int) -> Fault | None:
     if not isinstance(examples, int) or isinstance(examples, bool) or not 0 <= examples <= limit:
-        return "E407", f"claims {str(examples)[:40]} examples; 0 to {limit} is possible"
+        return Refusal.COUNT, f"claims {str(examples)[:40]} examples; 0 to {limit} is possible"
     return None
 
 
-def _kind_fault(reply: object) -> tuple[str, str] | None:
+def _kind_fault(reply: object) -> Fault | None:
     """Plain tensors only: anything else from a client's code could fail during the aggregation."""
     if not isinstance(reply, Mapping) or not all(isinstance(name, str) for name in reply):
-        return "E401", f"is not a dict of named tensors but {type(reply).__name__}"
+        return Refusal.NAMES, f"is not a dict of named tensors but {type(reply).__name__}"
     for name, tensor in reply.items():
         if not isinstance(tensor, Tensor):
-            return "E403", f"{name} is not a tensor but {type(tensor).__name__}"
+            return Refusal.TYPE, f"{name} is not a tensor but {type(tensor).__name__}"
         if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized or tensor.requires_grad:
-            return "E403", f"{name} is not a plain tensor of numbers"
+            return Refusal.TYPE, f"{name} is not a plain tensor of numbers"
     return None
 
 
-def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     lacking, extra = sorted(set(schema) - set(reply)), sorted(set(reply) - set(schema))
     if lacking or extra:
         lacks = f"lacks {', '.join(lacking)}" if lacking else ""
-        return "E401", lacks or f"has {len(extra)} tensors too many, e.g. {extra[0][:40]}"
+        return Refusal.NAMES, lacks or f"has {len(extra)} tensors too many, e.g. {extra[0][:40]}"
     return None
 
 
-def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     for name, expected in schema.items():
         allowed = expected.limit if None in expected.shape else math.prod(d or 0 for d in expected.shape)
         if reply[name].numel() > allowed:
-            return "E405", f"{name} has {reply[name].numel()} entries, at most {allowed} are possible"
+            return Refusal.TOO_LARGE, f"{name} has {reply[name].numel()} entries, at most {allowed} are possible"
     return None
 
 
@@ -143,7 +150,7 @@ def reply_limit(schema: Schema) -> int:
     return 2 * sum(entries) + (1 << 16)
 
 
-def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] | None:
+def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     for name, expected in schema.items():
         tensor = reply[name]
         shape = tuple(tensor.shape)
@@ -152,11 +159,11 @@ def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> tuple[str, str] 
         )
         if not same:
             return (
-                "E402",
+                Refusal.SHAPE,
                 f"{name} has shape {shape}, expected {tuple('any' if d is None else d for d in expected.shape)}",
             )
         if tensor.dtype != expected.dtype:
-            return "E403", f"{name} is {tensor.dtype}, expected {expected.dtype}"
+            return Refusal.TYPE, f"{name} is {tensor.dtype}, expected {expected.dtype}"
     return None
 
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel
@@ -162,7 +163,7 @@ class PoolFleet:
         """False for a worker that ended while idle: it is replaced, and no client is lost."""
         if worker.process.poll() is None:
             return True
-        for _ in self._replace(worker, "E409", ""):
+        for _ in self._replace(worker, Refusal.DIED, ""):
             pass
         return False
 
@@ -177,7 +178,7 @@ class PoolFleet:
             worker: Worker = key.data
             message = worker.channel.receive()
             if message is None:
-                yield from self._replace(worker, "E409", "its worker process ended")
+                yield from self._replace(worker, Refusal.DIED, "its worker process ended")
             elif message["kind"] == "ready":
                 worker.ready = True
             else:
@@ -185,14 +186,14 @@ class PoolFleet:
                 if message["kind"] == "score":
                     self._scores = Scores(**message["scores"])
                 elif message["kind"] == "missing":
-                    yield Missing(message["client"], message["code"], message["reason"])
+                    yield Missing(message["client"], Refusal(message["code"]), message["reason"])
                 else:
                     yield self._update(worker, message)
         for worker in list(self._workers):
             if self._left(worker) <= 0 and worker.ready:
-                yield from self._replace(worker, "E410", f"no answer within {self._timeout:g} s")
+                yield from self._replace(worker, Refusal.NO_ANSWER, f"no answer within {self._timeout:g} s")
             elif self._left(worker) <= 0:
-                yield from self._replace(worker, "E409", f"its worker process was not ready within {STARTUP:g} s")
+                yield from self._replace(worker, Refusal.DIED, f"its worker process was not ready within {STARTUP:g} s")
 
     def _left(self, worker: Worker) -> float:
         """Seconds until a worker times out."""
@@ -212,31 +213,32 @@ class PoolFleet:
         try:
             size = index_bytes(tensors["reply"])
             if size > self._limit:
-                return Missing(
-                    client, "E405", f"the reply has {size:,} bytes, at most {self._limit // 2:,} are possible"
-                )
+                what = f"the reply has {size:,} bytes, at most {self._limit // 2:,} are possible"
+                return Missing(client, Refusal.TOO_LARGE, what)
             reply = worker.answers.read(tensors["reply"], copy=True)
             memory = worker.answers.read(tensors["memory"], copy=True)
         except ValueError as error:
-            return Missing(client, "E402", f"the reply cannot be read: {error}")
+            return Missing(client, Refusal.SHAPE, f"the reply cannot be read: {error}")
         self._memory.pop(client, None)
         if memory:
             self._memory[client] = memory
         return ClientUpdate(client, reply, message["examples"], message["metrics"])
 
-    def _replace(self, worker: Worker, code: str, reason: str) -> Iterator[Missing]:
+    def _replace(self, worker: Worker, code: Refusal, reason: str) -> Iterator[Missing]:
         """Replace a worker that ended or was too slow; the client it worked on is missing."""
         job, log = worker.job, worker.log_tail()
         self._selector.unregister(worker.channel.end)
-        status = worker.end(patience=1.0 if code == "E409" else 0.0)
+        status = worker.end(patience=1.0 if code == Refusal.DIED else 0.0)
         self._workers.remove(worker)
-        self._deaths += code == "E409"  # a slow client is not a dead worker
+        self._deaths += code == Refusal.DIED  # a slow client is not a dead worker
         if self._deaths > 3 + 2 * len(self._workers):
             raise FedfewError("E502", "fleet", f"{self._deaths} workers ended one after the other ({status}): {log}")
         self._start()
         if job is not None and job["kind"] == "train":
-            tail = log.splitlines()[-1:] if code == "E409" else []
-            yield Missing(job["client"], code, " ".join([f"{reason} ({status})" if code == "E409" else reason, *tail]))
+            tail = log.splitlines()[-1:] if code == Refusal.DIED else []
+            yield Missing(
+                job["client"], code, " ".join([f"{reason} ({status})" if code == Refusal.DIED else reason, *tail])
+            )
 
     def score(self, omega: Vector, clients: Vector | None = None) -> "PoolScoring":
         """Start scoring in a free worker, if there is one."""

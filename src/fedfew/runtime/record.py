@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from annotated_types import Ge, MaxLen, Predicate
 from typing_extensions import TypedDict
 
+from fedfew.core.refusals import NO_UPDATE
+
 if TYPE_CHECKING:  # records are read without torch
     from torch import Tensor
 
@@ -15,10 +17,6 @@ if TYPE_CHECKING:  # records are read without torch
 
 Natural = Annotated[int, Ge(0)]
 ClientName = Annotated[str, MaxLen(12), Predicate(str.isdecimal)]
-NO_UPDATE = frozenset({"E408", "E409", "E410", "E411", "E416", "E417", "E418", "E419", "E420"})
-"""Codes of clients that sent no update, or none that was checked; any other code is a refusal by the gate."""
-
-
 WARMUP = "warmup"
 """The phase in a round's seconds that belongs to no round: training before the first."""
 

@@ -9,6 +9,7 @@ import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
+from fedfew.core.refusals import NO_UPDATE
 from fedfew.core.streams import stream
 from fedfew.core.types import (
     ClientUpdate,
@@ -22,7 +23,7 @@ from fedfew.core.types import (
     ServerState,
 )
 from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
-from fedfew.runtime.record import NO_UPDATE, WARMUP, RoundRecord, describe
+from fedfew.runtime.record import WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
 
 EVERY_ROUND = Evaluation()

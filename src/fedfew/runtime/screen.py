@@ -30,6 +30,7 @@ from torch import Tensor
 
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientUpdate, Missing, Payload, Reply, Schema, ServerSite, ServerState
 from fedfew.runtime.gate import Gate
@@ -147,7 +148,7 @@ class Screen:
 
     def judge(self, findings: Mapping[int, Finding]) -> Verdict:
         """Decide which updates of the round are refused or scaled down."""
-        refused = {k: Missing(k, "E421", reason) for k, reason in self._harmful(findings).items()}
+        refused = {k: Missing(k, Refusal.HARMFUL, reason) for k, reason in self._harmful(findings).items()}
         scaled: dict[int, dict[str, float]] = {}
         after = dict(self.before)
         rest = {k: found for k, found in findings.items() if k not in refused}

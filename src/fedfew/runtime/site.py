@@ -14,6 +14,7 @@ from torch import Tensor
 from fedfew.core.evaluation import score
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
+from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import (
@@ -75,7 +76,7 @@ class Sites:
             metrics = trained.metrics | _audit(trained.votes, self.truth.index_select(0, index), self.classes)
         except Exception as error:
             _log.debug("client %d failed in round %d", client, round + 1, exc_info=True)
-            return Missing(client, "E408", f"{type(error).__name__}: {error}")
+            return Missing(client, Refusal.FAILED, f"{type(error).__name__}: {error}")
         examples = len(index) if trained.examples is None else trained.examples
         return ClientUpdate(client, trained.reply, examples, metrics)
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, nbytes
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
@@ -36,13 +37,15 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
     try:
         size = nbytes(answer.reply)
         if size > limit:
-            return _missing(client, "E405", f"the reply has {size:,} bytes, at most {limit // 2:,} are possible")
+            return _missing(
+                client, Refusal.TOO_LARGE, f"the reply has {size:,} bytes, at most {limit // 2:,} are possible"
+            )
         tensors = answers.write({"reply": answer.reply, "memory": sites.memory.get(client, {})})
         message = {"kind": "update", "client": client, "tensors": tensors}
         message |= {"examples": answer.examples, "metrics": answer.metrics}
         json.dumps(message)
     except Exception as error:  # the method returned something that cannot be sent
-        return _missing(client, "E408", f"{type(error).__name__}: {error}")
+        return _missing(client, Refusal.FAILED, f"{type(error).__name__}: {error}")
     return message
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError, head_limit, meaning, parse_head
@@ -29,7 +30,7 @@ def read_answers(
         yield from (Missing(k, *meaning(found["code"])) for k in clients)
         return
     if found.get("run") != run or type(found.get("round")) is not int or found["round"] != round:
-        yield from (Missing(k, "E415", f"answered another run or round than {round + 1}") for k in clients)
+        yield from (Missing(k, Refusal.OTHER_ROUND, f"answered another run or round than {round + 1}") for k in clients)
         return
     seen: set[int] = set()
     answers = found.get("answers")
@@ -38,11 +39,11 @@ def read_answers(
         if type(client) is not int or client not in clients:  # 1.0 and true are in [1], too
             continue
         if client in seen:
-            yield Missing(client, "E414", "answered twice in one message")
+            yield Missing(client, Refusal.TWICE, "answered twice in one message")
             continue
         seen.add(client)
         yield _update(client, answer, arrays, limit)
-    yield from (Missing(k, "E401", "its site's answer does not mention it") for k in clients if k not in seen)
+    yield from (Missing(k, Refusal.NAMES, "its site's answer does not mention it") for k in clients if k not in seen)
 
 
 def _update(client: int, answer: dict[str, Any], arrays: Arrays, limit: int) -> ClientUpdate | Missing:
@@ -50,12 +51,12 @@ def _update(client: int, answer: dict[str, Any], arrays: Arrays, limit: int) -> 
     if set(answer) == _FAILURE:
         return Missing(client, *meaning(answer["code"]))
     if set(answer) != _UPDATE:
-        return Missing(client, "E401", "its answer has other fields than an update or a failure")
+        return Missing(client, Refusal.NAMES, "its answer has other fields than an update or a failure")
     metrics = answer["metrics"]
     if not isinstance(metrics, dict) or not all(map(_is_number, metrics.values())):
-        return Missing(client, "E401", "the metrics are not a table of numbers")
+        return Missing(client, Refusal.NAMES, "the metrics are not a table of numbers")
     if any(len(name) > LONGEST_NAME for name in metrics):
-        return Missing(client, "E401", f"a metric's name has more than {LONGEST_NAME} characters")
+        return Missing(client, Refusal.NAMES, f"a metric's name has more than {LONGEST_NAME} characters")
     try:
         reply = unpack(answer["tensors"], arrays, limit)
     except ContentError as error:

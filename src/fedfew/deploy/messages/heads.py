@@ -6,6 +6,8 @@ Standard library only.
 import json
 from typing import Any
 
+from fedfew.core.refusals import Refusal
+
 SITE_LIMIT = 8 << 20
 """Most bytes of a head that a server sends: config, and an index of tensors for each client."""
 LONGEST_NAME = 64
@@ -28,7 +30,7 @@ MEANINGS = {
 class ContentError(ValueError):
     """A message that is not valid; ``code`` says why."""
 
-    def __init__(self, code: str, what: str) -> None:
+    def __init__(self, code: Refusal, what: str) -> None:
         super().__init__(what)
         self.code = code
 
@@ -41,19 +43,19 @@ def head_limit(clients: int) -> int:
 def parse_head(text: object, most: int) -> dict[str, Any]:
     """The table in a head's text; ContentError for anything else."""
     if not isinstance(text, str):
-        raise ContentError("E401", "its head is not text")
+        raise ContentError(Refusal.NAMES, "its head is not text")
     if len(text) > most:
-        raise ContentError("E405", f"its head has {len(text):,} characters, the limit is {most:,}")
+        raise ContentError(Refusal.TOO_LARGE, f"its head has {len(text):,} characters, the limit is {most:,}")
     try:
         head = json.loads(text)
     except (ValueError, RecursionError):
-        raise ContentError("E401", "its head is not JSON") from None
+        raise ContentError(Refusal.NAMES, "its head is not JSON") from None
     if not isinstance(head, dict):
-        raise ContentError("E401", "its head is not a table")
+        raise ContentError(Refusal.NAMES, "its head is not a table")
     return head
 
 
-def meaning(code: object) -> tuple[str, str]:
+def meaning(code: object) -> tuple[Refusal, str]:
     """The error code and the server's text for a site's code; unknown codes count as failed training."""
     known = code if isinstance(code, str) and code in MEANINGS else "E408"
-    return known.partition(".")[0], MEANINGS[known]
+    return Refusal(known.partition(".")[0]), MEANINGS[known]

@@ -16,6 +16,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedfew.core.refusals import Refusal
 from fedfew.deploy.messages.heads import ContentError
 
 try:
@@ -108,7 +109,7 @@ class ReplyPuller:
             check_contents(contents, limit, head)
             message = inflate_object_from_contents(one.id, contents)
             if not isinstance(message, Message):
-                raise ContentError("E401", "it is not a message")
+                raise ContentError(Refusal.NAMES, "it is not a message")
             done = _pulled(one.to, message)
         except _NotYetError:
             one.next_try = monotonic() + _PAUSE
@@ -120,7 +121,7 @@ class ReplyPuller:
         except ObjectPullError:
             done = Pulled(one.to, error=_UNAVAILABLE)
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, DecodeError):
-            done = Pulled(one.to, refused=ContentError("E401", "it is not a Flower message"))
+            done = Pulled(one.to, refused=ContentError(Refusal.NAMES, "it is not a Flower message"))
         client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=one.id))
         return done
 
@@ -139,7 +140,7 @@ def _contents(pull: Callable[[str], bytes], one: _Announced, limit: int) -> dict
     """The objects of a reply; ContentError as soon as there are too many or they are too large in total."""
     ids = dict.fromkeys(node.object_id for node in iterate_object_tree(one.tree))
     if len(ids) > _OBJECTS + limit // _OBJECT:
-        raise ContentError("E405", f"it has {len(ids):,} objects")
+        raise ContentError(Refusal.TOO_LARGE, f"it has {len(ids):,} objects")
     lock, total = threading.Lock(), 0
 
     def counted(id_: str) -> bytes:
@@ -151,7 +152,7 @@ def _contents(pull: Callable[[str], bytes], one: _Announced, limit: int) -> dict
         with lock:
             total += len(content)
             if total > limit + _DESCRIPTION:
-                raise ContentError("E405", f"it holds more than {limit:,} bytes, the limit")
+                raise ContentError(Refusal.TOO_LARGE, f"it holds more than {limit:,} bytes, the limit")
         return content
 
     first = {one.id: counted(one.id)}  # a site uploads it last
@@ -166,7 +167,7 @@ def check_contents(contents: Mapping[str, bytes], limit: int, head: int) -> None
         body = memoryview(content)[len(content) - size :] if 0 <= size <= len(content) else memoryview(b"")
         if kind == "ConfigRecord":
             if len(body) > head + (1 << 19) or len(ConfigRecordProto.FromString(bytes(body)).items) > 8:
-                raise ContentError("E405", f"its head has {len(body):,} bytes")
+                raise ContentError(Refusal.TOO_LARGE, f"its head has {len(body):,} bytes")
         elif kind == "Array":
             described += len(body)
             order = json.loads(bytes(body))["arraychunk_ids"] if described <= _DESCRIPTION else []
@@ -174,8 +175,8 @@ def check_contents(contents: Mapping[str, bytes], limit: int, head: int) -> None
         elif kind in ("RecordDict", "ArrayRecord", "Message"):
             described += len(body)
         elif kind != "ArrayChunk":
-            raise ContentError("E401", "it holds records of another kind")
+            raise ContentError(Refusal.NAMES, "it holds records of another kind")
     if described > _DESCRIPTION:
-        raise ContentError("E405", f"its description has {described:,} bytes")
+        raise ContentError(Refusal.TOO_LARGE, f"its description has {described:,} bytes")
     if unfolded > limit + _DESCRIPTION:
-        raise ContentError("E405", f"it unpacks to {unfolded:,} bytes, the limit is {limit:,}")
+        raise ContentError(Refusal.TOO_LARGE, f"it unpacks to {unfolded:,} bytes, the limit is {limit:,}")

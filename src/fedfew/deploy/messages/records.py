@@ -10,6 +10,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedfew.core.refusals import Refusal
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError
 
 KIND = "fedfew.bytes"
@@ -30,18 +31,18 @@ def as_array(content: bytes | memoryview) -> Array:
 def from_content(content: RecordDict, limit: int, most_head: int) -> tuple[str, dict[str, bytes]]:
     """The head's text and the arrays; ContentError if it is not ours or has more than ``limit`` bytes of arrays."""
     if set(content) != {"head", "arrays"}:
-        raise ContentError("E401", "it is not a fedfew message")
+        raise ContentError(Refusal.NAMES, "it is not a fedfew message")
     head, record = content["head"], content["arrays"]
     if not isinstance(head, ConfigRecord) or set(head) != {"json"} or not isinstance(record, ArrayRecord):
-        raise ContentError("E401", "it is not a fedfew message")
+        raise ContentError(Refusal.NAMES, "it is not a fedfew message")
     text, arrays = head["json"], {name: array.data for name, array in record.items()}
     if not isinstance(text, str) or not all(isinstance(data, bytes) for data in arrays.values()):
-        raise ContentError("E401", "its fields are of another type")
+        raise ContentError(Refusal.NAMES, "its fields are of another type")
     if len(arrays) > MOST_ARRAYS or any(len(name) > LONGEST_NAME for name in arrays):
-        raise ContentError("E401", "its arrays have invalid names")
+        raise ContentError(Refusal.NAMES, "its arrays have invalid names")
     if len(text) > most_head:
-        raise ContentError("E405", f"its head has {len(text):,} characters, the limit is {most_head:,}")
+        raise ContentError(Refusal.TOO_LARGE, f"its head has {len(text):,} characters, the limit is {most_head:,}")
     total = sum(map(len, arrays.values()))
     if total > limit:
-        raise ContentError("E405", f"it holds {total:,} bytes, the limit is {limit:,}")
+        raise ContentError(Refusal.TOO_LARGE, f"it holds {total:,} bytes, the limit is {limit:,}")
     return text, arrays

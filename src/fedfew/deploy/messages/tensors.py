@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfew.core.refusals import Refusal
 from fedfew.deploy.messages.frames import LIMIT, Arrays
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError
 
@@ -57,31 +58,31 @@ def raw(tensor: Tensor) -> memoryview:
 def unpack(index: object, arrays: Arrays, limit: int = LIMIT) -> dict[str, Tensor]:
     """The tensors of an index, copied; ContentError where index and arrays disagree or take more than ``limit``."""
     if not isinstance(index, dict) or len(index) > MOST_TENSORS:
-        raise ContentError("E402", f"the index is not a table of at most {MOST_TENSORS} tensors")
+        raise ContentError(Refusal.SHAPE, f"the index is not a table of at most {MOST_TENSORS} tensors")
     claims = {name: _claim(name, entry, arrays) for name, entry in index.items()}
     total = sum(len(content) for _, _, content in claims.values())
     if total > limit:
-        raise ContentError("E405", f"the tensors have {total:,} bytes together, the limit is {limit:,}")
+        raise ContentError(Refusal.TOO_LARGE, f"the tensors have {total:,} bytes together, the limit is {limit:,}")
     return {name: _tensor(content, dtype).reshape(shape) for name, (dtype, shape, content) in claims.items()}
 
 
 def _claim(name: object, entry: object, arrays: Arrays) -> tuple[torch.dtype, tuple[int, ...], bytes | memoryview]:
     """Type, shape and bytes of an entry of the index, if they fit together."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
-        raise ContentError("E402", "a tensor's name is not text, or too long")
+        raise ContentError(Refusal.SHAPE, "a tensor's name is not text, or too long")
     if not isinstance(entry, list) or len(entry) != 3:
-        raise ContentError("E402", f"{name} has no entry of array, shape and type")
+        raise ContentError(Refusal.SHAPE, f"{name} has no entry of array, shape and type")
     array, shape, kind = entry
     if not isinstance(kind, str) or kind not in DTYPES:
-        raise ContentError("E402", f"{name} has a type that does not exist")
+        raise ContentError(Refusal.SHAPE, f"{name} has a type that does not exist")
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
-        raise ContentError("E402", f"{name} has no shape")
+        raise ContentError(Refusal.SHAPE, f"{name} has no shape")
     if not all(type(d) is int and 0 <= d < _LONGEST for d in shape):
-        raise ContentError("E402", f"{name} has an impossible shape")
+        raise ContentError(Refusal.SHAPE, f"{name} has an impossible shape")
     dtype, content = DTYPES[kind], _content(name, array, arrays)
     if prod(shape) * dtype.itemsize != len(content):
         what = f"{name} has {len(content)} bytes, {kind} of shape {tuple(shape)} has another number"
-        raise ContentError("E402", what)
+        raise ContentError(Refusal.SHAPE, what)
     return dtype, tuple(shape), content
 
 
@@ -91,9 +92,9 @@ def _content(name: str, array: object, arrays: Arrays) -> bytes | memoryview:
         try:
             return b64decode(array.removeprefix(INLINE), validate=True)
         except (binascii.Error, ValueError):
-            raise ContentError("E402", f"{name} is not base64") from None
+            raise ContentError(Refusal.SHAPE, f"{name} is not base64") from None
     if not isinstance(array, str) or array not in arrays:
-        raise ContentError("E402", f"{name} names an array that does not exist")
+        raise ContentError(Refusal.SHAPE, f"{name} names an array that does not exist")
     return arrays[array]
 
 

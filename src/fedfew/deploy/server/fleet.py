@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
+from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, nbytes
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, head_limit, parse_head
@@ -29,13 +30,13 @@ _POLL = 0.2
 _FAREWELL = 10.0
 _HELLO = 120.0
 _FAULTS = {
-    3: ("E416", "the message was not fetched in time"),
-    4: ("E416", "its reply did not arrive completely"),
-    5: ("E416", "its site went offline"),
-    8: ("E409", "Flower's process for the message ended"),
+    3: (Refusal.UNREACHABLE, "the message was not fetched in time"),
+    4: (Refusal.UNREACHABLE, "its reply did not arrive completely"),
+    5: (Refusal.UNREACHABLE, "its site went offline"),
+    8: (Refusal.DIED, "Flower's process for the message ended"),
 }
 """Flower's error code → ours. Its text is not passed on: a site could have written it."""
-_FAILED = ("E408", "Flower could not run the site's app; the site's log says why")
+_FAILED = (Refusal.FAILED, "Flower could not run the site's app; the site's log says why")
 Memories = dict[int, dict[str, Tensor]]
 
 
@@ -191,7 +192,7 @@ class GridFleet:
             if open_ and idle:
                 sleep(_POLL)
         for message in open_.values():
-            yield from (Missing(k, "E410", f"no answer within {limit:g} s") for k in message.clients)
+            yield from (Missing(k, Refusal.NO_ANSWER, f"no answer within {limit:g} s") for k in message.clients)
         self._late |= {id_: (round, message.clients) for id_, message in ids.items()}
 
     def _write(self, round: int, payloads: Mapping[int, Payload]) -> dict[int, SiteMessage]:
@@ -225,7 +226,7 @@ class GridFleet:
                 continue
             del open_[message.site]
             what = f"site {self._members.sites[message.site]} is offline"
-            yield from (Missing(k, "E416", what) for k in message.clients)
+            yield from (Missing(k, Refusal.UNREACHABLE, what) for k in message.clients)
         contents, nodes = [message.content for message in waiting], [self._nodes[message.site] for message in waiting]
         new = self._push(contents, nodes, limit + min(limit, _GRACE), f"{round}")
         for message, id_ in zip(waiting, new, strict=True):
@@ -236,7 +237,9 @@ class GridFleet:
                 ids[id_] = message
             else:
                 del open_[message.site]
-                yield from (Missing(k, "E416", "Flower did not accept the message") for k in message.clients)
+                yield from (
+                    Missing(k, Refusal.UNREACHABLE, "Flower did not accept the message") for k in message.clients
+                )
 
     def _push(self, contents: Sequence[RecordDict], nodes: Sequence[int], ttl: float, group: str) -> list[str | None]:
         """Send a message to each node, all at once; the messages' ids, None where Flower did not accept one."""
@@ -258,17 +261,19 @@ class GridFleet:
         if reply.to in self._late:
             earlier, clients = self._late.pop(reply.to)
             if not reply.error:
-                yield from (Missing(k, "E413", f"answer to round {earlier + 1} came after its end") for k in clients)
+                yield from (
+                    Missing(k, Refusal.LATE, f"answer to round {earlier + 1} came after its end") for k in clients
+                )
             return
         message = ids.pop(reply.to, None)
         if message is None:
             return
         if message.site not in open_:
-            yield from (Missing(k, "E414", f"answered round {round + 1} again") for k in message.clients)
+            yield from (Missing(k, Refusal.TWICE, f"answered round {round + 1} again") for k in message.clients)
             return
         if reply.error:
             code, reason = _FAULTS.get(reply.error, _FAILED)
-            if code == "E409" and message.tries < 2:
+            if code == Refusal.DIED and message.tries < 2:
                 message.posted = False  # only Flower's process for it died; the site itself may have the answer
                 return
             del open_[message.site]
