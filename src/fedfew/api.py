@@ -54,7 +54,7 @@ def run(
         return _to_the_end(_renewed(experiment, folder), progress)
     allow_code = tuple(own_code(experiment.config.document).values())
     found = Run.open(folder, allow_code=allow_code)
-    if identity(found.full) != identity(_settled(experiment.config).document):
+    if identity(found.document) != identity(_settled(experiment.config).document):
         what = "holds a run with other settings"
         raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
     return found if found.finished else resume(folder, progress=progress, allow_code=allow_code)

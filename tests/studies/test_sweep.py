@@ -115,18 +115,14 @@ def test_the_fleet_does_not_make_another_experiment(tmp_path: Path) -> None:
     assert kinds(list(advance([pooled], tmp_path, unwanted))) == ["skipped"]
 
 
-def test_a_setting_added_since_does_not_repeat_a_run(tmp_path: Path) -> None:
+def test_a_run_is_found_under_another_name(tmp_path: Path) -> None:
     cell = Cell("a", tiny(rounds=1))
-    path = list(advance([cell], tmp_path, unwanted))[-1].path
-    text = (path / "run.toml").read_text("utf-8")
-    assert "max_skipped = 10\n" in text  # the default: a run from before the setting existed would not have it
-    (path / "run.toml").write_text(text.replace("max_skipped = 10\n", ""), "utf-8")
-    path = path.rename(tmp_path / "under-another-name")
+    path = list(advance([cell], tmp_path, unwanted))[-1].path.rename(tmp_path / "under-another-name")
     assert index(tmp_path) == {cell.identity: path}
     assert kinds(list(advance([cell], tmp_path, unwanted))) == ["skipped"]
 
 
-def test_a_folder_of_an_unknown_version_is_passed_over(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     cell = Cell("a", tiny(rounds=1))
     path = list(advance([cell], tmp_path, unwanted))[-1].path
     path = path.rename(tmp_path / "old")

@@ -21,7 +21,7 @@ from fedfew.build.parts import cores
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.runtime.lifeline import end_with_parent
-from fedfew.studies.sweep import BUSY, Cell, Event, open_cell, queue, rounds_until
+from fedfew.studies.sweep import Cell, Event, queue, run_cell
 
 
 def check_jobs(jobs: int) -> None:
@@ -73,7 +73,8 @@ def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Job:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "fedfew.studies.parallel"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    job = {"name": cell.name, "document": cell.config.document, "path": str(path), **options}
+    document = cell.config.document | {"fleet": cell.config.document["fleet"] | {"kind": "inline"}}
+    job = {"name": cell.name, "document": document, "path": str(path), "options": options}
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -89,20 +90,14 @@ def _listen(process: "subprocess.Popen[bytes]", lines: "SimpleQueue[tuple[int, b
 
 
 def _events(job: Job, line: bytes) -> Iterator[Event]:
-    if not line:  # its end; without a final message it was killed
-        if not job.settled:
-            why = f"its process ended with status {job.process.wait()}"
-            yield Event(job.cell, "failed", job.path, fault=FedfewError("E310", str(job.path), why))
-        return
-    message = json.loads(line)
-    kind = message["kind"]
-    job.settled = job.settled or kind in ("failed", "finished", "paused")
-    if kind in ("failed", "warned"):
-        fault = FedfewError(message["code"], message["place"], message["what"], message["remedy"])
-        busy = kind == "failed" and fault.code in BUSY
-        yield Event(job.cell, "busy" if busy else kind, job.path, fault=fault)
-    else:
-        yield Event(job.cell, kind, job.path, message.get("record"), done=message.get("done", 0))
+    if line:
+        event = json.loads(line)
+        fault = FedfewError(*event["fault"]) if event["fault"] else None
+        yield Event(job.cell, event["kind"], job.path, event["record"], fault, event["done"])
+        job.settled = job.settled or event["kind"] in ("failed", "finished", "paused", "busy")
+    elif not job.settled:  # without a final event it was killed
+        why = f"its process ended with status {job.process.wait()}"
+        yield Event(job.cell, "failed", job.path, fault=FedfewError("E310", str(job.path), why))
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
@@ -114,21 +109,20 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 
 
 def work() -> None:
-    """Run the cell of the job on stdin to its end, or report the error."""
+    """Run the cell of the job on stdin to its end, and report every event."""
     job = _first_line()
     end_with_parent(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent closes stdin in its time
-    cell, inline = Cell(job["name"], check(job["document"], allow_code=None)), {"fleet.kind": "inline"}
-    how = {"anyway": job["anyway"], "command": job["command"]}
+    cell, path = Cell(job["name"], check(job["document"], allow_code=None)), Path(job["path"])
+
+    def warn(fault: FedfewError) -> None:
+        _report(Event(cell, "warned", path, fault=fault))
+
     try:
-        session = open_cell(cell, Path(job["path"]), lambda fault: _report("warned", fault), inline, **how)
-        _say({"kind": "started", "done": session.state.round})
-        for record in rounds_until(session, job["until"]):
-            _say({"kind": "round", "record": record})
+        for event in run_cell(cell, path, warn, **job["options"]):
+            _report(event)
     except FedfewError as fault:
-        _report("failed", fault)
-    else:
-        _say({"kind": "finished" if session.state.round >= session.rounds else "paused"})
+        _report(Event(cell, "failed", path, fault=fault))
 
 
 def _first_line() -> dict[str, Any]:
@@ -143,12 +137,10 @@ def _first_line() -> dict[str, Any]:
     return job
 
 
-def _report(kind: str, fault: FedfewError) -> None:
-    _say({"kind": kind, "code": fault.code, "place": fault.place, "what": fault.what, "remedy": fault.remedy})
-
-
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
+def _report(event: Event) -> None:
+    fault = event.fault and (event.fault.code, event.fault.place, event.fault.what, event.fault.remedy)
+    line = {"kind": event.kind, "record": event.record, "done": event.done, "fault": fault}
+    sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
 

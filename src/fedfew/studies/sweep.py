@@ -61,14 +61,13 @@ def identity(document: Mapping[str, Any]) -> str:
 
 
 def index(folder: Path) -> dict[str, Path]:
-    """The runs of a folder by identity. Their configs are resolved again, so a setting added to fedfew since then
-    counts as its default, and no run is repeated because of it."""
+    """The runs of a folder by identity; of several with the same, a finished one."""
     known: dict[str, Path] = {}
     for path in sorted(folder.glob(f"[!.]*/{CONFIG}")):
         try:
             run = Run.open(path.parent)
-            same = identity(run.full)
-        except FedfewError:  # from a version with other settings, or damaged: nothing to resume
+            same = identity(run.document)
+        except FedfewError:  # damaged: nothing to resume
             continue
         if same not in known or run.finished:
             known[same] = run.path
@@ -148,28 +147,14 @@ def advance(
     for cell, path, settled in queue(cells, folder, until):
         if settled:
             yield settled
-            continue
-        try:
-            session = open_cell(cell, path, warn, anyway=anyway, command=command)
-        except FedfewError as fault:
-            if fault.code not in BUSY:
-                raise
-            yield Event(cell, "busy", path, fault=fault)
-            continue
-        yield Event(cell, "started", path, done=session.state.round)
-        try:
-            for record in rounds_until(session, until):
-                yield Event(cell, "round", path, record)
-        except FedfewError as fault:
-            yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
         else:
-            yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+            yield from run_cell(cell, path, warn, until=until, anyway=anyway, command=command)
 
 
 def queue(cells: Sequence[Cell], folder: Path, until: int) -> Iterator[tuple[Cell, Path, Event | None]]:
     """Each cell with its path and, if it need not run, why; such cells come first, so that the rest is known early."""
-    places = list(zip(cells, paths(cells, folder), strict=True))
-    for cell, path in sorted(places, key=lambda place: _settled(place[0], place[1], until) is None):
+    both = list(zip(cells, paths(cells, folder), strict=True))
+    for cell, path in sorted(both, key=lambda one: _settled(one[0], one[1], until) is None):
         yield cell, path, _settled(cell, path, until)
 
 
@@ -183,28 +168,34 @@ def _settled(cell: Cell, path: Path, until: int) -> Event | None:
     return Event(cell, "paused", path, done=run.done) if until and run.done >= until else None
 
 
-def rounds_until(session: Session, until: int) -> Iterator[RoundRecord]:
-    """The rounds of a session up to the given one; 0: all that are left."""
-    with contextlib.closing(session.advance()) as records:
-        for record in records:
-            yield record
-            if record["round"] == until < session.rounds:
-                return
+def run_cell(
+    cell: Cell, path: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
+) -> Generator[Event, None, None]:
+    """Start or resume the run of a cell, on the cell's fleet; an error before its first round is raised."""
+    try:
+        session = _session(cell, path, warn, anyway, command)
+    except FedfewError as fault:
+        if fault.code not in BUSY:
+            raise
+        yield Event(cell, "busy", path, fault=fault)
+        return
+    yield Event(cell, "started", path, done=session.state.round)
+    try:
+        with contextlib.closing(session.advance()) as records:
+            for record in records:
+                yield Event(cell, "round", path, record)
+                if record["round"] == until < session.rounds:
+                    break
+    except FedfewError as fault:
+        yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
+    else:
+        yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
 
 
-def open_cell(
-    cell: Cell,
-    path: Path,
-    warn: Warn,
-    fleet: Mapping[str, Any] | None = None,
-    *,
-    anyway: bool = False,
-    command: str = "",
-) -> Session:
-    """Start or resume the cell's run; ``fleet`` replaces keys of the fleet, e.g. {"fleet.kind": "inline"}."""
-    changes = dict(fleet or {})
+def _session(cell: Cell, path: Path, warn: Warn, anyway: bool, command: str) -> Session:
+    document = cell.config.document
     if (path / CONFIG).is_file():
-        allow_code = own_code(cell.config.document).values()
-        return reopen(path, warn, changes, anyway=anyway, allow_code=allow_code)
+        fleet = {f"fleet.{key}": value for key, value in document["fleet"].items()}
+        return reopen(path, warn, fleet, anyway=anyway, allow_code=own_code(document).values())
     path.parent.mkdir(parents=True, exist_ok=True)
-    return start(load(cell.config.document, changes), path, command)
+    return start(cell.config, path, command)
