@@ -52,10 +52,10 @@ def calibration(run: Source) -> Figure:
 
 
 def _judged(run: Source) -> Run:
-    found = _opened(run)
-    if not found.evaluation:
-        raise FedfewError("E310", str(found.path), "has no evaluation: it has not finished, or has no test images")
-    return found
+    opened = _opened(run)
+    if not opened.evaluation:
+        raise FedfewError("E310", str(opened.path), "has no evaluation: it has not finished, or has no test images")
+    return opened
 
 
 def loss(run: Source, *others: Source) -> Figure:
@@ -75,12 +75,12 @@ def pseudo_classes(run: Source) -> Figure:
 
 def participation(run: Source) -> Figure:
     """Client × round: the weight of every update that counted, and a mark for every one that did not."""
-    return _drawn(run, run_charts.participation, lambda found: any(r["cohort"] for r in found.records))
+    return _drawn(run, run_charts.participation, lambda opened: any(r["cohort"] for r in opened.records))
 
 
 def partition(run: Source) -> Figure:
     """Client × class: the number of images each client holds; known in a simulation only."""
-    return _drawn(run, run_charts.partition, lambda found: bool(found.classes.get("clients")))
+    return _drawn(run, run_charts.partition, lambda opened: bool(opened.classes.get("clients")))
 
 
 def norms(run: Source) -> Figure:
@@ -105,10 +105,10 @@ def times(run: Source) -> Figure:
 
 def _opened(run: Source) -> Run:
     """The run as it is now."""
-    found = run.again() if isinstance(run, Run) else Run.open(run)
-    if not found.records:
-        raise FedfewError("E310", str(found.path), "has no round yet")
-    return found
+    opened = run.again() if isinstance(run, Run) else Run.open(run)
+    if not opened.records:
+        raise FedfewError("E310", str(opened.path), "has no round yet")
+    return opened
 
 
 def _labels(run: Run) -> bool:
@@ -116,8 +116,8 @@ def _labels(run: Run) -> bool:
 
 
 def _drawn(run: Source, describe: Callable[[Run], Chart], known: Callable[[Run], bool] = bool) -> Figure:
-    found = _opened(run)
-    if not known(found):
-        what = f"a run of {found.method} on {found.dataset} has no data for this chart"
-        raise FedfewError("E310", str(found.path), what, f"The chart shows {describe.__name__.replace('_', ' ')}")
-    return draw(describe(found))
+    opened = _opened(run)
+    if not known(opened):
+        fault = f"a run of {opened.method} on {opened.dataset} has no data for this chart"
+        raise FedfewError("E310", str(opened.path), fault, f"The chart shows {describe.__name__.replace('_', ' ')}")
+    return draw(describe(opened))

@@ -9,7 +9,7 @@ from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.standing import no_verdict, standing
-from fedfew.interface.report.words import marked, story
+from fedfew.interface.report.words import marked, setup
 from fedfew.runs.collection import read_all
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
@@ -71,7 +71,7 @@ def test_alone_there_are_no_bars_and_the_sentence_says_why(tmp_path: Path) -> No
     (run / "summary.json").write_text("{}")
     found, others = beside(run)
     assert standing(found, bounds_of(found, others)) == []
-    assert "there is no server-only run beside this one" in no_verdict(found, bounds_of(found, others))
+    assert "there is no server-only run in the same folder" in no_verdict(found, bounds_of(found, others))
     lower = written_run(tmp_path / "lower", [record(1)], rounds=1, method__name="server-only")
     assert no_verdict(Run.open(lower), bounds_of(Run.open(lower), [])) == ""
 
@@ -96,7 +96,7 @@ def test_a_comparison_has_the_result_first_and_the_settings_in_a_line(tmp_path: 
 
 def test_labels_at_clients_are_part_of_the_story(tmp_path: Path) -> None:
     run = written_run(tmp_path / "run", [record(1)], client_labels__each=5, client_labels__share=0.2)
-    assert "5 labels at 20 % of the clients" in story(Run.open(run))
+    assert "5 labels at 20 % of the clients" in setup(Run.open(run))
 
 
 def test_commands_in_a_sentence_are_code() -> None:

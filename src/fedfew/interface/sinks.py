@@ -91,10 +91,10 @@ def _mlflow_run(client: Any, run: Run) -> tuple[str, int]:
     experiment = client.get_experiment_by_name(name)
     identifier = experiment.experiment_id if experiment else client.create_experiment(name)
     mark = _identity(run)
-    for found in client.search_runs([identifier], max_results=10_000):
-        if found.data.tags.get("fedfew.run") == mark:
-            history = client.get_metric_history(found.info.run_id, "accuracy")
-            return found.info.run_id, max((metric.step for metric in history), default=0)
+    for logged in client.search_runs([identifier], max_results=10_000):
+        if logged.data.tags.get("fedfew.run") == mark:
+            history = client.get_metric_history(logged.info.run_id, "accuracy")
+            return logged.info.run_id, max((metric.step for metric in history), default=0)
     made = client.create_run(identifier, run_name=run.path.resolve().name, tags={"fedfew.run": mark})
     return made.info.run_id, 0
 

@@ -32,8 +32,8 @@ class Judged:
     @property
     def right(self) -> NDArray[np.bool_]:
         """Whether the most likely class is the true one."""
-        found: NDArray[np.bool_] = self.probabilities.argmax(1) == self.labels
-        return found
+        right: NDArray[np.bool_] = self.probabilities.argmax(1) == self.labels
+        return right
 
     @staticmethod
     def of(labels: Sequence[int], probabilities: Floats) -> "Judged":
@@ -45,19 +45,19 @@ class Judged:
         return Judged(np.concatenate([p.labels for p in parts]), np.concatenate([p.probabilities for p in parts]))
 
 
-def read_predictions(place: Path) -> Judged | None:
+def read_predictions(path: Path) -> Judged | None:
     """A finished run's probabilities for its test images; None if there are none."""
     try:
-        found = load_arrays(place.read_bytes())
-        labels, probabilities = found["labels"], found["probabilities"]
+        arrays = load_arrays(path.read_bytes())
+        labels, probabilities = arrays["labels"], arrays["probabilities"]
     except FileNotFoundError:
         return None
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        raise FedfewError("E309", str(place), f"is damaged ({error})", RESUME) from None
+        raise FedfewError("E309", str(path), f"is damaged ({error})", RESUME) from None
     fits = labels.ndim == 1 and probabilities.ndim == 2 and len(labels) == len(probabilities) > 0
     inside = fits and labels.dtype.kind == "i" and labels.min() >= 0 and labels.max() < probabilities.shape[1]
     if not inside or not np.isfinite(probabilities).all():
-        raise FedfewError("E309", str(place), "is damaged (labels and probabilities do not fit)", RESUME)
+        raise FedfewError("E309", str(path), "is damaged (labels and probabilities do not fit)", RESUME)
     return Judged(labels.astype(np.int64), probabilities.astype(np.float64))
 
 
@@ -89,11 +89,11 @@ def confusion_matrix(judged: Judged, classes: int) -> NDArray[np.int64]:
 
 def per_class(confusion: NDArray[np.int64]) -> list[dict[str, Any]]:
     """Images, precision and recall of each class; None if undefined."""
-    hits, true, said = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
+    hits, true, predicted = confusion.diagonal(), confusion.sum(1), confusion.sum(0)
     return [
         {
             "images": int(true[c]),
-            "precision": float(hits[c] / said[c]) if said[c] else None,
+            "precision": float(hits[c] / predicted[c]) if predicted[c] else None,
             "recall": float(hits[c] / true[c]) if true[c] else None,
         }
         for c in range(len(confusion))
@@ -106,8 +106,8 @@ def auroc(judged: Judged) -> float | None:
     From ranks (Mann and Whitney), ties counting half; classes without an image on both sides are left out.
     """
     width = judged.probabilities.shape[1]
-    found = [_area(judged.probabilities[:, c], judged.labels == c) for c in ([1] if width == 2 else range(width))]
-    known = [area for area in found if area is not None]
+    areas = [_area(judged.probabilities[:, c], judged.labels == c) for c in ([1] if width == 2 else range(width))]
+    known = [area for area in areas if area is not None]
     return float(np.mean(known)) if known else None
 
 
@@ -115,24 +115,24 @@ def _area(scores: Floats, positive: NDArray[np.bool_]) -> float | None:
     hits, misses = int(positive.sum()), int((~positive).sum())
     if not hits or not misses:
         return None
-    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]  # the mean rank of ties
+    _, rank, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[rank]  # the mean rank of ties
     return float((ranks[positive].sum() - hits * (hits + 1) / 2) / (hits * misses))
 
 
 def calibration(judged: Judged) -> list[dict[str, Any]]:
     """The reliability curve: mean confidence, share correct and images in each bin of confidence that has any."""
     confidence = judged.probabilities.max(1)
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     right = judged.right
     return [
         {
-            "confidence": float(confidence[place == b].mean()),
-            "accuracy": float(right[place == b].mean()),
-            "images": int((place == b).sum()),
+            "confidence": float(confidence[bins == b].mean()),
+            "accuracy": float(right[bins == b].mean()),
+            "images": int((bins == b).sum()),
         }
         for b in range(BINS)
-        if (place == b).any()
+        if (bins == b).any()
     ]
 
 

@@ -42,8 +42,8 @@ class Interval:
     @staticmethod
     def known(values: Sequence[float | None]) -> "Interval | None":
         """The interval of the known values; None if there are none."""
-        found = [value for value in values if value is not None]
-        return Interval.of(found) if found else None
+        numbers = [value for value in values if value is not None]
+        return Interval.of(numbers) if numbers else None
 
     def marked(self, partial: bool) -> "Interval":
         return replace(self, partial=partial)

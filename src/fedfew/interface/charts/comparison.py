@@ -20,23 +20,23 @@ def sheet(width: float, height: float = 4.0) -> Figure:
     return figure
 
 
-def percent(value: float, place: object = None) -> str:
+def percent(value: float, position: object = None) -> str:
     """0.475 → 47.5 %, for the ticks of an axis."""
     return f"{100 * value:.3g} %"
 
 
-def comparison(found: Comparison) -> Figure:
+def comparison(compared: Comparison) -> Figure:
     """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
-    rows = list(reversed(found.rows))
+    rows = list(reversed(compared.rows))
     figure = sheet(7.2, 1.2 + 0.36 * len(rows))
     axis = figure.subplots()
-    for place, row in enumerate(rows):
+    for position, row in enumerate(rows):
         base = row.key.get(METHOD) == BASELINE
         colour = LEVEL["color"] if base else COLOURS[0]
         value = row.accuracy
-        axis.plot(value.mean, place, "o", color=colour, markersize=6)
+        axis.plot(value.mean, position, "o", color=colour, markersize=6)
         if value.low is not None and value.high is not None:
-            axis.hlines(place, value.low, value.high, color=colour, linewidth=2)
+            axis.hlines(position, value.low, value.high, color=colour, linewidth=2)
         if base:
             axis.axvline(value.mean, **LEVEL)
     axis.set_yticks(range(len(rows)), [f"{row.label} (n = {row.accuracy.n})" for row in rows])

@@ -20,16 +20,26 @@ def confusion(run: Run) -> Grid:
     counts = run.evaluation["confusion"]
     names = [str(row["class"]) for row in run.evaluation["classes"]]
     points = [
-        Point(said, true, count / max(sum(row), 1), f"{count} images of {names[true]} predicted as {names[said]}")
+        Point(
+            predicted,
+            true,
+            count / max(sum(row), 1),
+            f"{count} images of {names[true]} predicted as {names[predicted]}",
+        )
         for true, row in enumerate(counts)
-        for said, count in enumerate(row)
+        for predicted, count in enumerate(row)
         if count
     ]
-    wrong = [(n, true, said) for true, row in enumerate(counts) for said, n in enumerate(row) if n and true != said]
+    wrong = [
+        (n, true, predicted)
+        for true, row in enumerate(counts)
+        for predicted, n in enumerate(row)
+        if n and true != predicted
+    ]
     about = f"{sum(map(sum, counts)):,} test images."
     if wrong:
-        n, true, said = max(wrong)
-        about += f" Most often confused: {names[true]} taken for {names[said]}, {n} images."
+        n, true, predicted = max(wrong)
+        about += f" Most often confused: {names[true]} taken for {names[predicted]}, {n} images."
     return Grid(
         "confusion", "Confusion matrix", "predicted class", "true class", names, names, points,
         "share of the true class", about=about,

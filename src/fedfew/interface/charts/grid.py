@@ -85,7 +85,7 @@ def _bubbles(figure: Grid, left: float, top: float, step: float, tall: float) ->
 def _marks(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:
     """One group for each kind of mark, with its meaning; marks are visible however small the cells are."""
     noted = len(figure.marks) <= MOST_NOTES  # beyond that only the kinds are named, or the file grows too large
-    found = []
+    groups = []
     for n, kind in enumerate(_kinds(figure)):
         symbol = _symbol(n, max(1.6, min(4.0, min(step, tall) / 3)))
         paths = [
@@ -97,8 +97,8 @@ def _marks(figure: Grid, left: float, top: float, step: float, tall: float) -> l
             drawn = "".join(f'<path d="{path}"><title>{escape(note)}</title></path>' for path, note in paths)
         else:
             drawn = f'<path d="{"".join(path for path, _ in paths)}"/>'
-        found.append(f'<g class="mark"><title>{escape(kind)}</title>{drawn}</g>')
-    return found
+        groups.append(f'<g class="mark"><title>{escape(kind)}</title>{drawn}</g>')
+    return groups
 
 
 def _symbol(number: int, r: float) -> str:

@@ -63,8 +63,8 @@ def save(drawing: Drawing, stem: Path, kinds: Sequence[str] = ("png", "svg")) ->
     return written
 
 
-def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
+def _colour(number: int) -> str:
+    return COLOURS[number % len(COLOURS)]
 
 
 def _values(values: Sequence[float | None]) -> list[float]:
@@ -128,10 +128,10 @@ def _grid(drawing: Drawing, axis: Axes, figure: Grid) -> None:
         shades = axis.imshow(table, aspect="auto", cmap="Blues", vmin=0.0, interpolation="nearest")
         drawing.colorbar(shades, ax=axis, label=figure.value)
     kinds = list(dict.fromkeys(mark.kind for mark in figure.marks))
-    for place, kind in enumerate(kinds):
-        found = [mark for mark in figure.marks if mark.kind == kind]
-        symbol, colour = SYMBOLS[place % len(SYMBOLS)], _colour(place + 3)
-        axis.scatter([m.column for m in found], [m.row for m in found], marker=symbol, color=colour, label=kind)
+    for number, kind in enumerate(kinds):
+        marks = [mark for mark in figure.marks if mark.kind == kind]
+        symbol, colour = SYMBOLS[number % len(SYMBOLS)], _colour(number + 3)
+        axis.scatter([m.column for m in marks], [m.row for m in marks], marker=symbol, color=colour, label=kind)
     for names, put in ((figure.columns, axis.set_xticks), (figure.rows, axis.set_yticks)):
         shown = labelled(names, 16)
         put(shown, [names[i] for i in shown])

@@ -161,9 +161,9 @@ def participation(run: Run) -> Grid:
                 cells[column, n] = first, total + (weight or 0.0), count + 1
         for fault in left_out(r):
             if fault["client"] in row:
-                place = (i // wide, row[fault["client"]])
+                cell = (i // wide, row[fault["client"]])
                 note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
-                marks[place] = Mark(*place, kind=_kind(fault["code"]), note=note)
+                marks[cell] = Mark(*cell, kind=_kind(fault["code"]), note=note)
     points = [
         Point(c, n, total / count, f"client {asked[n]}, round {first}")
         for (c, n), (first, total, count) in sorted(cells.items())
@@ -229,14 +229,14 @@ def norms(run: Run) -> Lines:
 
 def cosines(run: Run) -> Lines:
     """Whether each client's update points in the same direction as the server's."""
-    found = [
+    cosines_ = [
         (float(r["round"]), cosine, f"client {u['client']}")
         for r in run.records
         for u in r["updates"]
         if (cosine := u.get("cosine")) is not None
     ]
-    ys = [y for _, y, _ in found]
-    series = [Series("a client", [x for x, _, _ in found], ys, 3, "points", notes=[n for _, _, n in found])]
+    ys = [y for _, y, _ in cosines_]
+    series = [Series("a client", [x for x, _, _ in cosines_], ys, 3, "points", notes=[n for _, _, n in cosines_])]
     about = (
         f"{len(ys)} updates; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}." if ys else ""
     )

@@ -86,11 +86,11 @@ def _levels(figure: Lines, left: float, width: int, y: Scale) -> list[str]:
     parts: list[str] = []
     above = -99.0
     for level in sorted(figure.levels, key=lambda level: -level.y):
-        place = y(level.y)
-        words = place + 13 if place - above < 16 else place - 4
-        parts.append(f'<path class="level line" d="M{left:g} {place:g}H{width - 14}"/>')
+        height = y(level.y)
+        words = height + 13 if height - above < 16 else height - 4
+        parts.append(f'<path class="level line" d="M{left:g} {height:g}H{width - 14}"/>')
         parts.append(text(width - 14, words, level.name, "end over"))
-        above = place
+        above = height
     return parts
 
 
@@ -140,8 +140,8 @@ def _band(series: Series, known: Sequence[int], x: Scale, y: Scale, colour: str)
 
 def _frame(x_name: str, marks: Sequence[tuple[float, str]], left: float, width: int) -> str:
     """Grid lines with their values, and the name of the axis below."""
-    rules = "".join(f"M{left:g} {place:g}H{width - 10}" for place, _ in marks)
-    values = "".join(text(left - 6, place + 4, label, "end") for place, label in marks)
+    rules = "".join(f"M{left:g} {height:g}H{width - 10}" for height, _ in marks)
+    values = "".join(text(left - 6, height + 4, label, "end") for height, label in marks)
     names = text((left + width - 10) / 2, HEIGHT - 5, x_name, "mid faint")
     return f'<path class="rule" d="{rules}"/>{values}{names}'
 

@@ -55,25 +55,25 @@ def presets(name: str, json: bool) -> None:
 
         whole(name, json)
         return
-    found = known_presets()
+    known = known_presets()
     if json:
-        print_json({"presets": found})
+        print_json({"presets": known})
         return
-    for preset, about in found.items():
+    for preset, about in known.items():
         out.print(f"[bold]{preset:22}[/] {about}", soft_wrap=True)
 
 
 def explain(code: str, json: bool) -> None:
     """Explain an error code."""
-    found = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}
-    if not found:
+    entries = CODES if not code else {code.upper(): CODES[code.upper()]} if code.upper() in CODES else {}
+    if not entries:
         close = difflib.get_close_matches(code.upper(), CODES, 1)
         hint = f"Did you mean {close[0]}?" if close else "`fedfew explain` lists all codes"
         raise FedfewError("E105", "explain", f"there is no code {code!r}", hint)
     if json:
-        print_json({name: {"title": e.title, "cause": e.cause, "remedy": e.remedy} for name, e in found.items()})
+        print_json({name: {"title": e.title, "cause": e.cause, "remedy": e.remedy} for name, e in entries.items()})
         return
-    for name, entry in found.items():
+    for name, entry in entries.items():
         out.print(f"[bold]{name}[/]  {entry.title}")
         if code:
             out.print(f"{entry.cause}\n[green]What to do:[/] {entry.remedy}")

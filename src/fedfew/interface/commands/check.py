@@ -111,22 +111,22 @@ def examined(config: Config) -> tuple[list[Finding], Contents]:
 
 
 def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
-    found, contents = examined(config)
+    findings_, contents = examined(config)
     listed = csv or contents.survey.root / LIST
     rows = _write_list(contents, listed)
-    result = _result(config, contents, found, listed if rows else None)
+    result = _result(config, contents, findings_, listed if rows else None)
     if json:
         print_json(result)
     else:
         _show(result)
-    print_findings(found)
+    print_findings(findings_)
 
 
-def _result(config: Config, contents: Contents, found: list[Finding], listed: Path | None) -> dict[str, Any]:
+def _result(config: Config, contents: Contents, findings_: list[Finding], listed: Path | None) -> dict[str, Any]:
     counts = Counter((place.part, place.group) for place in contents.places)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
-    faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in found]
+    faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in findings_]
     return {
         "folder": shown(contents.survey.root),
         "size": config.dataset.source.settings["size"],

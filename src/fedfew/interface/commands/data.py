@@ -72,14 +72,14 @@ def partition(
     else:
         table |= {"labels": 100}
         table["dataset"]["validation"] = 500
-    found: dict[str, dict[str, Any]] = {}
+    partitions: dict[str, dict[str, Any]] = {}
     histograms, classes = {}, list[str]()
     for level in levels:
         chosen = {} if level is None else {"partition.mu": level}
         federation = federation_of(load(table, chosen | overrides))
         histogram = federation.partition.histogram(federation.truth.numpy(), len(federation.classes))
         name = kind if level is None else f"{level:g}"
-        found[name] = {
+        partitions[name] = {
             "clients": federation.partition.clients,
             "sizes": federation.partition.sizes.tolist(),
             "R": round(heterogeneity(histogram), 4),
@@ -88,17 +88,17 @@ def partition(
         histograms[name if level is None else f"μ = {name}"], classes = histogram, list(federation.classes)
     paths = save(bubbles(histograms, classes), out / f"partition-{dataset}-{kind}")
     if json:
-        several = {key: {name: entry[key] for name, entry in found.items()} for key in ("sizes", "R", "hash")}
-        print_json(next(iter(found.values())) if len(found) == 1 else {"clients": clients} | several)
+        several = {key: {name: entry[key] for name, entry in partitions.items()} for key in ("sizes", "R", "hash")}
+        print_json(next(iter(partitions.values())) if len(partitions) == 1 else {"clients": clients} | several)
         return
-    _show(found, dataset, kind, paths)
+    _show(partitions, dataset, kind, paths)
 
 
-def _show(found: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:
+def _show(partitions: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:
     table = Table(title=f"{dataset}, {kind}")
     for column in ("μ", "R", "clients", "smallest", "median", "largest", "hash"):
         table.add_column(column, justify="right")
-    for name, entry in found.items():
+    for name, entry in partitions.items():
         sizes = sorted(entry["sizes"])
         table.add_row(
             name, f"{entry['R']:.3f}", str(entry["clients"]), str(sizes[0]), str(sizes[len(sizes) // 2]),

@@ -56,9 +56,9 @@ def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
             session = experiment.start(folder / f"{name}-{seed}", "fedfew demo")
             follow(session, name if seeds == 1 else f"{name}, seed {seed}")
             runs[name].append(Run(session.folder))
-    compared = compare([run for found in runs.values() for run in found], ["method"])
+    compared = compare([run for members in runs.values() for run in members], ["method"])
     differences = {row.key[METHOD]: difference_text(row) for row in compared.rows}
-    results = {name: _result(found) | {"difference": differences[name]} for name, found in runs.items()}
+    results = {name: _result(members) | {"difference": differences[name]} for name, members in runs.items()}
     report, seconds = write_report(folder), perf_counter() - start
     if json:
         print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(report)})

@@ -38,40 +38,40 @@ def predict(
     """Predict classes of images with the model of a run."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     with counting("reading images") as report:
-        found = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
-    for problem in found.problems:
+        predictions = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
+    for problem in predictions.problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
-    rows = found.rows(confident)
+    rows = predictions.rows(confident)
     if json:
-        print_json(_result(run, found, rows))
+        print_json(_result(run, predictions, rows))
     elif csv:
-        _print_csv(found, rows)
+        _print_csv(predictions, rows)
     else:
-        _show(found, rows, confident)
+        _show(predictions, rows, confident)
 
 
-def _result(run: Path, found: Predictions, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    prior = None if found.prior is None else [round(share, 6) for share in found.prior.tolist()]
+def _result(run: Path, predictions: Predictions, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    prior = None if predictions.prior is None else [round(share, 6) for share in predictions.prior.tolist()]
     return {
         "run": str(run),
-        "classes": list(found.classes),
+        "classes": list(predictions.classes),
         "predictions": rows,
-        "unreadable": [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped],
+        "unreadable": [{"image": p.path, "reason": p.reason} for p in predictions.problems if p.skipped],
         "unsure": sum(row["sure"] is False for row in rows),
-        "prior": None if prior is None else dict(zip(found.classes, prior, strict=True)),
-        "temperature": found.temperature,
+        "prior": None if prior is None else dict(zip(predictions.classes, prior, strict=True)),
+        "temperature": predictions.temperature,
     }
 
 
-def _print_csv(found: Predictions, rows: list[dict[str, Any]]) -> None:
+def _print_csv(predictions: Predictions, rows: list[dict[str, Any]]) -> None:
     writer = tables.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["image", "label", "probability", "sure", *(f"p({name})" for name in found.classes)])
+    writer.writerow(["image", "label", "probability", "sure", *(f"p({name})" for name in predictions.classes)])
     for row in rows:
         sure = {None: "", True: "yes", False: "no"}[row["sure"]]
         writer.writerow([row["image"], row["label"], row["probability"], sure, *row["probabilities"].values()])
 
 
-def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
+def _show(predictions: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
     table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end identifies the image
     for row in rows[:SHOWN]:
         mark = "check it" if row["sure"] is False else ""
@@ -82,8 +82,8 @@ def _show(found: Predictions, rows: list[dict[str, Any]], confident: float) -> N
     if confident:
         unsure = sum(not row["sure"] for row in rows)
         console.print(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to check")
-    if found.prior is not None:
-        ranked = sorted(zip(found.classes, found.prior.tolist(), strict=True), key=lambda pair: -pair[1])
+    if predictions.prior is not None:
+        ranked = sorted(zip(predictions.classes, predictions.prior.tolist(), strict=True), key=lambda pair: -pair[1])
         mix = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:10])
         console.print(f"estimated mix of classes: {mix}", markup=False, soft_wrap=True)
 
@@ -94,22 +94,22 @@ def label_next(
     """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
-        found = choose(trained, images, count, report)
-    for problem in found.problems:
+        choice = choose(trained, images, count, report)
+    for problem in choice.problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     if json:
-        unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
-        print_json({"run": str(run), "considered": found.considered, "chosen": found.rows, "unreadable": unreadable})
+        unreadable = [{"image": p.path, "reason": p.reason} for p in choice.problems if p.skipped]
+        print_json({"run": str(run), "considered": choice.considered, "chosen": choice.rows, "unreadable": unreadable})
         return
     if csv:
-        writer = tables.DictWriter(sys.stdout, list(found.rows[0]), lineterminator="\n")
+        writer = tables.DictWriter(sys.stdout, list(choice.rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(found.rows)
+        writer.writerows(choice.rows)
         return
     image = Column("image", overflow="fold")  # the end of a path identifies the image
-    title = f"{len(found.rows)} of {found.considered:,} images"
+    title = f"{len(choice.rows)} of {choice.considered:,} images"
     table = Table("", image, "reason", title=title, title_justify="left")
-    for row in found.rows:
+    for row in choice.rows:
         table.add_row(str(row["rank"]), escape(row["image"]), escape(row["reason"]))
     console.print(table)
 
@@ -120,8 +120,8 @@ def export(run: Path, format: str, out: Path | None, model: str, allow_code: Col
     done = export_model(trained, format, out, _server_only(trained))
     length = sum(file.stat().st_size for file in ([done.path] if done.path.is_file() else done.path.iterdir()))
     if json:
-        found = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
-        print_json({"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)} | found)
+        agreement = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
+        print_json({"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)} | agreement)
         return
     err.print(f"compared with the model in torch: {done.agreement}")
     console.print(f"{done.path} ({size(length)})", markup=False, soft_wrap=True)
@@ -131,6 +131,6 @@ def export(run: Path, format: str, out: Path | None, model: str, allow_code: Col
 def _server_only(run: Run) -> float | None:
     """The accuracy of the labels alone, if its finished pair is in the same folder."""
     own = run.path.resolve()
-    beside = [Run.open(path) for path in find_runs(own.parent) if path != own]
-    bound = Pairing(other for other in beside if other.finished).of(run)
+    siblings = [Run.open(path) for path in find_runs(own.parent) if path != own]
+    bound = Pairing(other for other in siblings if other.finished).of(run)
     return bound.accuracy() if run.method != bound.name and not bound.mismatch else None

@@ -43,9 +43,9 @@ def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Colle
     finish(session, json)
 
 
-def scaled_overrides(config: str, scale: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
     """The scale's overrides, then the --set options; notes if the scale changes nothing."""
-    changes, note = scaled(config, scale, given)
+    changes, note = scaled(config, scale, overrides)
     if note:
         err.print(note, markup=False, soft_wrap=True)
     return changes
@@ -59,15 +59,15 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         alone = start(baseline_of(config), _beside(session.folder.path))
         follow(alone, f"{BASELINE} on {config.dataset.name}")
     done = Run(session.folder)
-    summary, found = done.summary, verdict_among(done, _siblings(done))
+    summary, verdict = done.summary, verdict_among(done, _siblings(done))
     accuracy = summary["accuracy"]
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
         about = {"run": str(session.folder.path)} | {key: summary[key] for key in keys}
-        print_json(about | {"verdict": None if found is None else found.as_json()})
+        print_json(about | {"verdict": None if verdict is None else verdict.as_json()})
         return
-    what = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
-    table = Table(title=f"{what}, {summary['rounds']} rounds")
+    title = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
+    table = Table(title=f"{title}, {summary['rounds']} rounds")
     table.add_column("")
     table.add_column("", justify="right")
     rows = {
@@ -86,8 +86,8 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         table.add_row(name, value)
     out.print(table)
     out.print(f"run folder: {session.folder.path}", soft_wrap=True)
-    if found is not None:
-        out.print(found.sentence, style="bold", markup=False, soft_wrap=True)
+    if verdict is not None:
+        out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
     elif done.method not in BOUNDS and config.labels and not config.remote:
         err.print("What do the clients add? Run again with --with-baseline to compare with server-only training.")
 
@@ -106,9 +106,9 @@ def _siblings(run: Run) -> list[Run]:
     return [Run.open(path) for path in find_runs(run.path.resolve().parent) if path != run.path.resolve()]
 
 
-def _privacy(found: dict[str, Any] | None) -> dict[str, str]:
+def _privacy(spent: dict[str, Any] | None) -> dict[str, str]:
     """ε of the client that was sampled most often, if clipping and noise were on."""
-    if not found:
+    if not spent:
         return {}
-    value = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"
-    return {f"privacy: ε of a client at δ = {found['delta']:g}": value}
+    value = "no noise, no guarantee" if spent["epsilon"] is None else f"{spent['epsilon']:.4g}"
+    return {f"privacy: ε of a client at δ = {spent['delta']:g}": value}

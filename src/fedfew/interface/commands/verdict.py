@@ -37,41 +37,41 @@ def try_folder(
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
     config, reasons = chosen(folder, overrides, allow_code)
     if config.dataset.name != "folder":
-        what = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
-        raise FedfewError("E113", "dataset.name", what, "Remove it, or use `fedfew run` with it")
+        fault = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
+        raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
     _check(config)
     for reason in reasons:
         err.print(f"· {reason}", markup=False, soft_wrap=True)
-    place, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(config, folder)
+    target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(config, folder)
     if folds:
         err.print(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
     if not (folder / NAME).is_file():
-        place.mkdir(parents=True, exist_ok=True)
-        write_atomically(place / NAME, first_config(folder, place / NAME).encode())
-    own, found = _train(config, place, folds, _labels(folder))
-    if found is None:
-        raise FedfewError("E310", str(place), "has no pair of runs on the same test images")
+        target.mkdir(parents=True, exist_ok=True)
+        write_atomically(target / NAME, first_config(folder, target / NAME).encode())
+    own, verdict = _train(config, target, folds, _labels(folder))
+    if verdict is None:
+        raise FedfewError("E310", str(target), "has no pair of runs on the same test images")
     if json:
         about = {
-            "runs": str(place),
+            "runs": str(target),
             "model": str(own.path),
-            "config": str(folder / NAME if (folder / NAME).is_file() else place / NAME),
+            "config": str(folder / NAME if (folder / NAME).is_file() else target / NAME),
             "method": own.method,
         }
-        print_json(about | found.as_json())
+        print_json(about | verdict.as_json())
         return
-    console.print(found.sentence, style="bold", markup=False, soft_wrap=True)
-    for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {place}"):
+    console.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
+    for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {target}"):
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def chosen(folder: Path, given: dict[str, Any], allow_code: Collection[str] = ()) -> tuple[Config, list[str]]:
+def chosen(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> tuple[Config, list[str]]:
     """The folder's own config if it has one, or else the one `fedfew init` would write; with the reasons."""
     if (folder / NAME).is_file():
-        config = load(folder / NAME, given, allow_code)
+        config = load(folder / NAME, overrides, allow_code)
         return config, [f"settings: {folder / NAME} (already in the folder)"]
     choice = choose(look_through(folder))
-    return load(_suggested(folder), given), _reasons(choice)
+    return load(_suggested(folder), overrides), _reasons(choice)
 
 
 def _suggested(folder: Path) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def folds_of(config: Config, folder: Path) -> int:
     """Folds of cross-validation; 0 if there are test images."""
     folds = choose(look_through(folder)).folds
     if folds == 1:
-        what = "there are no test images, and a class has a single label, so that nothing can be held out"
-        raise FedfewError("E206", str(folder), what, "Label at least 2 images of each class, or fill test/<class>/")
+        fault = "there are no test images, and a class has a single label, so that nothing can be held out"
+        raise FedfewError("E206", str(folder), fault, "Label at least 2 images of each class, or fill test/<class>/")
     return 0 if config.dataset.source.settings["fold"] else folds
 
 
@@ -112,24 +112,24 @@ def _labels(folder: Path) -> int:
     return sum(place.part == "server" for place in look_through(folder).places)
 
 
-def _train(config: Config, place: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
+def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
     """Server-only and the method on the same split; with folds on each fold, and then the method on all labels."""
     own: list[Run] = []
     base: list[Run] = []
     for fold in range(1, folds + 1):
         held = load(config.document, {"dataset.fold": f"{fold}/{folds}"})
-        where, note = place / FOLDS / str(fold), f", fold {fold} of {folds}"
+        where, note = target / FOLDS / str(fold), f", fold {fold} of {folds}"
         base.append(_run(baseline_of(held), where / BASELINE, note))
         own.append(_run(held, where / config.method_name, note))
     if not folds:
-        base.append(_run(baseline_of(config), place / BASELINE))
-    final = _run(config, place / config.method_name, " on all labels" if folds else "")
+        base.append(_run(baseline_of(config), target / BASELINE))
+    final = _run(config, target / config.method_name, " on all labels" if folds else "")
     return final, over_folds(own, base, labels) if folds else verdict_among(final, base)
 
 
-def _run(config: Config, place: Path, note: str = "") -> Run:
+def _run(config: Config, target: Path, note: str = "") -> Run:
     with counting("features of images") as report:
-        session = start(config, place, report=report)
+        session = start(config, target, report=report)
     follow(session, f"{config.method_name}{note}")
     return Run(session.folder)
 
@@ -139,40 +139,41 @@ def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code
     trained = Run.open(run, allow_code=allow_code).using(model)
     problems: list[Problem] = []
     if folder is None:
-        found = evaluate_run(trained, sites=sites)
+        evaluation = evaluate_run(trained, sites=sites)
     else:
         with counting("reading images") as report:
-            found, problems = evaluate_files(trained, folder, report)
+            evaluation, problems = evaluate_files(trained, folder, report)
     for problem in problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     if json:
-        print_json({"run": str(run), "folder": None if folder is None else str(folder), "model": model} | found)
+        print_json({"run": str(run), "folder": None if folder is None else str(folder), "model": model} | evaluation)
     else:
-        _show(found)
+        _show(evaluation)
 
 
-def _show(found: dict[str, Any]) -> None:
-    low, high = found["interval"]
-    console.print(
-        f"accuracy {percent(found['accuracy'])} [{percent(low)}, {percent(high)}] on {found['images']:,} images, "
-        f"balanced {percent(found['balanced_accuracy'])}, AUROC {_three(found['auroc'])}, "
-        f"calibration error {percent(found['ece'])}",
-        markup=False, soft_wrap=True,
-    )  # fmt: skip
+def _show(evaluation: dict[str, Any]) -> None:
+    low, high = (percent(value) for value in evaluation["interval"])
+    parts = (
+        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} images",
+        f"balanced {percent(evaluation['balanced_accuracy'])}",
+        f"AUROC {_three(evaluation['auroc'])}",
+        f"calibration error {percent(evaluation['ece'])}",
+    )
+    console.print(", ".join(parts), markup=False, soft_wrap=True)
     classes = Table("class", "images", "precision", "recall", title="by class", title_justify="left")
-    for row in found["classes"]:
+    for row in evaluation["classes"]:
         values = (f"{row['images']:,}", percent(row["precision"]), percent(row["recall"]))
         classes.add_row(escape(row["class"]), *values)
     console.print(classes)
-    names = [f"{i} {escape(row['class'])}" for i, row in enumerate(found["classes"])]
+    names = [f"{i} {escape(row['class'])}" for i, row in enumerate(evaluation["classes"])]
     matrix = Table("true class", title="confusion matrix, predicted class from left to right", title_justify="left")
     for i in range(len(names)):
         matrix.add_column(str(i), justify="right")
-    for name, counts in zip(names, found["confusion"], strict=True):
+    for name, counts in zip(names, evaluation["confusion"], strict=True):
         matrix.add_row(name, *(f"{count:,}" if count else "·" for count in counts))
     console.print(matrix)
-    if found.get("sites"):
-        _show_sites(found["sites"], [row["class"] for row in found["classes"]])
+    if evaluation.get("sites"):
+        _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]])
 
 
 def _show_sites(rows: list[dict[str, Any]], classes: list[str]) -> None:

@@ -79,9 +79,9 @@ class AccessMiddleware:
             return PlainTextResponse("The address has invalid bytes.\n", 400)
         return self._ask_token(scope, headers) if self.token else None
 
-    def _known_host(self, given: Iterable[str]) -> bool:
+    def _known_host(self, headers: Iterable[str]) -> bool:
         """Refuse foreign names: they mean that another site sent the browser here (DNS rebinding)."""
-        hosts = list(given)
+        hosts = list(headers)
         if len(hosts) != 1:
             return False
         host = hosts[0].strip().lower()
@@ -106,14 +106,14 @@ class AccessMiddleware:
         if any(name == "token" and self._right(value) for name, value in query):
             rest = urlencode([(name, value) for name, value in query if name != "token"])
             # one slash in front: //host would lead the browser elsewhere
-            place = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
-            answer = RedirectResponse(place, 303)
+            address = "/" + scope["path"].lstrip("/\\") + (f"?{rest}" if rest else "")
+            answer = RedirectResponse(address, 303)
             answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
             return answer
         return PlainTextResponse("Open the address that fedfew watch printed, token included.\n", 403)
 
-    def _right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def _right(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
 
 def _is_address(name: str) -> bool:

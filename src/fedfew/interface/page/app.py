@@ -71,7 +71,7 @@ def show_runs(library: Library, pages: Any, request: Request) -> Response:
     last = max(-(-len(keys) // ON_A_PAGE), 1)
     asked = request.query_params.get("page", "")
     page = min(int(asked), last) if asked.isascii() and asked.isdecimal() and 0 < len(asked) < 9 and int(asked) else 1
-    runs, faults = library.some(keys[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], whole=True)
+    runs, faults = library.some(keys[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], complete=True)
     about = {"title": "Runs", "root": library.root.name, "live": "/live", "page": page, "last": last}
     return _html(pages, "runs.html", runs=runs, faults=faults, count=len(keys), **about)
 
@@ -134,20 +134,20 @@ def _stream(news: Any) -> Response:
 def _run(library: Library, request: Request) -> tuple[str, Run]:
     """The run that the address names."""
     key = request.path_params["key"]
-    found = library.get(key)
-    if found is None:
+    run = library.get(key)
+    if run is None:
         raise FedfewError("E302", "this address", "names a run that does not exist")
-    if fault := found if isinstance(found, FedfewError) else found.fault:
+    if fault := run if isinstance(run, FedfewError) else run.fault:
         raise fault
-    assert isinstance(found, Run)
-    return key, found
+    assert isinstance(run, Run)
+    return key, run
 
 
 def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Run]:
     """The runs that the query names; unknown ones are skipped."""
     keys = dict.fromkeys(request.query_params.getlist(name)[: MOST_OVERLAID * 4])
-    found, _ = library.some([key for key in keys if key != but], whole=True)
-    return dict(list(found.items())[:MOST_OVERLAID])
+    runs, _ = library.some([key for key in keys if key != but], complete=True)
+    return dict(list(runs.items())[:MOST_OVERLAID])
 
 
 def _beside(library: Library, run: Run) -> list[Run]:

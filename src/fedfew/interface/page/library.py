@@ -42,10 +42,10 @@ def signature(path: Path, locks: Locks) -> Signature:
 
 def _stamp(path: str) -> tuple[int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116 (three times as fast, and thousands of runs have seven files each)
+        status = os.stat(path)  # noqa: PTH116 (three times as fast, and thousands of runs have seven files each)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 @dataclass(eq=False)
@@ -62,8 +62,8 @@ class Library:
         """The path of each run by its opaque name, newest first; searched at most every two seconds."""
         with self._lock:
             if time.monotonic() - self._scanned >= SCAN_SECONDS:
-                found = sorted(find_runs(self.root), key=_started, reverse=True)
-                self._paths = {key_of(path, self.root): path for path in found}
+                newest_first = sorted(find_runs(self.root), key=_started, reverse=True)
+                self._paths = {key_of(path, self.root): path for path in newest_first}
                 self._scanned = time.monotonic()
             return self._paths
 
@@ -105,17 +105,17 @@ class Library:
             return fault
         return run
 
-    def some(self, keys: list[str], *, whole: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
+    def some(self, keys: list[str], *, complete: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
         """The runs with these names, and the errors of unreadable ones; ``whole``: with all their files."""
         locks, paths = held_locks(), self.paths()
         runs, faults = {}, []
         for key in keys:
-            found = self._get(key, paths.get(key), locks)
-            fault = found if isinstance(found, FedfewError) else found.fault if found and whole else None
+            run = self._get(key, paths.get(key), locks)
+            fault = run if isinstance(run, FedfewError) else run.fault if run and complete else None
             if fault is not None:
                 faults.append(fault)
-            elif isinstance(found, Run):
-                runs[key] = found
+            elif isinstance(run, Run):
+                runs[key] = run
         return runs, faults
 
     def all(self) -> tuple[dict[str, Run], list[FedfewError]]:

@@ -44,11 +44,11 @@ async def run_news(library: Library, key: str, seen: int | None, ending: Ending)
         now = await run_in_threadpool(library.signature, key)
         if first or now != last:
             last = now
-            found, _ = await run_in_threadpool(library.some, [key], whole=True)
-            if key not in found:
+            runs, _ = await run_in_threadpool(library.some, [key], complete=True)
+            if key not in runs:
                 yield event("gone", {})
                 return
-            run = found[key]
+            run = runs[key]
             known = len(run.records)
             if seen is None or seen > known:  # new here, or the run went back to an older checkpoint
                 seen = known

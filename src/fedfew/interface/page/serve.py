@@ -23,8 +23,8 @@ def listen(host: str, port: int | None) -> socket.socket:
             return socket.create_server((host, candidate), family=family)
         except (OSError, OverflowError) as error:
             if candidate == ports[-1]:
-                what, remedy = f"cannot listen there ({error})", "Give another --port or --host"
-                raise FedfewError("E504", f"{host}:{candidate}", what, remedy) from None
+                fault, remedy = f"cannot listen there ({error})", "Give another --port or --host"
+                raise FedfewError("E504", f"{host}:{candidate}", fault, remedy) from None
     raise AssertionError
 
 

@@ -66,7 +66,7 @@ def environment(*folders: str) -> Environment:
         "duration": words.duration,
         "spread": words.spread,
         "mean": words.mean,
-        "story": words.story,
+        "setup": words.setup,
         "origin": words.origin,
         "privacy": words.privacy,
         "config_text": words.config_text,
@@ -86,8 +86,8 @@ def environment(*folders: str) -> Environment:
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run, folder or archive, by default to report/index.html in it, or NAME.html beside it."""
     source = Path(path)
-    beside = source.with_name(source.name.removesuffix(SUFFIX) + ".html")
-    target = Path(out) if out else beside if is_archive(source) else source / "report" / "index.html"
+    sibling = source.with_name(source.name.removesuffix(SUFFIX) + ".html")
+    target = Path(out) if out else sibling if is_archive(source) else source / "report" / "index.html"
     if target.suffix not in (".html", ".htm"):
         target = target / "index.html"
     content = report(source, inline_csv).encode()
@@ -108,12 +108,12 @@ def report(source: Path, links: Links) -> str:
         if run.fault:
             raise run.fault
         own = source.resolve()
-        beside = (Run.open(path) for path in find_runs(own.parent) if path != own)
-        return _page("run_report.html", **about_run(run, beside, (), links), plural=False)
+        others = (Run.open(path) for path in find_runs(own.parent) if path != own)
+        return _page("run_report.html", **about_run(run, others, (), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
-        what = "contains no readable run" if source.exists() else "does not exist"
-        raise faults[0] if faults else FedfewError("E302", str(source), what)
+        fault = "contains no readable run" if source.exists() else "does not exist"
+        raise faults[0] if faults else FedfewError("E302", str(source), fault)
     return folder_report(source, runs, faults, links)
 
 
@@ -135,7 +135,7 @@ def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: L
         "run": run,
         "bounds": bounds,
         "between": words.between(run, bounds),
-        "verdict": said.sentence if (said := verdict(run, bounds)) else no_verdict(run, bounds),
+        "verdict": judged.sentence if (judged := verdict(run, bounds)) else no_verdict(run, bounds),
         "standing": standing(run, bounds),
         "alarms": run.alarms,
         "lost": sum(len(left_out(r)) for r in run.records),
@@ -179,16 +179,16 @@ def sections_of(runs: Sequence[Run]) -> list[Section]:
     for run in runs:
         by_scenario.setdefault(scenario(run), []).append(run)
     sections = []
-    for n, found in enumerate(by_scenario.values()):
-        first, groups = found[0], group(found)
+    for number, members in enumerate(by_scenario.values()):
+        first, groups = members[0], group(members)
         partition = first.document.get("partition", {})
         mu = f" μ = {partition['mu']}" if "mu" in partition else ""
         title = (
             f"{first.dataset}, {first.document.get('labels')} labels, {first.document['clients']} clients, "
             f"{partition.get('kind', '?')}{mu}, {first.planned} rounds"
         )
-        figures = overlay(groups) if n < MOST_DRAWN else []
-        sections.append(Section(title, groups, [replace(figure, key=f"s{n}-{figure.key}") for figure in figures]))
+        figures = overlay(groups) if number < MOST_DRAWN else []
+        sections.append(Section(title, groups, [replace(figure, key=f"s{number}-{figure.key}") for figure in figures]))
     return sections
 
 

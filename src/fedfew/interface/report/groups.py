@@ -44,31 +44,32 @@ def group(runs: Sequence[Run]) -> list[Group]:
     """Groups by config without seeds and fleet, best first; a label names what distinguishes a group."""
     flats = [run.flat for run in runs]
     differ = [key for key in varying(flats) if key not in SEEDS and not key.startswith("fleet.")]
-    together: dict[tuple[Any, ...], list[Run]] = {}
+    by_config: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        together.setdefault(tuple(hashable(run.flat, key) for key in differ), []).append(run)
-    alike: dict[tuple[str, str], list[Run]] = {}
+        by_config.setdefault(tuple(hashable(run.flat, key) for key in differ), []).append(run)
+    by_method: dict[tuple[str, str], list[Run]] = {}
     rules: dict[str, set[str]] = {}
-    for run, *_ in together.values():
-        alike.setdefault((run.method, run.aggregator), []).append(run)
+    for run, *_ in by_config.values():
+        by_method.setdefault((run.method, run.aggregator), []).append(run)
         rules.setdefault(run.method, set()).add(run.aggregator)
-    apart = {
-        name: [key for key in varying([run.flat for run in found]) if key in differ] for name, found in alike.items()
+    distinct = {
+        name: [key for key in varying([run.flat for run in members]) if key in differ]
+        for name, members in by_method.items()
     }
     made = []
-    for found in together.values():
-        first = found[0]
+    for members in by_config.values():
+        first = members[0]
         label = f"{first.method} + {first.aggregator}" if len(rules[first.method]) > 1 else first.method
-        label = _label(label, first.flat, apart[first.method, first.aggregator])
-        made.append(Group(label, tuple(sorted(found, key=lambda run: run.seed))))
+        label = _label(label, first.flat, distinct[first.method, first.aggregator])
+        made.append(Group(label, tuple(sorted(members, key=lambda run: run.seed))))
     return sorted(made, key=lambda g: -(own.mean if (own := g.accuracy()) else 0.0))
 
 
-def _label(name: str, own: dict[str, Any], apart: Sequence[str]) -> str:
+def _label(name: str, own: dict[str, Any], distinct: Sequence[str]) -> str:
     """The method and up to three settings that distinguish the group from others of that method."""
     ends = [key.rpartition(".")[2] for key in own]
-    shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own.get(key)}" for key in apart[:3]]
-    return ", ".join([name, *shown, *(["…"] if len(apart) > 3 else [])])
+    shown = [f"{end if ends.count(end := key.rpartition('.')[2]) == 1 else key} {own.get(key)}" for key in distinct[:3]]
+    return ", ".join([name, *shown, *(["…"] if len(distinct) > 3 else [])])
 
 
 def overlay(groups: Sequence[Group]) -> list[Figure]:
@@ -93,7 +94,7 @@ def overlay(groups: Sequence[Group]) -> list[Figure]:
 
 def _curves(groups: Sequence[Group], key: Curve, title: str, axis: str, unit: Unit, more: str) -> Lines:
     series, words = [], []
-    for place, g in enumerate(groups):
+    for i, g in enumerate(groups):
         by_round: dict[int, list[float | None]] = {}
         for run in g.runs:
             for r in scored(run.records) if key in ("accuracy", "loss") else run.records:
@@ -106,8 +107,8 @@ def _curves(groups: Sequence[Group], key: Curve, title: str, axis: str, unit: Un
                 g.label,
                 [float(n) for n in sorted(by_round)],
                 [means[n].mean if n in means else None for n in sorted(by_round)],
-                place,
-                "line" if place < COLOURS else "dashed",
+                i,
+                "line" if i < COLOURS else "dashed",
                 spread=[means[n].sd if n in means else None for n in sorted(by_round)],
             )
         )

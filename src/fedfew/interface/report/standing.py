@@ -41,15 +41,15 @@ def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
             bars.append(_bar(NAMES[bound.name], value, bound.runs, note))
     if own is None or not bars:
         return []
-    place = 1 if bars[0].name == NAMES[BASELINE] else 0
+    position = 1 if bars[0].name == NAMES[BASELINE] else 0
     this = _bar(f"this run: {run.title}", own, (run,), "" if run.finished else _reached(run))
-    bars.insert(place, Bar(this.name, this.value, this.low, this.high, True, this.note))
+    bars.insert(position, Bar(this.name, this.value, this.low, this.high, True, this.note))
     return bars
 
 
 def _bar(name: str, value: float, runs: Sequence[Run], note: str) -> Bar:
-    found = _interval(runs)
-    return Bar(name, value, found.low, found.high, note=note) if found else Bar(name, value, note=note)
+    interval = _interval(runs)
+    return Bar(name, value, interval.low, interval.high, note=note) if interval else Bar(name, value, note=note)
 
 
 def _interval(runs: Sequence[Run]) -> Interval | None:
@@ -76,13 +76,13 @@ def no_verdict(run: Run, bounds: Sequence[Bound]) -> str:
     lower = next((bound for bound in bounds if bound.name == BASELINE), None)
     if run.method == BASELINE or lower is None or not run.finished:
         return ""
-    start = "What the clients' images bring is not known:"
+    start = "What the clients' images add is not known:"
     if not lower.runs:
-        return f"{start} there is no server-only run beside this one."
+        return f"{start} there is no server-only run in the same folder."
     if note := progress(lower):
-        return f"{start} the server-only run beside this one is {note}."
+        return f"{start} the server-only run in the same folder is {note}."
     if not lower.same_seed:
-        return f"{start} the server-only runs beside this one have other seeds."
+        return f"{start} the server-only runs in the same folder have other seeds."
     if lower.differs:
-        return f"{start} the server-only run beside this one differs in {', '.join(lower.differs)}."
+        return f"{start} the server-only run in the same folder differs in {', '.join(lower.differs)}."
     return ""

@@ -58,7 +58,7 @@ def mean(value: Interval | None, unit: str) -> str:
     return size(known) if unit == "bytes" else duration(known)
 
 
-def story(run: Run) -> str:
+def setup(run: Run) -> str:
     """What is trained, in one line."""
     config = run.document
     kind, method = config.get("partition", {}), config["method"]
@@ -80,33 +80,34 @@ def story(run: Run) -> str:
 
 def origin(run: Run) -> list[tuple[str, Any]]:
     """Versions, machine and hashes."""
-    around, print_ = run.environment, run.environment.get("fingerprint", {})
+    environment, fingerprint = run.environment, run.environment.get("fingerprint", {})
     rows = [
         ("model SHA-256", run.final.get("model_sha256", "the run has not finished")),
-        ("fedfew", print_.get("fedfew")),
-        ("torch", print_.get("torch")),
-        ("Python, NumPy", f"{around.get('python', '?')}, {around.get('numpy', '?')}"),
+        ("fedfew", fingerprint.get("fedfew")),
+        ("torch", fingerprint.get("torch")),
+        ("Python, NumPy", f"{environment.get('python', '?')}, {environment.get('numpy', '?')}"),
         (
             "processor",
-            f"{print_.get('processor', '?')} ({print_.get('capability', '?')}), {around.get('cores', '?')} cores",
+            f"{fingerprint.get('processor', '?')} ({fingerprint.get('capability', '?')}), "
+            f"{environment.get('cores', '?')} cores",
         ),
-        ("threads", print_.get("threads")),
-        ("system", around.get("system")),
-        ("git commit", around.get("git")),
+        ("threads", fingerprint.get("threads")),
+        ("system", environment.get("system")),
+        ("git commit", environment.get("git")),
     ]
     return [(name, value) for name, value in rows if value not in (None, "")]
 
 
 def privacy(run: Run) -> list[tuple[str, str]]:
     """The privacy guarantee of a client's updates; empty if privacy is off or the run has not finished."""
-    found = run.final.get("privacy")
-    if not found:
+    spent = run.final.get("privacy")
+    if not spent:
         return []
-    epsilon = "no noise, no guarantee" if found["epsilon"] is None else f"{found['epsilon']:.4g}"
+    epsilon = "no noise, no guarantee" if spent["epsilon"] is None else f"{spent['epsilon']:.4g}"
     return [
-        (f"ε of a client at δ = {found['delta']:g}", epsilon),
-        ("clipped to, noise", f"C = {found['clip']:g}, z = {found['noise']:g}"),
-        ("most rounds of a client", f"{found['rounds_of_a_client']}"),
+        (f"ε of a client at δ = {spent['delta']:g}", epsilon),
+        ("clipped to, noise", f"C = {spent['clip']:g}, z = {spent['noise']:g}"),
+        ("most rounds of a client", f"{spent['rounds_of_a_client']}"),
     ]
 
 
@@ -140,7 +141,7 @@ def events_of(run: Run) -> list[Event]:
 
 def between(run: Run, bounds: Sequence[Bound]) -> str:
     """Where the run is relative to the bounds it may be compared with."""
-    own, found = run.accuracy(), list[str]()
+    own, distances = run.accuracy(), list[str]()
     if own is None:
         return ""
     for bound in bounds:
@@ -148,11 +149,11 @@ def between(run: Run, bounds: Sequence[Bound]) -> str:
         if value is None:
             continue
         if bound.mismatch:
-            found.append(f"not compared with {bound.title} ({bound.mismatch})")
+            distances.append(f"not compared with {bound.title} ({bound.mismatch})")
         else:
             where = "above" if own >= value else "below"
-            found.append(f"{abs(100 * (own - value)):.1f} points {where} {bound.title}{mark}")
-    return ", ".join(found) or "bounds unknown"
+            distances.append(f"{abs(100 * (own - value)):.1f} points {where} {bound.title}{mark}")
+    return ", ".join(distances) or "bounds unknown"
 
 
 def course(run: Run) -> Markup:
