@@ -13,13 +13,14 @@ from tests.interface.fedfew_command import fedfew
 from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.text import duration
 from fedfew.interface.charts import Grid
 from fedfew.interface.charts.evaluation_charts import confusion, evaluation_figures
 from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.groups import group
-from fedfew.interface.report.words import duration, events_of
+from fedfew.interface.report.words import events_of
 from fedfew.runs.collection import read_all
 from fedfew.runs.folder import find_runs, held_locks, is_held
 from fedfew.runs.run import Run

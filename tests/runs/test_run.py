@@ -104,13 +104,13 @@ def test_a_second_look_at_the_library_reads_no_file(tmp_path: Path, monkeypatch:
     for name in ("read_config", "read_json", "read_rounds"):
         monkeypatch.setattr(reading, name, counted(getattr(reading, name)))
     library = Library(tmp_path.resolve())
-    first = library.some(list(library.paths()), whole=True)
+    first = library.some(list(library.paths()), complete=True)
     assert set(read) == {f"run{n}" for n in range(5)}
     read.clear()
-    assert library.some(list(library.paths()), whole=True) == first and read == []
+    assert library.some(list(library.paths()), complete=True) == first and read == []
     with (tmp_path / "run3" / "rounds.jsonl").open("a") as file:
         file.write(json.dumps(record(2)) + "\n")
-    library.some(list(library.paths()), whole=True)
+    library.some(list(library.paths()), complete=True)
     assert set(read) == {"run3"}
 
 

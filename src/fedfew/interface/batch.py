@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.console import complain, err, percent, warn
-from fedfew.interface.progress import LONG, Progress, duration, progress
+from fedfew.core.text import duration, percent
+from fedfew.interface.console import complain, err, warn
+from fedfew.interface.progress import LONG, Progress, progress
 from fedfew.runtime.record import pace
 from fedfew.studies.parallel import advance_parallel
 from fedfew.studies.sweep import Cell, Event, advance

@@ -30,17 +30,3 @@ def print_json(result: dict[str, Any]) -> None:
     """Print the last line of stdout."""
     sys.stdout.write(json.dumps(result, ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def percent(value: float | None, digits: int = 1) -> str:
-    """0.4753 → 47.5 %, and a dash for an unknown value."""
-    return "–" if value is None else f"{100 * value:.{digits}f} %"
-
-
-def size(count: float) -> str:
-    """Bytes in a readable form."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError

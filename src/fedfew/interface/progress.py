@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, 
 from rich.progress import Progress as RichProgress
 
 from fedfew.core.errors import CODES
-from fedfew.interface.console import err, percent
+from fedfew.core.text import duration, percent
+from fedfew.interface.console import err
 from fedfew.runs.alarms import Guard
 from fedfew.runs.files import label_counts
 from fedfew.runs.session import Session
@@ -224,8 +225,3 @@ def estimate(record: RoundRecord, rounds: int) -> str:
         return ""
     words = "round left" if left == 1 else f"{left} rounds left"
     return f"about {duration(usual * left)} for the {words} ({usual:.1f} s a round)"
-
-
-def duration(seconds: float) -> str:
-    """Minutes or hours."""
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from fedfew.core.text import size
 from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import SPELLED
 from fedfew.studies.bounds import BASELINE, METHOD
 
 if TYPE_CHECKING:
     from fedfew.studies.compare import Comparison, Row
-
-UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def accuracy_text(value: Interval) -> str:
@@ -54,13 +53,6 @@ def cells(row: "Row") -> list[str]:
     """The text of these columns; the first is the row's label if the method is not among its keys."""
     numbers = [accuracy_text(row.accuracy), difference_text(row), str(row.accuracy.n)]
     return [row.shown.get(METHOD, row.label), *numbers, size(row.bytes_up), size(row.bytes_down)]
-
-
-def size(count: float) -> str:
-    """Bytes in a readable form."""
-    power = next((p for p in range(len(UNITS)) if abs(count) < 999.5 * 1000**p), len(UNITS) - 1)
-    shown = count / 1000**power
-    return f"{shown:.{0 if power == 0 or shown >= 100 else 1}f} {UNITS[power]}"
 
 
 def _texts(comparison: "Comparison") -> list[list[str]]:

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fedfew.core.text import UNITS, percent, size
 from fedfew.interface.charts.figure import Unit
-
-BYTES = ("B", "kB", "MB", "GB")
 
 
 @dataclass(frozen=True)
@@ -73,27 +72,17 @@ def writer(unit: Unit, values: Sequence[float]) -> Callable[[float], str]:
 
 
 def _bytes(largest: float, step: float) -> Callable[[float], str]:
-    power = _power(largest)
-    name, size = BYTES[power], 1000.0**power
-    digits = 0 if step / size >= 0.99 or not power else 1
-    return lambda v: f"{v / size:.{digits}f} {name}"
-
-
-def _power(largest: float) -> int:
-    """0 for bytes, 1 for thousands of them, and so on."""
-    return min(3, int(math.log10(largest) // 3)) if largest >= 1 else 0
+    power = min(3, int(math.log10(largest) // 3)) if largest >= 1 else 0
+    digits = 0 if step / 1000.0**power >= 0.99 or not power else 1
+    return lambda v: f"{v / 1000.0**power:.{digits}f} {UNITS[power]}"
 
 
 def amount(value: float | None, unit: Unit) -> str:
     """A single value, as a person writes it."""
     if value is None:
         return "–"
-    if unit == "percent":
-        return f"{100 * value:.1f} %"
-    if unit == "bytes":
-        power = _power(abs(value))
-        shown = value / 1000.0**power
-        return f"{shown:.{0 if power == 0 or abs(shown) >= 100 else 1}f} {BYTES[power]}"
+    if unit in ("percent", "bytes"):
+        return percent(value) if unit == "percent" else size(value)
     if unit == "seconds":
         return f"{value:.2f} s"
     return f"{value:,.0f}".replace(",", " ") if float(value).is_integer() else f"{value:.4g}"

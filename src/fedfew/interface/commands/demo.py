@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from fedfew.core.extras import how_to_install, installed
-from fedfew.interface.console import err, out, percent, print_json
+from fedfew.core.text import percent
+from fedfew.interface.console import err, out, print_json
 from fedfew.interface.progress import follow
 from fedfew.interface.report import write_report
 from fedfew.runs.experiment import Experiment

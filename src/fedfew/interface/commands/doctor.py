@@ -14,9 +14,10 @@ import torch
 from fedfew import __version__
 from fedfew.core.engine import devices
 from fedfew.core.environment import processor
+from fedfew.core.text import size
 from fedfew.data.cache import cache_folder
 from fedfew.data.sources import inventory
-from fedfew.interface.console import out, print_json, size
+from fedfew.interface.console import out, print_json
 
 ROOM = 1 << 30
 """Free bytes below which disk space is a problem."""

@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.text import percent, size
 from fedfew.inference.export import export_model
 from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
-from fedfew.interface.console import err, percent, print_json, size, warn
+from fedfew.interface.console import err, print_json, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting
 from fedfew.runs.folder import find_runs

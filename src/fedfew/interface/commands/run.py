@@ -7,7 +7,8 @@ from typing import Any
 from rich.table import Table
 
 from fedfew.config.scale import scaled
-from fedfew.interface.console import err, out, percent, print_json, size, warn
+from fedfew.core.text import percent, size
+from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import find_runs, new_folder

@@ -6,8 +6,9 @@ from typing import Any
 from rich.table import Column, Table
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.text import percent
 from fedfew.interface.console import out as console
-from fedfew.interface.console import percent, print_json
+from fedfew.interface.console import print_json
 from fedfew.interface.sinks import SINKS
 from fedfew.runs.archive import SUFFIX, is_archive, unpack, write_archive
 from fedfew.runs.collection import open_runs, runs_below

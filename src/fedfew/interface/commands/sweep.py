@@ -12,6 +12,7 @@ from rich.table import Table
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.core.text import percent
 from fedfew.data.images.folders import look_through
 from fedfew.interface.batch import Tally, follow_all, run_all
 from fedfew.interface.charts.csv_table import to_csv
@@ -20,7 +21,7 @@ from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import chosen, folds_of
-from fedfew.interface.console import err, out, percent, print_json, warn
+from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble

@@ -13,11 +13,12 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.core.text import percent
 from fedfew.data.dataset import Problem
 from fedfew.data.images.folders import look_through
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import NAME, examined, print_findings
-from fedfew.interface.console import err, percent, print_json, warn
+from fedfew.interface.console import err, print_json, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import new_folder

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.core.text import duration, percent, size
 from fedfew.interface.charts import Figure, Grid
 from fedfew.interface.charts.csv_table import to_csv
 from fedfew.interface.charts.run_charts import figures_of
@@ -60,10 +61,10 @@ def environment(*folders: str) -> Environment:
     loaders = [PackageLoader(f"fedfew.interface.{name}", "templates") for name in (*folders, "report")]
     made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     made.filters |= {
-        "percent": words.percent,
+        "percent": percent,
         "marked": words.marked,
-        "bytes": words.size,
-        "duration": words.duration,
+        "bytes": size,
+        "duration": duration,
         "spread": words.spread,
         "mean": words.mean,
         "setup": words.setup,

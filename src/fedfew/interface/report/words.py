@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from fedfew.config import toml
 from fedfew.core.errors import CODES
-from fedfew.interface.charts.scale import amount
+from fedfew.core.text import duration, percent, size
 from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
@@ -19,30 +19,10 @@ from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import Bound
 
 
-def percent(value: float | None) -> str:
-    """0.4753 → 47.5 %"""
-    return amount(value, "percent")
-
-
 def marked(text: str) -> Markup:
     """A sentence with text in backticks as code, and real minus signs."""
     parts = [escape(part) for part in re.sub(r"(?<!\w)-(?=\d)", "\u2212", text).split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
-
-
-def size(value: float | None) -> str:
-    """Bytes in a readable form."""
-    return amount(value, "bytes")
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds, minutes or hours."""
-    if seconds is None:
-        return "–"
-    if seconds < 100:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def spread(value: Interval | None) -> str:
