@@ -5,7 +5,6 @@ import inspect
 import sys
 from typing import Any
 
-from fedfew.aggregators import AGGREGATORS
 from fedfew.config import toml
 from fedfew.config.files import presets
 from fedfew.config.names import imported, is_own
@@ -13,21 +12,10 @@ from fedfew.config.schema import load
 from fedfew.config.tables import read
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.data import DATASETS, PARTITIONS
+from fedfew.interface.commands.catalog import REGISTRIES
 from fedfew.interface.console import out, print_json
-from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
-from fedfew.models import MODELS
-from fedfew.objectives import OBJECTIVES
 
-REGISTRIES: dict[str, Any] = {
-    "method": METHODS,
-    "aggregator": AGGREGATORS,
-    "objective": OBJECTIVES,
-    "model": MODELS,
-    "dataset": DATASETS,
-    "partition": PARTITIONS,
-}
 PARTS = {"method": "name", "objective": "name", "aggregator": "name", "vote": "prior", "compression": "kind"}
 """The sections a published method is made of, and the key that says what each does."""
 UNUSED = {"vote": "server", "compression": "none"}
@@ -35,7 +23,7 @@ TELLING = ("paper-tuned", "semifl", "fl2")
 """Presets to show first for a name that several presets use."""
 
 
-def whole(name: str, json: bool) -> None:
+def show_config(name: str, json: bool) -> None:
     """Print a preset or a config file as in run.toml."""
     document = load(name).document
     if json:
@@ -46,12 +34,12 @@ def whole(name: str, json: bool) -> None:
 
 def describe(name: str, json: bool) -> None:
     """Print what a name means, its settings and the aggregators it does not fit."""
-    registries = {"own": {name: imported(name, "methods")}} if is_own(name) else REGISTRIES
-    kind = next((kind for kind, names in registries.items() if name in names), None)
-    if kind is None:
+    kind = "own" if is_own(name) else next((kind for kind, names in REGISTRIES.items() if name in names), "")
+    if not kind:
         _preset(name, json)
         return
-    target = registries[kind][name]
+    target: Any = imported(name, "methods") if kind == "own" else REGISTRIES[kind][name]
+    kind = kind.removesuffix("s")
     settings = target.settings if isinstance(target, Entry) else settings_of(target)
     about = _about(kind, target)
     unfit = target.unfit if isinstance(target, Entry) else {}

@@ -51,9 +51,9 @@ def methods(name: str, json: bool) -> None:
 def presets(name: str, json: bool) -> None:
     """List the presets; or show one in full, with its base and all defaults filled in."""
     if name:
-        from fedfew.interface.describe import whole  # noqa: PLC0415 - defaults are the methods' own, which need torch
+        from fedfew.interface.describe import show_config  # noqa: PLC0415 - defaults are the methods' own, which need torch
 
-        whole(name, json)
+        show_config(name, json)
         return
     known = known_presets()
     if json:
