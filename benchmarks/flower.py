@@ -32,9 +32,10 @@ from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 from fedfew.deploy.server.superlink import SuperLink
+from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import read_npz
 from fedfew.deploy.site.processes import SiteProcesses
-from fedfew.deploy.site.warm_site import Ready, WarmSite, serve
+from fedfew.deploy.site.warm_site import WarmSite, serve
 
 DATA, PLAN = "FEDFEW_BENCHMARK_DATA", "FEDFEW_BENCHMARK_PLAN"
 HERE = Path(__file__).resolve().parent

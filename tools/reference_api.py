@@ -33,8 +33,7 @@ def api_page() -> str:
     lines += ["", "## fedfew.plots", "", "Each function returns a matplotlib figure of a `Run` or of a run folder.", ""]
     lines += [f"- `{name}`: {_words(getattr(plots, name))}" for name in plots.__all__]
     lines += ["", "## fedfew.flower", "", _words(flower)]
-    lines += ["", *_entry("fedfew.flower.FewLabels", flower.FewLabels.__init__)[1:4], "", _words(flower.FewLabels)]
-    lines += _entry("fedfew.flower.train", flower.train)
+    lines += [*_entry("fedfew.flower.run", flower.run), *_entry("fedfew.flower.train", flower.train)]
     lines += ["", "## fedfew.extend", "", _words(extend), "", ", ".join(f"`{name}`" for name in extend.__all__) + "."]
     return "\n".join(lines) + "\n"
 

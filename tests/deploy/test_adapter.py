@@ -140,13 +140,13 @@ def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
     payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in range(6)}
     with loop(parts, sites=1) as network:
         site, trained = network.sites[0], list[int]()
-        plain = site._train_all
+        plain = site._train
 
         def counting(*given: Any) -> Any:
             trained.append(1)
             return plain(*given)
 
-        site._train_all = counting  # type: ignore[method-assign, assignment]
+        site._train = counting  # type: ignore[method-assign, assignment]
         first, again = (list(network.fleet.train(0, payloads)) for _ in range(2))
     assert len(trained) == 1 and len(first) == len(again) == 6
 

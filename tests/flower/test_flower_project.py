@@ -1,180 +1,148 @@
-"""`fedfew.flower` in a Flower project of one's own: the Strategy in Flower's loop, `train` in the ClientApp."""
+"""`fedfew.flower` in a Flower project of one's own: `run` in the ServerApp, `train` in the ClientApp."""
 
+import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from tests.deploy.cluster import eventually
-from torch import nn
+from tests.flower.project import DirectGrid, grid
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.samples import LabeledSet
-from fedfew.data.samples import Images
 from fedfew.deploy.processes import flower_environment, free_ports
 from fedfew.deploy.server.superlink import answers
-from fedfew.flower import FewLabels, train
+from fedfew.flower import run
+from fedfew.runs.model_file import load_model
+from fedfew.runs.run import Run
+from fedfew.runtime.record import left_out
 
 APP = Path(__file__).parents[2] / "examples" / "flower_app"
-SETTINGS: dict[str, Any] = {"server.lr": 0.05, "client.lr": 0.02, "client.batch": 8, "server.batch": 8}
+PROJECT: dict[str, Any] = {
+    "model.name": "tests.flower.project:net", "dataset.name": "tests.flower.project:rows", "dataset.validation": 0,
+    "participation": 1.0, "rounds": 4, "server.lr": 0.05, "client.lr": 0.02, "client.batch": 8, "server.batch": 8,
+    "fleet.timeout": 2.0, "fleet.wait": 2.0,
+}  # fmt: skip
 
 
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.LayerNorm(16), nn.ReLU(), nn.Linear(16, 3))
-
-
-def images(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Three classes of bright rows that anything can tell apart."""
-    rng = torch.Generator().manual_seed(seed)
-    labels = torch.randint(0, 3, (count,), generator=rng)
-    found = torch.randint(0, 60, (count, 1, 8, 8), generator=rng, dtype=torch.uint8)
-    for image, label in zip(found, labels.tolist(), strict=True):
-        image[0, 2 * label : 2 * label + 2] += 150
-    return found, labels
-
-
-class DirectGrid(Grid):
-    """Hands each message to a ClientApp's training step at once; contexts last, as a SuperNode's do."""
-
-    def __init__(self, nodes: dict[int, torch.Tensor], **options: Any) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.nodes, self.options = nodes, options
-        self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in nodes}
-        self.spoil: Callable[[int, Message], Message | None] = lambda node, reply: reply
-        self.asked: list[int] = []
-
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        replies = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            self.asked.append(node)
-            reply = train(message, self.contexts[node], net(), self.nodes[node], **self.options)
-            reply.metadata.__dict__["_src_node_id"] = node
-            if (spoiled := self.spoil(node, reply)) is not None:
-                replies.append(spoiled)
-        return replies
-
-    def set_run(self, run: Any) -> None: ...
-    @property
-    def run(self) -> Any: ...
-    def create_message(self, *args: Any, **options: Any) -> Any: ...
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
-
-
-def grid(clients: int = 3, **options: Any) -> DirectGrid:
-    return DirectGrid({7_000 + k: images(24, 10 + k)[0] for k in range(clients)}, **options)
-
-
-def labeled(count: int, seed: int) -> LabeledSet:
-    pixels, labels = images(count, seed)
-    return LabeledSet(Images(pixels, flips=False), labels)
-
-
-def strategy(method: str = "fedavg", **settings: Any) -> FewLabels:
-    chosen = SETTINGS | {"method.name": method} | {key.replace("__", "."): value for key, value in settings.items()}
-    return FewLabels(net(), labeled(12, 1), 3, chosen)
-
-
-def run(found: FewLabels, over: DirectGrid, rounds: int = 3) -> Result:
-    score = found.scorer(labeled(60, 2))
-    return found.start(over, ArrayRecord(net().state_dict()), num_rounds=rounds, evaluate_fn=score)
-
-
-def accuracies(result: Result) -> list[float]:
-    return [float(one["accuracy"]) for one in result.evaluate_metrics_serverapp.values()]  # type: ignore[arg-type]
+def play(over: DirectGrid, out: Path, method: str = "fedavg", **settings: Any) -> Run:
+    chosen = {"method.name": method, "clients": len(over.nodes)}
+    return run(over, out, PROJECT | chosen | {key.replace("__", "."): value for key, value in settings.items()})
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedmix", "fedmatch", "scaffold", "semifl", "fedfew", "server-only"])
-def test_a_method_runs_in_flowers_own_loop(method: str) -> None:
-    over = grid()
-    result = run(strategy(method), over, 4)
-    assert accuracies(result)[-1] > accuracies(result)[0]
-    assert all(torch.isfinite(t).all() for t in result.arrays.to_torch_state_dict().values())
-    used = [int(one["used"]) for one in result.train_metrics_clientapp.values()]  # type: ignore[arg-type]
+def test_a_method_runs_on_the_nodes_and_leaves_a_run_folder(method: str, tmp_path: Path) -> None:
+    done = play(grid(), tmp_path / "run", method)
+    assert done.finished and done.curve()[-1] > 0.5
+    used = [len(record["cohort"]) - len(left_out(record)) for record in done.records]
     assert used == ([0] * 4 if method == "server-only" else [3] * 4)
-    fresh = net()
-    fresh.load_state_dict(result.arrays.to_torch_state_dict())  # the project's own model takes it as it is
+    network, about = load_model(tmp_path / "run", allow_code=["tests.flower.project:net"])
+    assert about["classes"] == ["top", "middle", "bottom"] and bool(torch.isfinite(network.vector).all())
 
 
-def test_a_share_of_the_nodes_is_drawn_from_the_seed() -> None:
-    asked = []
-    for _ in range(2):
-        over = grid(6)
-        found = FewLabels(net(), labeled(12, 1), 3, SETTINGS, fraction_train=0.5, min_train_nodes=1)
-        run(found, over)
-        asked.append(over.asked)
-    assert asked[0] == asked[1] and len(asked[0]) == 9 and len(set(asked[0])) > 3
+def test_a_share_of_the_nodes_is_drawn_from_the_seed(tmp_path: Path) -> None:
+    cohorts = [[r["cohort"] for r in play(grid(6), tmp_path / name, participation=0.5).records] for name in "ab"]
+    assert cohorts[0] == cohorts[1] and all(len(cohort) == 3 for cohort in cohorts[0])
+    assert len({k for cohort in cohorts[0] for k in cohort}) > 3
 
 
-def test_a_node_that_fails_or_lies_costs_its_own_update() -> None:
+def test_a_node_that_fails_or_lies_costs_its_own_update(tmp_path: Path) -> None:
     over = grid(4)
 
     def spoil(node: int, reply: Message) -> Message | None:
         if node == 7_000:
             return None
         if node == 7_001:
-            wrong = Message(Error(2, "out of memory"), reply_to=reply)
-            wrong.metadata.__dict__["_src_node_id"] = node
-            return wrong
+            reply.__dict__.update(_content=None, _error=Error(2, "out of memory"))
         if node == 7_002:
             reply.content = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord({"x": 1})})
         return reply
 
     over.spoil = spoil
-    result = run(strategy(), over)
-    assert [one["used"] for one in result.train_metrics_clientapp.values()] == [1, 1, 1]
+    done = play(over, tmp_path / "run", rounds=2)
+    codes = [[fault["code"] for fault in left_out(record)] for record in done.records]
+    assert codes == [["E410", "E408", "E401"]] * 2
 
 
-def test_a_client_keeps_its_memory_in_flowers_context() -> None:
+def test_a_run_that_dies_is_continued_with_the_same_result(tmp_path: Path) -> None:
+    """The clients' memories are those of before the round, whatever was tried since."""
+    memory: dict[str, Any] = {"method": "scaffold", "method__population": 2, "objective__threshold": 0.05}
+    whole = play(grid(2), tmp_path / "whole", **memory).summary["model_sha256"]
     over = grid(2)
-    run(strategy("scaffold", method__population=2, objective__threshold=0.05), over)
-    kept = over.contexts[7_000].state["fedfew-memory"]
-    assert isinstance(kept, ArrayRecord) and list(kept) == ["control"]
+    for fails_at in (5, 9, 99):
+
+        def spoil(node: int, reply: Message, fails_at: int = fails_at) -> Message:
+            if len(over.asked) == fails_at:
+                raise ConnectionError("the SuperLink has gone")
+            return reply
+
+        over.spoil = spoil
+        with contextlib.suppress(ConnectionError):
+            play(over, tmp_path / "run", **memory)
+    assert Run.open(tmp_path / "run").summary["model_sha256"] == whole
+    kept = [key for key in over.contexts[7_000].state if key.startswith("fedfew-")]
+    assert len(kept) == 3 and list(over.contexts[7_000].state[kept[0]]) == ["control"]
 
 
-def test_reasons_and_class_counts_stay_at_the_client() -> None:
+def test_other_settings_and_finished_runs_are_refused(tmp_path: Path) -> None:
+    over = grid(2)
+    over.spoil = lambda node, reply: over.undefined  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError):
+        play(over, tmp_path / "run")
+    with pytest.raises(FedfewError, match=r"server\.lr is 0\.1 here, but 0\.05 in the run"):
+        play(grid(2), tmp_path / "run", server__lr=0.1)
+    play(grid(2), tmp_path / "run")
+    with pytest.raises(FedfewError, match="E301"):
+        play(grid(2), tmp_path / "run")
+
+
+def test_a_node_that_has_a_partition_keeps_its_number(tmp_path: Path) -> None:
+    over = grid(3)
+    for node, number in ((7_000, 2), (7_001, 0)):
+        over.contexts[node].node_config["partition-id"] = number
+    asked: dict[int, set[int]] = {}
+
+    def spoil(node: int, reply: Message) -> Message:
+        head = json.loads(str(dict(reply.content["head"])["json"]))
+        asked.setdefault(node, set()).update(answer["client"] for answer in head["answers"])
+        return reply
+
+    over.spoil = spoil
+    play(over, tmp_path / "run", rounds=2)
+    assert asked == {7_000: {2}, 7_001: {0}, 7_002: {1}}
+
+
+def test_reasons_and_class_counts_stay_at_the_client(tmp_path: Path) -> None:
     said = []
     over = grid(2)
     over.spoil = lambda node, reply: said.append(str(dict(reply.content["head"])["json"])) or reply  # type: ignore[func-returns-value]
-    run(strategy(objective__threshold=0.0), over)
+    play(over, tmp_path / "run", objective__threshold=0.0)
     metrics = json.loads(said[0])["answers"][0]["metrics"]
     assert "coverage" in metrics and not any(name.startswith("class/") or name == "right" for name in metrics)
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
-    [
-        ({"objective__name": "tests.config.own_parts:Sharpen"}, "code that the run uses"),
-        ({}, "images do not fit"),
-    ],
+    [({"objective__name": "tests.config.own_parts:Sharpen"}, "code that the run uses"), ({}, "images do not fit")],
 )
-def test_what_a_client_refuses_ends_the_run_with_the_reason(settings: dict[str, Any], said: str) -> None:
+def test_what_a_client_refuses_ends_the_run_with_the_reason(
+    settings: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     over = grid(2) if settings else DirectGrid({k: torch.zeros(4, 3, 8, 8, dtype=torch.uint8) for k in (1, 2)})
     with pytest.raises(FedfewError, match="all 2 clients failed in the same way") as caught:
-        run(strategy(**settings), over)
+        play(over, tmp_path / "run", **settings)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("method", ["pooled", "all-labels"])
-def test_bounds_of_a_simulation_are_refused(method: str) -> None:
-    with pytest.raises(FedfewError, match="only a simulation has"):
-        strategy(method)
+def test_bounds_of_a_simulation_are_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(FedfewError, match="E113"):
+        play(grid(2), tmp_path / "run", method)
 
 
 @pytest.fixture
@@ -217,15 +185,15 @@ def superlink(tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
 @pytest.mark.slow
 def test_the_example_joins_a_superlink_that_runs(superlink: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     name, environment = superlink
-    out = tmp_path / "model.pt"
+    out = tmp_path / "run"
     command = ["flwr", "run", str(APP), name, "--run-config", f'rounds=2 out="{out}"', "--format", "json"]
     said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert '"success": true' in said.stdout, said.stdout + said.stderr
-    done = eventually(out.exists, 240, 0.5)
+    done = eventually((out / "summary.json").exists, 240, 0.5)
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in tmp_path.glob("*.log"))
     assert done, logs
-    weights = torch.load(out, weights_only=True)
-    assert weights["5.weight"].shape == (10, 512)
+    assert [record["cohort"] for record in Run.open(out).records] == [[0, 1]] * 2
+    assert not any(left_out(record) for record in Run.open(out).records)
 
 
 def test_the_example_is_short() -> None:

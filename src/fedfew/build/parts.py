@@ -129,10 +129,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     federation, method, entry = federation_of(config, remote_sites), config.method, config.entry
     if federation.sites:
         config = config.counted(federation.partition.clients, len(federation.server), len(federation.validation))
-    if (isinstance(method, Oracle) or entry.pools) and not bool((federation.truth >= 0).all()):
+    unknown = bool(remote_sites) or not bool((federation.truth >= 0).all())
+    if (isinstance(method, Oracle) or entry.pools) and unknown:
         what = f"{config.method_name} needs the labels of the clients' images, which are unknown"
         raise FedfewError("E113", "method.name", what)
-    if config.client_labels.each and not bool((federation.truth >= 0).all()):
+    if config.client_labels.each and unknown:
         what = "client_labels gives labels to clients, but the classes of these sites' images are unknown"
         raise FedfewError("E113", "client_labels.each", what, "Put the labels you have into server/")
     federation, network = prepare(config, federation, report)

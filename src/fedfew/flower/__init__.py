@@ -1,7 +1,7 @@
-"""For an existing Flower project: a Strategy for its ServerApp, and the training step of its ClientApp.
+"""For an existing Flower project: `run` in its ServerApp, `train` in its ClientApp.
 
-The project keeps its model, data loading, pyproject.toml and SuperLink; the server gets a few labels, and the clients'
-images need none. `FewLabels` replaces Flower's FedAvg; the project's own ``@app.train()`` calls `train`.
+The project keeps its model, data loading, pyproject.toml and SuperLink; the server has a few labels, and the clients'
+samples need none. The run gates, screens, records and resumes as any other of fedfew's.
 """
 
 from fedfew.core.extras import require
@@ -9,6 +9,6 @@ from fedfew.core.extras import require
 require("flower", "fedfew.flower")
 
 from fedfew.flower.client import train  # noqa: E402 - only with the extra
-from fedfew.flower.server import FewLabels  # noqa: E402
+from fedfew.flower.server import run  # noqa: E402
 
-__all__ = ["FewLabels", "train"]
+__all__ = ["run", "train"]

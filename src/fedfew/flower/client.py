@@ -1,114 +1,117 @@
-"""The training step of a ClientApp: from a message of `FewLabels` to its reply, on the client's own images.
+"""The training step of a ClientApp: from a message of the server's `run` to its reply, on the node's own samples.
 
 It sends a model and a few counts, never an image or a label; a failure leaves as a code, its reason stays in the log.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
-from fedfew.config.tree import Config
+from fedfew.build.parts import sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
-from fedfew.core.samples import LabeledSet, Samples
-from fedfew.core.types import ClientUpdate
 from fedfew.data.samples import samples_of
-from fedfew.data.shares import Partition
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.messages.tensors import pack, unpack
-from fedfew.deploy.site.build import check_versions, checked_config
-from fedfew.deploy.site.payload import check_payload
-from fedfew.deploy.site.warm_site import RefusedError, fault_code
-from fedfew.runtime.site import Sites
+from fedfew.deploy.messages.tensors import pack
+from fedfew.deploy.site.answers import Ready, RefusedError, fault_code, run_name, train_jobs, without_class_counts
+from fedfew.deploy.site.build import check_versions, checked_config, own_federation
+from fedfew.deploy.site.memory import KEPT_ROUNDS
 
-MEMORY = "fedfew-memory"
-"""Key of Flower's Context under which a client stores its method's memory between rounds."""
+PARTITION = "partition-id"
+"""Key of a node's configuration with the number of its client; without one the server numbers the nodes."""
 _log = logging.getLogger(__name__)
 
 
 def train(
-    message: Message, context: Context, model: nn.Module, images: Any, *, allow_code: Sequence[str] = ()
+    message: Message, context: Context, model: nn.Module, samples: Any, *, allow_code: Sequence[str] = ()
 ) -> Message:
-    """The reply to a message of `FewLabels`: ``model`` trained on ``images``, which need no labels.
+    """The reply to a message of the server's `run`: ``model`` trained on ``samples``, which need no labels.
 
-    ``images`` are uint8 N×C×H×W (or features N×V×d) as the server's are. ``allow_code`` lists names of your own code
-    (``package.module:Name``) that the server's settings may use here; no other code is imported.
+    ``samples`` are images (uint8 N×C×H×W) or vectors (N×V×d) as the server's are. ``allow_code`` lists names of your
+    own code (``package.module:Name``) that the server's settings may use here; no other code is imported.
     """
+    reply: dict[str, Any]
+    sent: dict[str, memoryview] = {}
     try:
-        text, parts = from_content(message.content, LIMIT, SITE_LIMIT)
+        text, arrays = from_content(message.content, LIMIT, SITE_LIMIT)
         head = parse_head(text, SITE_LIMIT)
-        reply, tensors = _trained(head, parts, context, model, torch.as_tensor(images), allow_code)
+        number = context.node_config.get(PARTITION)
+        if head.get("kind") != "train":
+            reply = {"site": int(number) if number is not None else None}
+        else:
+            ready = _ready(head, model, torch.as_tensor(samples), allow_code)
+            reply, sent = _answer(ready, head, arrays, context)
     except FedfewError as fault:
         _log.error("a message is refused: %s", fault)
-        reply, tensors = {"code": fault_code(fault)}, {}
+        reply = {"code": fault_code(fault)}
     except Exception:  # its text must not leave
         _log.exception("a message could not be answered")
-        reply, tensors = {"code": "E408"}, {}
-    return Message(to_content(reply, tensors), reply_to=message)
+        reply = {"code": "E408"}
+    return Message(to_content(reply, sent), reply_to=message)
 
 
-def _trained(
-    head: Mapping[str, Any], parts: Mapping[str, bytes], context: Context, model: nn.Module, images: Tensor,
-    allow_code: Sequence[str],
-) -> tuple[dict[str, Any], dict[str, memoryview]]:  # fmt: skip
+def _answer(
+    ready: Ready, head: Mapping[str, Any], arrays: Mapping[str, bytes], context: Context
+) -> tuple[dict[str, Any], dict[str, memoryview]]:
+    answers, replies = train_jobs(ready, head, arrays, lambda run, client: ContextMemory(context, run, client))
+    without_class_counts(answers)
+    index, sent = pack(replies)
+    for answer in answers:
+        if str(answer["client"]) in index:
+            answer["tensors"] = index[str(answer["client"])]
+    return {"run": run_name(head), "round": int(head["round"]), "answers": answers}, sent
+
+
+def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: Sequence[str]) -> Ready:
+    """This node as a site: one client, under the number that the server knows it by."""
     check_versions(head["versions"])
-    config = checked_config(head["config"], allow_code)
-    about, client, round = head["about"], int(head["client"]), int(head["round"])
-    samples = samples_of(images, about["samples"])
+    config, about = checked_config({**head["config"], "model": {}}, allow_code), head["about"]
+    samples = samples_of(data, about["samples"])
     if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
-        raise RefusedError("data", "images", f"are {tuple(ours)}, the server's {tuple(theirs)}")
-    sites = _sites(config, int(about["classes"]), client, model, samples)
-    layout, payload = sites.network.layout, unpack(head["tensors"], parts)
-    check_payload(payload, sites.algorithm.reply_schema(layout), layout)
-    if remembered := _recall(context, str(head["run"])):
-        sites.memory[client] = remembered
-    update = sites.train(round, client, payload)
-    if not isinstance(update, ClientUpdate):
-        _log.error("%s %s", update.code, update.reason)
-        return {"code": "E408"}, {}
-    _remember(context, str(head["run"]), sites.memory.get(client, {}))
-    index, tensors = pack({"reply": dict(update.reply)})
-    # how many pseudo-labels each class has would reveal the site's class mix
-    metrics = {name: value for name, value in update.metrics.items() if not name.startswith("class/")}
-    answer = {"client": client, "examples": update.examples, "metrics": metrics, "tensors": index["reply"]}
-    return {"run": head["run"], "round": round, "answers": [answer]}, tensors
-
-
-def _sites(config: Config, classes: int, client: int, model: nn.Module, samples: Samples) -> Sites:
-    """One client, under the number that the server knows it by."""
+        raise RefusedError("data", "samples", f"are {tuple(ours)}, the server's {tuple(theirs)}")
+    (client,) = (int(job["client"]) for job in head["jobs"])
+    federation = own_federation(client, samples, int(about["classes"]))
     network = Network.of(model, config.engine, samples)
-    nothing = LabeledSet(samples.like(samples.data[:0]), torch.empty(0, dtype=torch.int64))
-    return Sites(
-        algorithm=config.method,
-        transforms=config.transforms,
-        network=network,
-        samples=samples.to(network.device),
-        truth=torch.full((len(samples),), -1),
-        shares=Partition(np.arange(len(samples)), np.array([0] * (client + 1) + [len(samples)])),
-        classes=classes,
-        seed=config.seed,
-        own_view=config.client.own,
-        test=nothing,
-        validation=nothing,
-    )
+    return Ready(sites_of(config, federation, network), lambda number: number == client)
 
 
-def _recall(context: Context, run: str) -> dict[str, Tensor]:
-    """The memory of the client's method in this run."""
-    kept = context.state.get(MEMORY), context.state.get(f"{MEMORY}-run")
-    match kept:
-        case (ArrayRecord() as arrays, ConfigRecord() as about) if about.get("run") == run:
-            return {name: torch.from_numpy(array.numpy().copy()) for name, array in arrays.items()}
-    return {}
+@dataclass(frozen=True)
+class ContextMemory:
+    """One client's memory in one run, in the state that Flower keeps for a node."""
 
+    context: Context
+    run: str
+    client: int
 
-def _remember(context: Context, run: str, memory: Mapping[str, Tensor]) -> None:
-    context.state[MEMORY] = ArrayRecord({name: tensor.cpu() for name, tensor in memory.items()})
-    context.state[f"{MEMORY}-run"] = ConfigRecord({"run": run})
+    @property
+    def _prefix(self) -> str:
+        return f"fedfew-{self.run}-{self.client}-"
+
+    def _rounds(self) -> list[int]:
+        """The rounds after which it is kept, the newest first."""
+        keys = [key for key in self.context.state if key.startswith(self._prefix)]
+        return sorted((int(key.removeprefix(self._prefix)) for key in keys), reverse=True)
+
+    def before(self, round: int) -> dict[str, Tensor]:
+        """The memory as it was when ``round`` began."""
+        newest = next((written for written in self._rounds() if written < round), None)
+        record = self.context.state.get(f"{self._prefix}{newest}")
+        if not isinstance(record, ArrayRecord):
+            return {}
+        return {name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()}
+
+    def write(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the memory after ``round``, and drop that of later rounds, which were undone, and of other runs."""
+        earlier = [written for written in self._rounds() if written < round]
+        kept = {f"{self._prefix}{written}" for written in earlier[: KEPT_ROUNDS - 1]}
+        for key in [key for key in self.context.state if key.startswith("fedfew-") and key not in kept]:
+            del self.context.state[key]
+        if tensors:
+            self.context.state[f"{self._prefix}{round}"] = ArrayRecord({name: t.cpu() for name, t in tensors.items()})

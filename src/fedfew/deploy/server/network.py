@@ -32,6 +32,8 @@ from fedfew.runs.session import Session, reopen, start
 from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.record import RoundRecord
 
+PROJECT = "a Flower project"
+"""``fleet.network`` where a Flower project's own SuperLink connects the nodes."""
 _POLL = 0.25
 _PATIENCE = 120.0
 """Seconds that a ServerApp may take to start."""
@@ -46,24 +48,40 @@ def start_or_resume(
     """The run of a real network, in the network's own folder; an unfinished one is resumed."""
     folder = out or plan.folder / "run"
     fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
-    if (folder / "checkpoints").is_dir():
-        if (folder / SUMMARY).is_file():
-            remedy = "Give the next run another folder with --out"
-            raise FedfewError("E301", str(folder), "contains a finished run", remedy)
+    if is_unfinished(folder):
         return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
     if config:
         return start(load(config, overrides | fleet), folder)
     return start(load(plan.folder / CONFIG, overrides | fleet, allow_code), folder)
 
 
+def is_unfinished(folder: Path) -> bool:
+    """Whether a folder has a run to continue; E301 if the run in it is finished."""
+    if (folder / SUMMARY).is_file():
+        remedy = "Give the next run another folder (--out DIR)"
+        raise FedfewError("E301", str(folder), "contains a finished run", remedy)
+    return (folder / "checkpoints").is_dir()
+
+
 def assemble(config: Config, report: Report | None = None) -> Parts:
-    """The parts of a run on a network; the names of remote sites come from the network's folder."""
-    remote = open_server(Path(config.fleet.network)).sites if config.remote else ()
-    return build.assemble(config, remote, report)
+    """The parts of a run on a network."""
+    return build.assemble(config, site_names(config), report)
+
+
+def site_names(config: Config) -> tuple[str, ...]:
+    """The names of remote sites; a trial has none."""
+    if not config.remote:
+        return ()
+    if config.fleet.network == PROJECT:
+        return tuple(f"node {number}" for number in range(config.clients))
+    return open_server(Path(config.fleet.network)).sites
 
 
 def advance(session: Session, report: Report | None = None) -> Generator[RoundRecord]:
     """The remaining rounds, as the ServerApp commits them; everything that was started ends with this generator."""
+    if session.parts.config.fleet.network == PROJECT:
+        what = "its clients are the nodes of a Flower project"
+        raise FedfewError("E113", str(session.folder.path), what, "Start the project's app again: flwr run")
     with contextlib.ExitStack() as stack:
         if session.parts.config.remote:
             plan = open_server(Path(session.parts.config.fleet.network))

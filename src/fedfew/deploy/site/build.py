@@ -13,14 +13,14 @@ from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.names import SITES, refused_code
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
-from fedfew.core.samples import LabeledSet
+from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
 from fedfew.data.federation import Federation
 from fedfew.data.partitions import Partition
 from fedfew.data.samples import samples_of
+from fedfew.deploy.site.answers import Ready, RefusedError
 from fedfew.deploy.site.images import load_images
-from fedfew.deploy.site.warm_site import Ready, RefusedError
 
 
 def check_versions(claimed: Mapping[str, str]) -> None:
@@ -65,7 +65,7 @@ def real_site(
             images = load_images(data, shape)
             loaded[shape] = images, digest(images.numpy().tobytes())
         images, fingerprint = loaded[shape]
-        federation = _federation(number, images, about)
+        federation = own_federation(number, samples_of(images, about["samples"]), int(about["classes"]))
         own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
         return Ready(own, lambda client: client == number, noise, fingerprint)
 
@@ -109,16 +109,15 @@ def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
     return noise if clip else 0.0
 
 
-def _federation(number: int, images: Tensor, about: Mapping[str, Any]) -> Federation:
-    """All that a site knows of the federation: its own images, and the server's normalisation."""
-    samples = samples_of(images, about["samples"])
-    nothing = LabeledSet(samples.like(images[:0]), torch.empty(0, dtype=torch.int64))
+def own_federation(number: int, samples: Samples, classes: int) -> Federation:
+    """All that a site knows of the federation: its own samples, as those of the client with its number."""
+    nothing = LabeledSet(samples.take(torch.arange(0)), torch.empty(0, dtype=torch.int64))
     return Federation(
         server=nothing,
         validation=nothing,
         test=nothing,
         samples=samples,
-        truth=torch.full((len(images),), -1),
-        partition=Partition(np.arange(len(images)), np.array([0] * (number + 1) + [len(images)])),
-        classes=tuple(str(c) for c in range(int(about["classes"]))),
+        truth=torch.full((len(samples),), -1),
+        partition=Partition(np.arange(len(samples)), np.array([0] * (number + 1) + [len(samples)])),
+        classes=tuple(str(c) for c in range(classes)),
     )

@@ -14,9 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedfew.core.storage import write_atomically
-
-Answers = tuple[list[dict[str, Any]], dict[str, dict[str, Tensor]]]
-"""One entry per client, and the tensors of each client that answered."""
+from fedfew.deploy.site.answers import Answers
 
 
 @dataclass(frozen=True)
