@@ -304,7 +304,7 @@ def test_a_worker_ends_with_its_pool_even_while_it_still_imports() -> None:
     os.close(lifeline)
     _, imported = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert b"fedfew.runtime.lifeline" in imported
+    assert b"fedfew.runtime.channel" in imported
     assert b"fedfew.runtime.arena" not in imported
     for end in (ours, theirs):
         end.close()

@@ -17,14 +17,11 @@ from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
-from fedfew.core.types import Fleet, Method, Oracle, Pool, ServerSite
-from fedfew.data.cache import Report
+from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
 from fedfew.data.shares import VirtualPartition
-from fedfew.models.backbones import Pretrained
-from fedfew.models.backbones.features import with_features
-from fedfew.models.build import build_head, build_model
+from fedfew.models.build import HasBackbone, build_head, build_model
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.pool import PoolFleet
@@ -86,14 +83,14 @@ def prepare(
     ``backbone`` is the SHA-256 that the backbone must have to fit another machine's head.
     """
     module, engine = model_of(config, federation), config.engine
-    ours = module.hash if isinstance(module, Pretrained) else ""
+    ours = module.hash if isinstance(module, HasBackbone) else ""
     if backbone is not None and ours != backbone:
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", what, "Install the same weights as the server")
-    if isinstance(module, Pretrained):
+    if isinstance(module, HasBackbone):
         module.check(federation.samples)
-    if isinstance(module, Pretrained) and module.once:
-        federation = with_features(federation, module, cores(), engine.place(), report)
+    if isinstance(module, HasBackbone) and module.once:
+        federation = module.featured(federation, cores(), engine.place(), report)
         module = module.trained_part()
     return federation, _bound(module, federation, engine)
 
@@ -110,7 +107,7 @@ def network_of(config: Config, federation: Federation) -> Network:
 def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
     """A module as the network for images or features, with the step sizes of its parts."""
     network = Network.of(module, engine, federation.samples)
-    rates = module.rates(network.layout) if isinstance(module, Pretrained) else None
+    rates = module.rates(network.layout) if isinstance(module, HasBackbone) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
 
 
@@ -118,7 +115,7 @@ def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
     """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
     if federation.origin is not None:
         return dict(federation.origin.backbone)
-    return network.module.about() if isinstance(network.module, Pretrained) else {}
+    return network.module.about() if isinstance(network.module, HasBackbone) else {}
 
 
 def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | None = None) -> Parts:

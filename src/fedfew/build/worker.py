@@ -5,7 +5,7 @@ The lifeline is watched before torch is imported: that takes seconds, in which t
 
 import sys
 
-from fedfew.runtime.lifeline import end_with_parent
+from fedfew.runtime.channel import end_with_parent
 
 if __name__ == "__main__":
     *files, lifeline = (int(argument) for argument in sys.argv[1:])

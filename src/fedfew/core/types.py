@@ -18,6 +18,8 @@ Payload = dict[str, Tensor]
 """Server → client, e.g. {"omega", "sigma", "lr"}."""
 Reply = dict[str, Tensor]
 """Client → server, e.g. {"psi"}."""
+Report = Callable[[int, int], None]
+"""Called with the number of images done and the total."""
 
 
 @dataclass(frozen=True, eq=False)

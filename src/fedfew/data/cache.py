@@ -3,13 +3,10 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-
-Report = Callable[[int, int], None]
-"""Called with the number of images done and the total."""
 
 
 def cache_folder() -> Path:

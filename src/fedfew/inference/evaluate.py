@@ -5,7 +5,7 @@ from typing import Any
 
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.cache import read_files
 from fedfew.data.images.folders import LABELS, Place, existing, look_into

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.data.dataset import Problem
 from fedfew.inference.predict import find_images
 from fedfew.runs.run import Run

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.cache import read_files
 from fedfew.data.images.folders import walk

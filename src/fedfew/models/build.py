@@ -3,20 +3,47 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Layout
 from fedfew.core.memory import machine_memory
+from fedfew.core.samples import Samples
+from fedfew.core.types import Report
+from fedfew.data.federation import Federation
 from fedfew.models import MODELS, SCALABLE
-from fedfew.models.backbones import Head, Pretrained
+from fedfew.models.layers import Head
 
 COPIES = 4
 """Copies of a model that training needs at least: weights, gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
 """The arguments about the images that a model may take."""
+
+
+@runtime_checkable
+class HasBackbone(Protocol):
+    """A model on a pretrained backbone (``backbones/pretrained.py``); a run of another model does not import it."""
+
+    head: nn.Linear
+    name: str
+    hash: str
+    once: bool
+    """Whether the backbone is frozen, so that features are computed once."""
+
+    def check(self, samples: Samples) -> None: ...
+
+    def featured(
+        self, federation: Federation, workers: int, device: torch.device, report: Report | None = None
+    ) -> Federation: ...
+
+    def trained_part(self) -> nn.Module: ...
+
+    def rates(self, layout: Layout) -> torch.Tensor | None: ...
+
+    def about(self) -> dict[str, Any]: ...
 
 
 def build_model(
@@ -43,7 +70,7 @@ def build_model(
             _refuse_too_large(lambda: make(*given, **named, **options), f"{model} with {_shown(options)}")
         torch.default_generator.manual_seed(seed)
         module = make(*given, **named, **options)
-    if isinstance(module, Pretrained):
+    if isinstance(module, HasBackbone):
         initialise(module.head, rng)
     elif isinstance(model, str):
         initialise(module, rng)

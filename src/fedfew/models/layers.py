@@ -1,4 +1,4 @@
-"""Shared by the networks: a convolution with its normalisation, and the refusal of images that do not fit."""
+"""Shared by the networks: a convolution with its normalisation, a linear head, the refusal of unfit images."""
 
 from typing import Literal
 
@@ -51,6 +51,18 @@ class GlobalMax(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x.amax((2, 3))
+
+
+class Head(nn.Module):
+    """The linear layer alone: what is trained where features are computed once."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, features: Tensor) -> Tensor:
+        logits: Tensor = self.head(features)
+        return logits
 
 
 def refuse_misfit(model: str, channels: int, size: int) -> None:

@@ -19,7 +19,7 @@ SMALL = 8
 """The largest side of a map for which gathering pays: of 4, 8, 16 and 32 measured, 8 gains a third and 16 loses."""
 
 
-def pays(x: Tensor) -> bool:
+def gathers(x: Tensor) -> bool:
     """Small maps in a bfloat16 autocast on a CPU with AMX."""
     return (
         not torch.compiler.is_compiling()

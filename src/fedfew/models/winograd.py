@@ -68,7 +68,7 @@ ROTATED_2D = torch.kron(G.flip(1), G.flip(1))
 
 
 class Conv3x3(nn.Conv2d):
-    """3×3, stride 1, padding 1, without bias; the plain layer where neither Winograd nor AMX's tiles pay."""
+    """3×3, stride 1, padding 1, without bias; the plain layer where neither Winograd nor AMX is faster."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1, bias=False)
@@ -78,7 +78,7 @@ class Conv3x3(nn.Conv2d):
         if self._many and _fits(input):
             out: Tensor = Winograd.apply(input, self.weight)
             return out
-        if self._many and small_maps.pays(input):
+        if self._many and small_maps.gathers(input):
             half: Tensor = small_maps.SmallMaps.apply(input.bfloat16(), self.weight.bfloat16())
             return half
         return super().forward(input)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfew.config import schema
 from fedfew.config.names import own_code
 from fedfew.config.tree import Config
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.data.samples import Images
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, start

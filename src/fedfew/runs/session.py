@@ -20,8 +20,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
-from fedfew.core.types import Fleet, ServerState
-from fedfew.data.cache import Report
+from fedfew.core.types import Fleet, Report, ServerState
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
 from fedfew.runs.files import as_json, final_files, static_files
 from fedfew.runs.folder import (

@@ -1,7 +1,12 @@
-"""Messages between the pool and its workers: JSON lines over a socket pair; tensors go through arenas."""
+"""Messages between the pool and its workers: JSON lines over a socket pair; tensors go through arenas.
+
+It imports nothing slow: a worker watches its parent before it imports torch.
+"""
 
 import json
+import os
 import socket
+import threading
 from typing import Any
 
 LONGEST = 1 << 26  # bytes of a message: far above any honest one, far below what would hurt
@@ -34,3 +39,14 @@ class Channel:
         except ValueError:
             return None
         return message if isinstance(message, dict) else None
+
+
+def end_with_parent(lifeline: int) -> None:
+    """Exit at once when the process with the other end of this pipe has ended, even in the middle of a batch."""
+
+    def watch() -> None:
+        while os.read(lifeline, 1):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -20,7 +20,7 @@ from typing import Any
 from fedfew.build.parts import cores
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
-from fedfew.runtime.lifeline import end_with_parent
+from fedfew.runtime.channel import end_with_parent
 from fedfew.studies.sweep import Cell, Event, queue, run_cell
 
 

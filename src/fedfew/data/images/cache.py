@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import file_digest
-from fedfew.data.cache import Report, cache_folder, new_folder
+from fedfew.core.types import Report
+from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.dataset import Problem, Unreadable, shown
 from fedfew.data.images.decode import decode, read_file
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.cache import read_files
 

@@ -18,7 +18,7 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
-from fedfew.data.cache import Report
+from fedfew.core.types import Report
 from fedfew.deploy.messages.heads import head_limit
 from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports

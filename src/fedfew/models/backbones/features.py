@@ -25,7 +25,8 @@ from fedfew.core.engine import CPU
 from fedfew.core.errors import FedfewError
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
-from fedfew.data.cache import Report, cache_folder
+from fedfew.core.types import Report
+from fedfew.data.cache import cache_folder
 from fedfew.data.federation import Federation, Origin
 from fedfew.data.samples import Images, Vectors
 from fedfew.models.backbones.pretrained import LENGTH, Pretrained

@@ -18,7 +18,10 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
+from fedfew.core.types import Report
+from fedfew.data.federation import Federation
 from fedfew.data.samples import Images
+from fedfew.models.layers import Head
 
 LENGTH = 4.0
 """Length of every feature vector. Raw ones differ from backbone to backbone (45 for EfficientNet-Lite0, where SGD at
@@ -84,18 +87,6 @@ class Backbone:
         return seen.hexdigest()
 
 
-class Head(nn.Module):
-    """The linear layer alone: what is trained where features are computed once."""
-
-    def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(width, classes)
-
-    def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.head(features)
-        return logits
-
-
 class Pretrained(Head):
     """Images in [0, 1] to logits. Parameters that are not trained have ``requires_grad = False`` and never change."""
 
@@ -126,6 +117,14 @@ class Pretrained(Head):
         """Logits of images, or of their ``features`` (N×d)."""
         logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
         return logits
+
+    def featured(
+        self, federation: Federation, workers: int, device: torch.device, report: Report | None = None
+    ) -> Federation:
+        """The federation with features in place of its images: from the cache, or computed on so many threads."""
+        from fedfew.models.backbones.features import with_features
+
+        return with_features(federation, self, workers, device, report)
 
     def trained_part(self) -> Head:
         """The part that takes the features: the head alone, or the whole model where more is trained."""
