@@ -21,6 +21,7 @@ from fedfew.methods.fedmoments.method import features as features_of
 from fedfew.methods.fedmoments.plausibility import implausible
 from fedfew.methods.fedmoments.survey import Space, Survey, prior_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
+from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.layers import Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count, server_turn
