@@ -31,8 +31,8 @@ def main(words: Sequence[str] | None = None) -> None:
         if options.figure == "report":
             _report(options)
         else:
-            given = sys.argv[1:] if words is None else words
-            _figures(options, shlex.join(["python", "-m", "paper", *(word for word in given if word != "--json")]))
+            typed = [word for word in (sys.argv[1:] if words is None else words) if word != "--json"]
+            _figures(options, shlex.join(["python", "-m", "paper", *typed]))
     except FedfewError as fault:
         complain(fault)
         sys.exit(2)
@@ -91,15 +91,15 @@ def _figures(options: argparse.Namespace, command: str) -> None:
         study.remember(requests())  # before the runs, so that the page can be made meanwhile
         how = {"jobs": options.jobs, "until": options.until, "anyway": options.anyway}
         tally = run_all(wanted, study.path, **how, command=command) if wanted else tally
-    made = {name: make(name, request, study) for name, request in requests().items()}
-    files = {name: made[name].save(study.path / "figures") for name in figures}
+    drawn = {name: make(name, request, study) for name, request in requests().items()}
+    files = {name: drawn[name].save(study.path / "figures") for name in figures}
     if options.json:
-        shown = [made[name].as_json() | {"files": [str(path) for path in files[name]]} for name in figures]
+        shown = [drawn[name].as_json() | {"files": [str(path) for path in files[name]]} for name in figures]
         about = {"folder": str(study.path), "runs": tally.as_json()}
         print_json(about | (shown[0] if len(shown) == 1 else {"figures": shown}))
         return
     for name in figures:
-        _show(made[name], files[name])
+        _show(drawn[name], files[name])
 
 
 def _show(figure: Figure, files: Sequence[Path]) -> None:

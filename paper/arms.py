@@ -75,8 +75,8 @@ def pooled(panel: str) -> Arm:
 
 def all_labels(panel: str, partition: str = NON_IID) -> Arm:
     """FedAvg with the true labels of all images."""
-    made = {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]}
-    return Arm(panel, ALL_LABELS, made, {"client.lr": TRUE_LABELS_LR})
+    bound = {"method.name": "all-labels", "aggregator.name": "fedavg", **PANELS[partition]}
+    return Arm(panel, ALL_LABELS, bound, {"client.lr": TRUE_LABELS_LR})
 
 
 def _fig4() -> list[Arm]:

@@ -199,9 +199,9 @@ def curves(axis: Axes, arms: Sequence[ArmResult]) -> None:
             continue
         label, style = arm.arm.label, STYLES.get(arm.arm.label) or {"color": COLOURS[i % len(COLOURS)]}
         length = min(run.done for run in arm.runs)
-        whole = np.array([run.curve()[:length] for run in arm.runs])
-        scored = np.flatnonzero(~np.isnan(whole).any(0))
-        table = whole[:, scored]
+        accuracies = np.array([run.curve()[:length] for run in arm.runs])
+        scored = np.flatnonzero(~np.isnan(accuracies).any(0))
+        table = accuracies[:, scored]
         rounds, middle = scored + 1, table.mean(0)
         if length < arm.runs[0].planned:
             short[label] = f"to round {length} of {arm.runs[0].planned}"

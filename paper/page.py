@@ -103,9 +103,9 @@ def overview(figures: Mapping[str, Figure]) -> str:
     """How far each figure of the paper is: finished arms, seeds, the round of the comparison, and its claims."""
     rows = []
     for name in [name for name in TITLES if name in (FIG3, *PAPER)]:
-        made = figures.get(name)
-        reached = _reached(made.results if made else {}, name == FIG3)
-        rows.append([TITLES[name], *reached, _counted(made.verdicts if made else ())])
+        figure = figures.get(name)
+        reached = _reached(figure.results if figure else {}, name == FIG3)
+        rows.append([TITLES[name], *reached, _counted(figure.verdicts if figure else ())])
     head = ["figure", "finished arms", "seeds", "compared at round", "verdicts"]
     return "## How far the figures are\n\n" + _markdown(head, rows) + "\n"
 

@@ -1,6 +1,6 @@
 """A study: runs, and how each figure made of them was requested. A folder while it grows, an archive when published.
 
-A folder holds the runs and ``figures.json``; beside an archive ``NAME.jsonl.xz`` stands ``NAME.json``.
+A folder holds the runs and ``figures.json``; an archive ``NAME.jsonl.xz`` has ``NAME.json`` next to it.
 """
 
 import json
@@ -61,8 +61,8 @@ class Study:
         try:
             return {name: Request(**entry) for name, entry in json.loads(self._file.read_text("utf-8")).items()}
         except FileNotFoundError:
-            what, remedy = "contains no figure", "Run `python -m paper fig4` first, or give its --out"
-            raise FedfewError("E302", str(self.path), what, remedy) from None
+            reason, remedy = "contains no figure", "Run `python -m paper fig4` first, or give its --out"
+            raise FedfewError("E302", str(self.path), reason, remedy) from None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise FedfewError("E309", str(self._file), f"is damaged ({error})", "Run `python -m paper` again") from None
 
@@ -76,8 +76,8 @@ class Study:
     def names(self, planned: Cells) -> dict[str, dict[str, list[str]]]:
         """Where the runs of a figure are or will be, by panel and arm."""
         by_panel: dict[str, dict[str, list[str]]] = {}
-        found = located(list(planned.values()), self.path)
-        for (((panel, label), _), cell), path in zip(planned.items(), found, strict=True):
+        runs = located(list(planned.values()), self.path)
+        for (((panel, label), _), cell), path in zip(planned.items(), runs, strict=True):
             by_panel.setdefault(panel, {}).setdefault(label, []).append(path.name if path else cell.folder)
         return by_panel
 

@@ -108,8 +108,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError, lzma.LZMAError) as error:
         raise FedfewError("E309", str(path), f"is damaged ({error})", "Get the archive again") from None
     if not decompressor.eof:
-        what = "would inflate to more than a gigabyte" if len(text) == MOST else "ends too early"
-        raise FedfewError("E205", str(path), what, "Get the archive again")
+        reason = "would inflate to more than a gigabyte" if len(text) == MOST else "ends too early"
+        raise FedfewError("E205", str(path), reason, "Get the archive again")
     for line in lines:
         reading.check(Line, line, path)
         parts = PurePosixPath(line["run"]).parts

@@ -15,8 +15,8 @@ def open_runs(sources: Iterable[str | Path]) -> list[Run]:
     for source in map(Path, sources):
         runs = runs_below(source)
         if not runs:
-            what = "contains no run" if source.exists() else "does not exist"
-            raise FedfewError("E302", str(source), what)
+            reason = "contains no run" if source.exists() else "does not exist"
+            raise FedfewError("E302", str(source), reason)
         opened |= {run.path: run for run in runs}
     return list(opened.values())
 

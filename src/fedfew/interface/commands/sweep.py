@@ -122,28 +122,28 @@ def learning_curve(
         config, _ = chosen(folder, overrides)
         survey = look_through(folder)
         folds, fewest = folds_of(config, folder), len(survey.groups["server"])
-        most = sum(place.part == "server" for place in survey.places)
+        most = sum(image.part == "server" for image in survey.places)
     else:
         config = load(source, overrides)
     counts = _counts(labels) or halves(most or config.labels, fewest)
-    place = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
-    made = pairs(config, counts, seeds, folds)
+    target = out or Path("runs") / f"learning-curve-{folder.resolve().stem}"
+    planned = pairs(config, counts, seeds, folds)
     if config.model.frozen:
         with counting("features of images") as report:
             assemble(config, report)  # computed once and shared by all runs
     command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
-    tally = run_all([cell for pair in made for cell in (pair.base, pair.own)], place, jobs=jobs, command=command)
+    tally = run_all([cell for pair in planned for cell in (pair.base, pair.own)], target, jobs=jobs, command=command)
     for fault in tally.failed.values():
         raise fault
-    found = steps(made, place)
-    chart = _curve(found)
-    write_atomically(place / "learning-curve.csv", to_csv(chart).encode())
-    files = save_chart(draw(chart), place / "learning-curve")
+    curve = steps(planned, target)
+    chart = _chart(curve)
+    write_atomically(target / "learning-curve.csv", to_csv(chart).encode())
+    files = save_chart(draw(chart), target / "learning-curve")
     if json:
-        about = {"folder": str(place), "folds": folds, "figures": [str(path) for path in files]}
-        print_json(about | {"sentence": sentence(found), "steps": [step.as_json() for step in found]})
+        about = {"folder": str(target), "folds": folds, "figures": [str(path) for path in files]}
+        print_json(about | {"sentence": sentence(curve), "steps": [step.as_json() for step in curve]})
     else:
-        _show_curve(found, place, folds)
+        _show_curve(curve, target, folds)
 
 
 def _counts(text: str) -> list[int]:
@@ -153,34 +153,34 @@ def _counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _curve(found: list[Step]) -> Lines:
+def _chart(curve: list[Step]) -> Lines:
     """Both curves with their intervals."""
-    xs = [float(step.labels) for step in found]
+    xs = [float(step.labels) for step in curve]
     series = [
         Series(name, xs, [span.mean for span in spans], colour, spread=[_half(span) for span in spans])
         for colour, (name, spans) in enumerate(
-            (("with the sites' images", [s.gain.own for s in found]), ("labels alone", [s.gain.base for s in found]))
+            (("with the sites' images", [s.gain.own for s in curve]), ("labels alone", [s.gain.base for s in curve]))
         )
     ]
     title = "Accuracy against labels"
-    return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(found))
+    return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(curve))
 
 
 def _half(span: Interval) -> float | None:
     return None if span.low is None or span.high is None else (span.high - span.low) / 2
 
 
-def _show_curve(found: list[Step], place: Path, folds: int) -> None:
+def _show_curve(curve: list[Step], folder: Path, folds: int) -> None:
     table = Table("labels", "with the sites' images", "labels alone", "difference", title="accuracy, 95 % intervals")
-    for step in found:
+    for step in curve:
         gap, half = step.gain.difference, _half(step.gain.difference)
         spread = "" if half is None else f" ± {100 * half:.1f}"
         table.add_row(str(step.labels), _span(step.gain.own), _span(step.gain.base), f"{100 * gap.mean:+.1f}{spread}")
     out.print(table)
-    out.print(sentence(found), style="bold", markup=False, soft_wrap=True)
+    out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
     if folds:
         err.print(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
-    out.print(f"figure: {escape(str(place / 'learning-curve.png'))}", soft_wrap=True)
+    out.print(f"figure: {escape(str(folder / 'learning-curve.png'))}", soft_wrap=True)
 
 
 def _span(span: Interval) -> str:
