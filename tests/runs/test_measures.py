@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from fedfew.core.errors import FedfewError
-from fedfew.runs.measures import (
+from fedfew.runs.statistics import (
     Judged,
     accuracy_interval,
     auroc,

@@ -13,11 +13,11 @@ from fedfew.data.samples import Images
 from fedfew.inference.predict import square
 from fedfew.runs.files import site_results
 from fedfew.runs.folder import CONFIG, MODEL
-from fedfew.runs.measures import Judged
-from fedfew.runs.measures import evaluate as measured
 from fedfew.runs.model_file import read_weights
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
+from fedfew.runs.statistics import Judged
+from fedfew.runs.statistics import evaluate as measured
 
 
 def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:

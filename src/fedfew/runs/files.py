@@ -23,8 +23,8 @@ from fedfew.runs.folder import (
     SUMMARY,
     RunFolder,
 )
-from fedfew.runs.measures import Judged, evaluate
 from fedfew.runs.model_file import class_shares, model_file, temperature
+from fedfew.runs.statistics import Judged, evaluate
 from fedfew.runs.summary import summarise
 from fedfew.training.label_shift import own_class_mix
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # a run is read without torch, unless its model or its config
 
     from fedfew.config.tree import Config
     from fedfew.core.network import Network
-    from fedfew.runs.measures import Judged
+    from fedfew.runs.statistics import Judged
 
 BOUNDS = ("server-only", "all-labels", "pooled")
 TITLES = {"all-labels": "FedAvg with true labels"}
@@ -214,7 +214,7 @@ class Run:
     @cached_property
     def judged(self) -> "Judged | None":
         """The test images' classes and the final model's probabilities for them, if they were saved."""
-        from fedfew.runs.measures import read_predictions
+        from fedfew.runs.statistics import read_predictions
 
         return read_predictions(self.folder / PREDICTIONS) if self.finished else None
 

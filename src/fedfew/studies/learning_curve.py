@@ -8,8 +8,8 @@ from typing import Any
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
-from fedfew.runs.measures import Judged
 from fedfew.runs.run import Run
+from fedfew.runs.statistics import Judged
 from fedfew.studies.bounds import BASELINE
 from fedfew.studies.sweep import Cell, located, slug
 from fedfew.studies.verdict import Gain, baseline_of

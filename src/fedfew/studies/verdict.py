@@ -9,9 +9,8 @@ import numpy as np
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
-from fedfew.runs.measures import Judged, accuracy_interval, paired_difference
 from fedfew.runs.run import BOUNDS, Run
-from fedfew.runs.statistics import Interval
+from fedfew.runs.statistics import Interval, Judged, accuracy_interval, paired_difference
 from fedfew.studies.bounds import BASELINE, Bound, bounds_of
 
 FEWEST = 10

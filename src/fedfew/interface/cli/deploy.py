@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from fedfew.core.extras import require
 from fedfew.interface.cli import options
 from fedfew.interface.cli.group import Group, execute
 from fedfew.interface.cli.options import PATH
@@ -23,6 +22,8 @@ AT_LEAST_0 = click.FloatRange(min=0)
 
 
 def _execute(function: str, given: dict[str, Any]) -> None:
+    from fedfew.core.extras import require  # noqa: PLC0415 - other commands need no network
+
     require("flower", "fedfew deploy")
     execute(f"deploy:{function}", given)
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
-from fedfew.config.scale import scaled
+from fedfew.config.schema import load
 from fedfew.core.text import percent, size
 from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.progress import counting, follow
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
@@ -22,18 +21,18 @@ def run(
     config: str, scale: str | None, overrides: dict[str, Any], out: Path | None, with_baseline: bool, json: bool
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
-    experiment = Experiment.load(config, scaled_overrides(config, scale, overrides))
-    baseline = with_baseline and experiment.config.method_name != BASELINE
+    settings = load(config, scaled_overrides(config, scale, overrides))
+    baseline = with_baseline and settings.method_name != BASELINE
     if baseline:  # refuse invalid settings now rather than after the run
-        baseline_of(experiment.config)
+        baseline_of(settings)
         if out is not None:
-            new_folder(_beside(out), "")
+            new_folder(_baseline_folder(out), "")
     with counting("features of images") as report:
-        session = experiment.start(out, report=report)
+        session = start(settings, out, report=report)
     finish(session, json, baseline=baseline)
 
 
-def _beside(folder: Path) -> Path:
+def _baseline_folder(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}-{BASELINE}")
 
 
@@ -46,6 +45,10 @@ def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Colle
 
 def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
     """The scale's overrides, then the --set options; notes if the scale changes nothing."""
+    if scale is None:
+        return overrides
+    from fedfew.config.scale import scaled  # noqa: PLC0415 - few runs have a scale
+
     changes, note = scaled(config, scale, overrides)
     if note:
         err.print(note, markup=False, soft_wrap=True)
@@ -57,7 +60,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
     config = session.parts.config
     follow(session, f"{config.method_name} on {config.dataset.name}")
     if baseline:
-        alone = start(baseline_of(config), _beside(session.folder.path))
+        alone = start(baseline_of(config), _baseline_folder(session.folder.path))
         follow(alone, f"{BASELINE} on {config.dataset.name}")
     done = Run(session.folder)
     summary, verdict = done.summary, verdict_among(done, _siblings(done))

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedfew.runs.measures import accuracy_interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
+from fedfew.runs.statistics import Interval, accuracy_interval
 from fedfew.studies.bounds import BASELINE, Bound
 
 NAMES = {
