@@ -19,7 +19,7 @@ test-slow: $(VENV)/.installed-dev       ## tests of minutes outside Flower: memo
 	$(BIN)/python -m pytest -m slow --ignore=tests/deploy --ignore=tests/flower --ignore=tests/browser
 
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
-	$(BIN)/python -m pytest -m slow tests/interface/test_export_models.py tests/interface/test_pretrained_files.py
+	$(BIN)/python -m pytest -m slow tests/inference/test_export_models.py tests/inference/test_pretrained_files.py
 
 faults: $(VENV)/.installed-dev          ## docs/understand/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
 	nice -n 10 $(BIN)/python -m benchmarks.reliability.faults $(QUICK) $(IDS)
