@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.runs.blank_record import blank_record
+
 import fedfew
 
 SMALL = {
@@ -35,25 +37,8 @@ def small_run(out: Path, **chosen: Any) -> Path:
 
 def record(number: int, **values: Any) -> dict[str, Any]:
     """A round's record in which nothing happens but what is given."""
-    return {
-        "round": number,
-        "accuracy": 0.1,
-        "loss": 2.3,
-        "validation": 0.1,
-        "cohort": [],
-        "weights": {},
-        "coverage": None,
-        "correct": None,
-        "pseudo_classes": [],
-        "bytes_up": 0,
-        "bytes_down": 0,
-        "rejected": [],
-        "skipped": False,
-        "norm_server": 1.0,
-        "norm_step": 0.5,
-        "updates": [],
-        "seconds": {"server": 0.1},
-    } | values
+    usual = {"accuracy": 0.1, "loss": 2.3, "validation": 0.1, "norm_server": 1.0, "norm_step": 0.5}
+    return blank_record(round=number, seconds={"server": 0.1}) | usual | values
 
 
 def written_run(out: Path, records: list[dict[str, Any]], **config: Any) -> Path:

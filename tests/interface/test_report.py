@@ -217,7 +217,8 @@ def test_pseudo_labels_stand_beside_what_the_clients_hold(tmp_path: Path) -> Non
     run = written_run(
         tmp_path / "run", [record(1, coverage=0.5, correct=0.5, pseudo_classes=[3, 1], updates=updates)], clients=3
     )
-    (run / "classes.json").write_text(json.dumps({"classes": ["cat", "dog"], "clients": [[1, 5], [9, 9], [3, 1]]}))
+    held = {"classes": ["cat", "dog"], "server": [1, 1], "clients": [[1, 5], [9, 9], [3, 1]]}
+    (run / "classes.json").write_text(json.dumps(held))
     figure = pseudo_classes(Run.open(run))
     assert figure.names == ["cat", "dog"]
     assert dict(figure.series) == {"pseudo-labels": [0.75, 0.25], "images held": [0.4, 0.6]}
@@ -250,7 +251,8 @@ def test_hundreds_of_rounds_with_many_clients_stay_below_two_megabytes(tmp_path:
         records.append(record(n, cohort=cohort, rejected=lost, updates=updates, weights=weights))
     run = written_run(tmp_path / "large", records, clients=2000, rounds=400)
     held = [[rng.randint(0, 9) for _ in range(10)] for _ in range(2000)]
-    (run / "classes.json").write_text(json.dumps({"classes": [f"class {i}" for i in range(10)], "clients": held}))
+    classes = {"classes": [f"class {i}" for i in range(10)], "server": [1] * 10, "clients": held}
+    (run / "classes.json").write_text(json.dumps(classes))
     assert write_report(run).stat().st_size < 2_000_000
 
 
@@ -258,7 +260,7 @@ def test_names_are_text_never_markup(tmp_path: Path) -> None:
     nasty = "<script>alert(1)</script>"
     fault = {"client": 0, "code": "E408", "reason": nasty}
     run = written_run(tmp_path / "<img src=x onerror=y>", [record(1, cohort=[0], rejected=[fault])])
-    (run / "environment.json").write_text(json.dumps({"command": nasty}))
+    (run / "environment.json").write_text(json.dumps({"fingerprint": {}, "command": nasty}))
     for source in (run, tmp_path):
         written = write_report(source)
         assert "<script" not in written.read_text() and "<img" not in written.read_text()

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from tests.interface.fedfew_command import fedfew
+from tests.runs.blank_record import blank_record
 from tests.runtime.tiny_run import tiny
 
 from fedfew.interface.sinks import times
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runs.summary import scalars
-from fedfew.runtime.record import complete
 
 
 def half_done(path: Path) -> Path:
@@ -30,9 +30,7 @@ def finish(path: Path) -> None:
 
 
 def test_scalars_and_times() -> None:
-    record: Any = complete(
-        {"accuracy": 0.5, "loss": None, "seconds": {"server": 2}, "metrics": {"d": 3}, "rejected": [{}, {}]}
-    )
+    record: Any = blank_record(accuracy=0.5, seconds={"server": 2}, metrics={"d": 3}, rejected=[{}, {}])
     traffic = {"bytes_up": 0.0, "bytes_down": 0.0}
     counted = {"seconds/server": 2.0, "metrics/d": 3.0, "rejected": 2.0, "missing": 0.0}
     assert scalars(record) == {"accuracy": 0.5, **traffic, **counted}

@@ -1,15 +1,17 @@
 """Collapse is told from records, once, at the round that shows it, and not from a run that is merely non-IID."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tests.runs.blank_record import blank_record
 
 from fedfew.runs.alarms import alarms
-from fedfew.runtime.record import ADDED, RoundRecord
+from fedfew.runtime.record import RoundRecord
 
 
 def record(t: int, classes: list[int], coverage: float | None = 0.5, validation: float | None = 0.6) -> RoundRecord:
-    return {**ADDED, "round": t, "pseudo_classes": classes, "coverage": coverage, "validation": validation}
+    made: Any = blank_record(round=t, pseudo_classes=classes, coverage=coverage, validation=validation)
+    return cast(RoundRecord, made)
 
 
 def even(t: int, **other: Any) -> RoundRecord:

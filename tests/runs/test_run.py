@@ -26,15 +26,6 @@ def lost(client: int, code: str) -> dict[str, Any]:
     return {"client": client, "code": code, "reason": "so it was"}
 
 
-def test_an_older_folder_is_read_with_todays_keys(tmp_path: Path) -> None:
-    older = {"round": 1, "accuracy": 0.5, "norm_clients": 2.0, "rejected": [lost(3, "E411"), lost(1, "E404")]}
-    (read,) = Run.open(written_run(tmp_path / "run", [older])).rounds
-    assert read["norm_step"] == 2.0
-    assert [fault["client"] for fault in read["rejected"]] == [1]
-    assert [fault["client"] for fault in read["missing"]] == [3]
-    assert (read["loss"], read["cohort"], read["seconds"], read["skipped"]) == (None, [], {}, False)
-
-
 def test_of_a_file_that_grew_only_the_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written_run(tmp_path / "run", [record(n) for n in range(1, 101)], rounds=200)
     parsed, parse = list[int](), reading._records

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.runs.blank_record import blank_record
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config.schema import load
 from fedfew.runs.folder import RunFolder
 from fedfew.runs.run import Run
-from fedfew.runtime.record import complete
 
 
 def by_hand(
@@ -20,7 +20,7 @@ def by_hand(
     rounds = len(accuracies) if finished else len(accuracies) + 5
     config = load(TINY, {"rounds": rounds, "seed": seed, "dataset.seed": seed, **chosen})
     records = [
-        complete({"round": t + 1, "accuracy": a, "validation": a, "loss": 1.0, "seconds": {"server": 0.5}})
+        blank_record(round=t + 1, accuracy=a, validation=a, loss=1.0, seconds={"server": 0.5})
         | {"bytes_up": 1000 * (t + 1), "bytes_down": 2500}
         for t, a in enumerate(accuracies)
     ]

@@ -13,14 +13,12 @@ from annotated_types import Len
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from fedfew.core.errors import FedfewError
-from fedfew.runtime.record import Natural, RoundRecord, apart, complete
+from fedfew.runtime.record import Natural, RoundRecord
 
 STRICT = ConfigDict(strict=True, allow_inf_nan=False, extra="allow")
 RESUME = "`fedfew resume` restores it"
 HEADER = 1 << 16
 """Upper limit for the header of a warm-up file, in bytes."""
-KEYS = frozenset({"round", "accuracy"})
-"""Keys of every record since the first version."""
 
 
 class Shape(BaseModel):
@@ -35,47 +33,43 @@ class Named(Shape):
     name: str
 
 
-class Data(Named):
+class Dataset(Named):
     """The dataset, and the seed of its split."""
 
     seed: int
 
 
 class Settings(Shape):
-    """run.toml, as far as every run has it."""
+    """run.toml, and the config in a manifest."""
 
     seed: int
     rounds: Natural
     clients: Natural
     method: Named
     aggregator: Named
-    dataset: Data
+    dataset: Dataset
+    engine: dict[str, Any]
+    fleet: dict[str, Any]
 
 
 class Classes(Shape):
-    """classes.json; an older run has none."""
+    """classes.json; without the clients' counts where their classes are unknown."""
 
-    classes: list[str] = []
-    server: list[Natural] = []
-    clients: list[list[Natural]] = []
-
-
-class Environment(Shape):
-    """environment.json."""
-
-    fingerprint: dict[str, Any] = {}
-    command: str = ""
+    classes: list[str]
+    server: list[Natural]
+    clients: list[list[Natural]]
 
 
 class Resumed(Shape):
-    """The environment that computed a run, or a part of it."""
+    """An environment that computed a part of a run."""
 
     fingerprint: dict[str, Any]
 
 
-class Started(Resumed):
-    """The environment in a manifest."""
+class Environment(Resumed):
+    """environment.json."""
 
+    command: str
     resumed: list[Resumed] = []
 
 
@@ -112,7 +106,7 @@ class Summary(Shape):
 
 
 class Evaluation(Shape):
-    """evaluation.json; a run without test images has none, and runs of older versions neither."""
+    """evaluation.json; a run without test images has none."""
 
     images: Natural
     balanced_accuracy: float | None
@@ -121,7 +115,7 @@ class Evaluation(Shape):
     classes: list[dict[str, Any]]
     confusion: list[list[Natural]]
     calibration: list[dict[str, float]]
-    sites: list[dict[str, Any]] = []
+    sites: list[dict[str, Any]]
 
 
 class Seal(Shape):
@@ -131,19 +125,13 @@ class Seal(Shape):
     sha256: str
 
 
-class Document(Settings):
-    """The config in a manifest."""
-
-    engine: dict[str, Any] = {}
-    fleet: dict[str, Any]
-
-
 class Facts(Shape):
     """The facts in a manifest besides the state."""
 
-    document: Document
-    environment: Started
+    document: Settings
+    environment: Environment
     partition: str
+    images: str
     rounds: Seal
 
 
@@ -189,17 +177,14 @@ class About(Shape):
 RECORDS = TypeAdapter(list[RoundRecord], config=STRICT)
 
 
-def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, place: Path) -> None:
+def check(shape: type[BaseModel] | TypeAdapter[Any], content: object, path: Path) -> None:
     """E309 with the first error."""
     try:
-        if isinstance(shape, TypeAdapter):
-            shape.validate_python(content)
-        else:
-            shape.model_validate(content)
+        shape.validate_python(content) if isinstance(shape, TypeAdapter) else shape.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise FedfewError("E309", str(place), f"is not what a run writes ({where}: {first['msg']})") from None
+        raise FedfewError("E309", str(path), f"is not what a run writes ({where}: {first['msg']})") from None
 
 
 def fits(shape: type[BaseModel], content: object) -> bool:
@@ -211,66 +196,45 @@ def fits(shape: type[BaseModel], content: object) -> bool:
     return True
 
 
-def read_config(place: Path) -> dict[str, Any]:
+def read_config(path: Path) -> dict[str, Any]:
     """run.toml; do not modify the result: runs share equal sections."""
     try:
-        config = _parsed(place.read_text("utf-8"))
+        config = _parsed(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise FedfewError("E309", str(place), f"is damaged ({error})") from None
-    check(Settings, config, place)
+        raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+    check(Settings, config, path)
     return config
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    """Parse section by section, a new one line by line: a sweep's runs differ in few of them, and TOML is slow."""
-    config: dict[str, Any] = {}
+    """Parsed section by section: the runs of a sweep share most of them, and TOML is slow."""
+    sections = re.split(r"^(?=\[)", text, flags=re.MULTILINE)
     try:
-        for part in re.split(r"^(?=\[)", text, flags=re.MULTILINE):
-            section = _section(part)
-            if section.keys() & config.keys():
-                return tomllib.loads(text)
-            config |= section
-    except tomllib.TOMLDecodeError:  # a value has several lines, some of which begin with a bracket
+        config = {key: value for section in sections for key, value in _section(section).items()}
+    except tomllib.TOMLDecodeError:  # a value of several lines, some of which begin with a bracket
         return tomllib.loads(text)
-    return config
+    return config if len(config) == sum(len(_section(section)) for section in sections) else tomllib.loads(text)
 
 
-@lru_cache(4096)
-def _section(part: str) -> dict[str, Any]:
-    title = re.match(r"\[([a-z_]+)\]\n", part)
-    if part.startswith("[") and title is None:
-        return tomllib.loads(part)
-    lines = part[title.end() if title else 0 :].split("\n")
-    found: dict[str, Any] = {}
-    try:
-        for one in map(_line, lines):
-            if one.keys() & found.keys():
-                return tomllib.loads(part)
-            found |= one
-    except tomllib.TOMLDecodeError:
-        return tomllib.loads(part)
-    return {title[1]: found} if title else found
+_section = lru_cache(4096)(tomllib.loads)
 
 
-_line = lru_cache(1 << 14)(tomllib.loads)
-
-
-def read_json(place: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
+def read_json(path: Path, shape: type[BaseModel]) -> dict[str, Any] | None:
     """The content of a JSON file; None if it does not exist (yet)."""
     try:
-        content: dict[str, Any] = json.loads(place.read_bytes())
+        content: dict[str, Any] = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise FedfewError("E309", str(place), f"is damaged ({error})") from None
-    check(shape, content, place)
+        raise FedfewError("E309", str(path), f"is damaged ({error})") from None
+    check(shape, content, path)
     return content
 
 
-def read_warmup(place: Path) -> Warmed | None:
+def read_warmup(path: Path) -> Warmed | None:
     """The progress of a warm-up, from the file's header alone; None if there is none that can be read."""
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             header = file.read(min(int.from_bytes(file.read(8), "little"), HEADER))
         return Warmed.model_validate(json.loads(json.loads(header)["__metadata__"]["fedfew"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -286,13 +250,13 @@ class Rounds:
     inode: int = 0
 
 
-def read_rounds(place: Path, known: Rounds | None = None) -> Rounds:
+def read_rounds(path: Path, known: Rounds | None = None) -> Rounds:
     """The rounds so far; if the file has only grown since ``known``, only the new lines are read.
 
     A line still being written is left out. Going back to a checkpoint replaces the file.
     """
     try:
-        with place.open("rb") as file:
+        with path.open("rb") as file:
             about = os.fstat(file.fileno())
             before = known if known and known.inode == about.st_ino and known.end <= about.st_size else Rounds([])
             file.seek(before.end)
@@ -300,19 +264,18 @@ def read_rounds(place: Path, known: Rounds | None = None) -> Rounds:
     except FileNotFoundError:
         return Rounds([])
     except OSError as error:
-        raise FedfewError("E309", str(place), f"cannot be read: {error.strerror or error}") from None
+        raise FedfewError("E309", str(path), f"cannot be read: {error.strerror or error}") from None
     content = content[: content.rfind(b"\n") + 1]
-    fresh = _records(content.split(b"\n")[:-1], place)
+    fresh = _records(content.split(b"\n")[:-1], path)
     return Rounds(before.records + fresh, before.end + len(content), about.st_ino)
 
 
-def _records(lines: list[bytes], place: Path) -> list[RoundRecord]:
+def _records(lines: list[bytes], path: Path) -> list[RoundRecord]:
     try:
-        read = json.loads(b"[" + b",".join(lines) + b"]")  # at once: a sixth faster than line by line
+        records: list[RoundRecord] = json.loads(b"[" + b",".join(lines) + b"]")  # at once: a sixth faster
     except (ValueError, RecursionError) as error:
-        raise FedfewError("E309", str(place), f"holds a line that is not JSON ({error})", RESUME) from None
-    if len(read) != len(lines) or not all(isinstance(line, dict) and line.keys() >= KEYS for line in read):
-        raise FedfewError("E309", str(place), "holds a line that is not the record of a round", RESUME)
-    records: Any = [complete(line) for line in read]
-    check(RECORDS, records, place)
-    return [apart(record) for record in records]
+        raise FedfewError("E309", str(path), f"holds a line that is not JSON ({error})", RESUME) from None
+    if len(records) != len(lines) or not all(isinstance(record, dict) for record in records):
+        raise FedfewError("E309", str(path), "holds a line that is not the record of a round", RESUME)
+    check(RECORDS, records, path)
+    return records

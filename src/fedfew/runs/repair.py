@@ -34,7 +34,7 @@ def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bo
     """The run's environment, plus this one if it differs: then the bits may differ, and the folder says so."""
     around: dict[str, Any] = found.facts["environment"]
     before = [around, *around.get("resumed", [])][-1]["fingerprint"]
-    now = fingerprint(Engine(found.facts["document"].get("engine", {}).get("device", "auto")).place())
+    now = fingerprint(Engine(found.facts["document"]["engine"]["device"]).place())
     then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
     other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
     if not other:
@@ -51,7 +51,7 @@ def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
     """Refuse data or a model other than those the run was started with."""
     if parts.federation.partition.hash != found.facts["partition"]:
         raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
-    if found.facts.get("images", "") not in ("", parts.federation.fingerprint()):
+    if found.facts["images"] != parts.federation.fingerprint():
         which = "the images, or the backbone and its preprocessing, are" if parts.backbone else "the images are"
         what = f"{which} not those the run was started with"
         raise FedfewError("E307", str(folder / CONFIG), what, "Put the files back, or start a new run")

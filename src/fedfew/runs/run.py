@@ -99,21 +99,14 @@ class Run:
         """Its config, checked and built again."""
         from fedfew.config.schema import check
 
-        return check(self.full, str(self.folder / CONFIG), self.allow_code)
-
-    @cached_property
-    def full(self) -> dict[str, Any]:
-        """run.toml with today's defaults for settings that did not exist then."""
-        from fedfew.config.defaults import with_defaults
-
-        return with_defaults(self.document)
+        return check(self.document, str(self.folder / CONFIG), self.allow_code)
 
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The config as dotted keys."""
-        from fedfew.config.defaults import flat_with_defaults
-
-        return flat_with_defaults(self.document)
+        sections = {key: value for key, value in self.document.items() if isinstance(value, dict)}
+        plain = {key: value for key, value in self.document.items() if key not in sections}
+        return plain | {f"{name}.{key}": value for name, part in sections.items() for key, value in part.items()}
 
     @cached_property
     def environment(self) -> dict[str, Any]:

@@ -77,31 +77,6 @@ class RoundRecord(TypedDict):
     seconds: dict[str, float]
 
 
-ADDED: RoundRecord = {
-    "round": 0, "accuracy": None, "accuracy_clients": None, "loss": None, "validation": None, "cohort": [],
-    "weights": {}, "metrics": {}, "coverage": None, "correct": None, "pseudo_classes": [], "bytes_up": 0,
-    "bytes_down": 0, "rejected": [], "missing": [], "unused": [], "wire": None, "skipped": False,
-    "norm_server": None, "norm_step": None, "updates": [], "seconds": {},
-}  # fmt: skip
-"""Defaults for keys that a record of an older version lacks."""
-
-
-def complete(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of rounds.jsonl with every current key."""
-    older = {"norm_step": line["norm_clients"]} if "norm_clients" in line else {}
-    return {**ADDED, **older, **line}
-
-
-def apart(record: RoundRecord) -> RoundRecord:
-    """An older record, which has drop-outs and refused updates in one list, with separate lists."""
-    if record["missing"] or not record["rejected"]:
-        return record
-    faults = record["rejected"]
-    record["missing"] = [fault for fault in faults if fault["code"] in NO_UPDATE]
-    record["rejected"] = [fault for fault in faults if fault["code"] not in NO_UPDATE]
-    return record
-
-
 def pace(record: RoundRecord) -> float:
     """Seconds of a round without a warm-up before it: an estimate for the next round."""
     return sum(seconds for phase, seconds in record["seconds"].items() if phase != WARMUP)
