@@ -57,8 +57,8 @@ SITES = {"dataset__name": f"{OWN}:three_sites", "dataset__unlabeled": 0}
 def test_a_dataset_that_brings_sites_is_recorded_as_such(tmp_path: Path) -> None:
     found = run(tmp_path / "run", **SITES, participation=1.0, method__threshold=0.0, rounds=1)
     again = fedfew.Run.open(found.path)
-    assert again.config.document["partition"] == {"kind": "sites"}
-    assert again.config.clients == 3
+    assert again.document["partition"] == {"kind": "sites"}
+    assert again.document["clients"] == 3
     assert again.rounds[0]["coverage"] == 1.0
     assert 0.0 <= (again.rounds[0]["correct"] or -1.0) <= 1.0
 
