@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedfew.build.parts import federation_of
+from fedfew.config.parts import federation_of
 from fedfew.core.samples import LabeledSet
 from fedfew.data.partitions import heterogeneity, make_partition
 from fedfew.inference.predict import adapt

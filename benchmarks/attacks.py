@@ -24,7 +24,7 @@ from benchmarks.attack_crafts import MODELS, SUMS, Attack, HostileFleet, Said, a
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from fedfew.build.parts import Parts, assemble, network_of, sites_of
+from fedfew.config.parts import Parts, assemble, network_of, sites_of
 from fedfew.config.schema import load
 from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.types import ServerState

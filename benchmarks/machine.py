@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from fedfew.build.parts import cores
+from fedfew.config.parts import cores
 from fedfew.core.environment import processor
 
 ROOT = Path(__file__).resolve().parents[1]

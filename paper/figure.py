@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from fedfew.build.parts import federation_of
+from fedfew.config.parts import federation_of
 from fedfew.config.scale import scaled
 from fedfew.config.schema import load
 from fedfew.core.storage import write_atomically

@@ -22,7 +22,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from fedfew.aggregators.weighted import fedfreq_weights
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.models.winograd import Conv3x3
 
 StateDict = dict[str, Tensor]

@@ -24,7 +24,7 @@ from benchmarks.performance.page import RAW, around, finish, with_output
 from benchmarks.performance.peers_table import model_name, rows, targets
 from benchmarks.performance.workloads import WORKLOADS, Cost, Workload, cost, open_workload, prepare
 
-from fedfew.build.parts import assemble, cores
+from fedfew.config.parts import assemble, cores
 
 ROUNDS = {"cifar": 1, "mnist": 5}
 REPEAT = {"cifar": 2, "mnist": 2}

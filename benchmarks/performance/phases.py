@@ -22,7 +22,7 @@ from benchmarks.performance.page import RAW, around, finish, with_output
 from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, cost, open_workload, prepare
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.machine import median, own_peak, progress, run_watched
 from benchmarks.performance.page import RAW, around, finish, with_output
 
-from fedfew.build.parts import cores
+from fedfew.config.parts import cores
 
 POPULATIONS = (100, 10_000, 1_000_000)
 COHORTS = (10, 100, 1_000)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfew.build.parts import Parts, assemble
+from fedfew.config.parts import Parts, assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.network import Network

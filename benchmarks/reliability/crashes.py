@@ -18,7 +18,7 @@ import torch
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import tiny
 
-from fedfew.build.parts import Parts, local_fleet
+from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.streams import numpy_stream
 from fedfew.core.types import Fleet
 from fedfew.runs.session import start

@@ -19,7 +19,7 @@ import pytest
 from tests.runtime.processes import alive, eventually
 from tests.runtime.tiny_run import tiny
 
-from fedfew.build.parts import Parts, local_fleet
+from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.types import Fleet
 from fedfew.runs.session import start
 from fedfew.runtime.pool import PoolFleet

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from benchmarks.compression import KINDS, line, measure
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 
 

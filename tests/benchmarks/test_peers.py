@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfew.build.parts import Parts, assemble
+from fedfew.config.parts import Parts, assemble
 from fedfew.core.samples import Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.build.parts import assemble, sites_of
 from fedfew.config.files import presets
+from fedfew.config.parts import assemble, sites_of
 from fedfew.config.schema import load
 from fedfew.config.tables import flat
 from fedfew.config.tree import Config

@@ -12,7 +12,7 @@ from tests.config.own_parts import INSTANCE
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew import extend
-from fedfew.build.parts import assemble, federation_of
+from fedfew.config.parts import assemble, federation_of
 from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import CODES, FedfewError

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.build.parts import Parts, assemble, sites_of
+from fedfew.config.parts import Parts, assemble, sites_of
 from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.config.tree import Config

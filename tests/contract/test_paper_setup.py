@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.contract.runs import tiny_config, tiny_rounds
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tables import flat
 from fedfew.core.errors import FedfewError

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfew.build.parts import federation_of
+from fedfew.config.parts import federation_of
 from fedfew.config.schema import load
 from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan, make_network

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedfew.build.parts import Parts, assemble
+from fedfew.config.parts import Parts, assemble
 from fedfew.config.schema import load
 from fedfew.runs.session import one_thread
 

@@ -21,7 +21,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfew.build.parts import Parts
+from fedfew.config.parts import Parts
 from fedfew.deploy.messages.frames import LIMIT, Arrays
 from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
 from fedfew.deploy.server.server_app import grid_fleet

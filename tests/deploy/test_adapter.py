@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.deploy.in_process import LoopGrid, loop
 from tests.deploy.recorder import Recorder
 
-from fedfew.build.parts import Parts, network_of, sites_of
+from fedfew.config.parts import Parts, network_of, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.deploy.messages.answers import read_answers

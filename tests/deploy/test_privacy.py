@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy.stats import norm
 
-from fedfew.build.parts import Parts, assemble, network_of
+from fedfew.config.parts import Parts, assemble, network_of
 from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout

@@ -18,7 +18,7 @@ from torch.utils import backend_registration
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fedfew.build.parts import assemble, local_fleet
+from fedfew.config.parts import assemble, local_fleet
 from fedfew.core import engine
 from fedfew.core.network import Network
 from fedfew.runs.session import one_thread

@@ -198,6 +198,6 @@ def test_memory_that_is_not_there_is_no_traceback(capsys: Capture, monkeypatch: 
     def full(*_: object, **__: object) -> None:
         raise MemoryError("Unable to allocate 14.9 GiB")
 
-    monkeypatch.setattr("fedfew.build.parts.federation_of", full)
+    monkeypatch.setattr("fedfew.config.parts.federation_of", full)
     said = fedfew(capsys, "run", "quick", "--set", "clients=2000000000", "--set", "partition.empty=true")
     assert said.status == 2 and said.err.startswith("E119 memory: Unable to allocate 14.9 GiB")

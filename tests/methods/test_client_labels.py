@@ -20,7 +20,7 @@ from tests.methods.tiny import (
 from tests.runs.natural_sites import three_sites
 from torch.nn.functional import cross_entropy
 
-from fedfew.build.parts import assemble, federation_of, prepare, sites_of
+from fedfew.config.parts import assemble, federation_of, prepare, sites_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet

@@ -12,7 +12,7 @@ import torch
 from tests.contract.runs import SURE, TINY, tiny_rounds
 from torch import Tensor
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.sections import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
@@ -213,7 +213,7 @@ def test_a_run_on_features_gives_a_model_for_images(tmp_path: Path, passes: list
 
 def load_test_images() -> Tensor:
     """The test images of TINY's federation, as they were before they became features."""
-    from fedfew.build.parts import federation_of
+    from fedfew.config.parts import federation_of
 
     return federation_of(load(TINY | FIRST)).test.samples.data
 

@@ -12,7 +12,7 @@ import torch
 from tests.runs.crashes import copy_of, files_of, resume
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError

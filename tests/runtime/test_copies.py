@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedfew.build.parts import assemble, local_fleet
+from fedfew.config.parts import assemble, local_fleet
 
 LIKE_THE_REPLY = 6
 """Vectors made for each client: the reply itself, its change for the gate's norm, and for the record of the round its

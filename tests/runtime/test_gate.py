@@ -13,7 +13,7 @@ from tests.runtime.tiny_run import TINY, AlteredFleet, Answer, RememberingFleet,
 from torch import Tensor
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.build.parts import Parts, assemble, local_fleet
+from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.refusals import Refusal

@@ -9,7 +9,7 @@ import torch
 from tests.runtime.every_method import CASES
 from tests.runtime.tiny_run import model_hash, play, records, tiny_parts, tiny_run
 
-from fedfew.build.parts import Parts
+from fedfew.config.parts import Parts
 from fedfew.core.evaluation import Evaluation, score
 from fedfew.core.types import ServerState
 from fedfew.interface.charts.run_charts import accuracy

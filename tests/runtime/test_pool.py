@@ -18,7 +18,7 @@ from tests.runtime.test_gate import peak
 from tests.runtime.tiny_run import tiny_parts
 from torch import Tensor
 
-from fedfew.build.parts import Parts, local_fleet
+from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
 from fedfew.runtime.arena import Arena, shared_file
@@ -294,7 +294,7 @@ def test_a_worker_ends_with_its_pool_even_while_it_still_imports() -> None:
             "-X",
             "importtime",
             "-m",
-            "fedfew.build.worker",
+            "fedfew.config.worker",
             *[str(theirs.fileno())] * 5,
             str(watched),
         ],

@@ -9,7 +9,7 @@ import torch
 from tests.runtime.tiny_run import AlteredFleet, Answer, play, tiny_parts
 from torch import Tensor
 
-from fedfew.build.parts import Parts
+from fedfew.config.parts import Parts
 from fedfew.core import spill
 from fedfew.core.evaluation import evaluate
 from fedfew.core.refusals import Refusal

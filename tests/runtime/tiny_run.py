@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfew.build.parts import Parts, assemble, local_fleet
+from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.layout import Vector

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.processes import children, gone
 from tests.runtime.tiny_run import TINY, model_hash, tiny
 
-from fedfew.build.parts import cores
+from fedfew.config.parts import cores
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.runs.run import Run

@@ -12,7 +12,7 @@ from time import monotonic, sleep, time
 
 import torch
 
-from fedfew.build.parts import assemble
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network

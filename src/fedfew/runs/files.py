@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from safetensors.torch import save as save_tensors
 
-from fedfew.build.parts import Parts
 from fedfew.config import toml
+from fedfew.config.parts import Parts
 from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
 from fedfew.core.types import ServerState

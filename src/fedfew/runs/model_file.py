@@ -27,7 +27,7 @@ from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
 
 if TYPE_CHECKING:
-    from fedfew.build.parts import Parts
+    from fedfew.config.parts import Parts
 
 PIXELS = 0.1
 """Smaller differences of pixel means and deviations come from other images, not from another normalisation."""

@@ -4,7 +4,7 @@ import json
 import tomllib
 from typing import Any
 
-from fedfew.build.parts import Parts
+from fedfew.config.parts import Parts
 from fedfew.core.engine import Engine
 from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError

@@ -11,8 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fedfew.build import parts as build
-from fedfew.build.parts import Parts, local_fleet
+from fedfew.config import parts as build
+from fedfew.config.parts import Parts, local_fleet
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
 from fedfew.core.environment import environment

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from fedfew.build.parts import cores
+from fedfew.config.parts import cores
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.runtime.channel import end_with_parent

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from fedfew.build import parts as build
-from fedfew.build.parts import Parts
+from fedfew.config import parts as build
 from fedfew.config.names import own_code
+from fedfew.config.parts import Parts
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedfew.build.parts import Parts, sites_of
+from fedfew.config.parts import Parts, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import open_server
 from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts

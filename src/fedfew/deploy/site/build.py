@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfew.build.parts import federation_of, prepare, sites_of
 from fedfew.config.names import SITES, refused_code
+from fedfew.config.parts import federation_of, prepare, sites_of
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
 from fedfew.core.samples import LabeledSet, Samples

@@ -10,8 +10,8 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedfew.build.parts import assemble
 from fedfew.config.first_config import choose, first_config, next_steps
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fedfew.build.parts import federation_of
+from fedfew.config.parts import federation_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedfew.build import worker
+from fedfew.config import worker
 from fedfew.config.tree import Config, DatasetSettings
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError

@@ -4,7 +4,7 @@ import socket
 
 import torch
 
-from fedfew.build.parts import network_of, sites_of
+from fedfew.config.parts import network_of, sites_of
 from fedfew.config.schema import check
 from fedfew.core.memory import keep_freed_memory
 from fedfew.core.samples import LabeledSet

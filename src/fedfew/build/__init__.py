@@ -1,1 +1,0 @@
-"""From a checked config to the parts of a run, and the processes of a pool."""
