@@ -28,7 +28,7 @@ from fedfew.config.parts import Parts, assemble, network_of, sites_of
 from fedfew.config.schema import load
 from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.types import ServerState
-from fedfew.data.federation import Origin
+from fedfew.data.clients import Origin
 from fedfew.data.samples import Vectors
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runs.session import one_thread
@@ -120,7 +120,7 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
         for i, s in enumerate(held)
     ]
     about = dict(found.about) | {"shape": [1, 14, 14]}
-    found = found.with_sets(made)
+    found = found.with_sets(dict(zip(found.sets, made, strict=True)))
     if moments:
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})

@@ -18,9 +18,9 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
+from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
-from fedfew.data.shares import VirtualPartition
 from fedfew.models.build import HasBackbone, build_head, build_model
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
@@ -43,7 +43,9 @@ class Parts:
     @property
     def backbone(self) -> dict[str, Any]:
         """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
-        return backbone_of(self.federation, self.network)
+        if self.federation.origin is not None:
+            return dict(self.federation.origin.backbone)
+        return self.network.module.about() if isinstance(self.network.module, HasBackbone) else {}
 
     @property
     def wire(self) -> Wire:
@@ -68,54 +70,45 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
     )
 
 
-def model_of(config: Config, federation: Federation) -> nn.Module:
-    """The model for the federation's images, its weights drawn from the seed or pretrained."""
-    model, (channels, size, _) = config.model, federation.shape
+def model_of(config: Config, data: ClientsData) -> nn.Module:
+    """The model for the clients' samples, its weights drawn from the seed or pretrained."""
+    model, (channels, size, _) = config.model, data.shape
     chosen = model.entry if model.own else model.name
-    return build_model(chosen, channels, size, len(federation.classes), model.settings, stream(config.seed, "model"))
+    return build_model(chosen, channels, size, len(data.classes), model.settings, stream(config.seed, "model"))
 
 
-def prepare(
-    config: Config, federation: Federation, report: Report | None = None, backbone: str | None = None
-) -> tuple[Federation, Network]:
-    """The federation and the network to train on it: features and a head where the model's backbone is frozen.
+def prepare(config: Config, data: D, report: Report | None = None, backbone: str | None = None) -> tuple[D, Network]:
+    """The data and the network to train on them: features and a head where the model's backbone is frozen.
 
     ``backbone`` is the SHA-256 that the backbone must have to fit another machine's head.
     """
-    module, engine = model_of(config, federation), config.engine
+    module, engine = model_of(config, data), config.engine
     ours = module.hash if isinstance(module, HasBackbone) else ""
     if backbone is not None and ours != backbone:
         what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", what, "Install the same weights as the server")
     if isinstance(module, HasBackbone):
-        module.check(federation.samples)
+        module.check(data.samples)
     if isinstance(module, HasBackbone) and module.once:
-        federation = module.featured(federation, cores(), engine.place(), report)
+        data = module.featured(data, cores(), engine.place(), report)
         module = module.trained_part()
-    return federation, _bound(module, federation, engine)
+    return data, _bound(module, data, engine)
 
 
-def network_of(config: Config, federation: Federation) -> Network:
-    """The network for a federation's images or features, with the first weights ω_0."""
-    if federation.origin is not None and config.model.frozen and not config.model.own:
+def network_of(config: Config, data: ClientsData) -> Network:
+    """The network for data that are prepared, with the first weights ω_0."""
+    if data.origin is not None and config.model.frozen and not config.model.own:
         # no need to load the backbone
-        width, rng = federation.samples.about()["shape"][0], stream(config.seed, "model")
-        return _bound(build_head(width, len(federation.classes), rng), federation, config.engine)
-    return _bound(model_of(config, federation), federation, config.engine)
+        width, rng = data.samples.about()["shape"][0], stream(config.seed, "model")
+        return _bound(build_head(width, len(data.classes), rng), data, config.engine)
+    return _bound(model_of(config, data), data, config.engine)
 
 
-def _bound(module: nn.Module, federation: Federation, engine: Engine) -> Network:
-    """A module as the network for images or features, with the step sizes of its parts."""
-    network = Network.of(module, engine, federation.samples)
+def _bound(module: nn.Module, data: ClientsData, engine: Engine) -> Network:
+    """A module as the network for these samples, with the step sizes of its parts."""
+    network = Network.of(module, engine, data.samples)
     rates = module.rates(network.layout) if isinstance(module, HasBackbone) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
-
-
-def backbone_of(federation: Federation, network: Network) -> dict[str, Any]:
-    """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
-    if federation.origin is not None:
-        return dict(federation.origin.backbone)
-    return network.module.about() if isinstance(network.module, HasBackbone) else {}
 
 
 def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | None = None) -> Parts:
@@ -157,56 +150,37 @@ def pool_of(federation: Federation, cohort: int) -> Pool:
     return Pool(federation.server.join(LabeledSet(federation.samples, federation.truth)), held)
 
 
-def sites_of(config: Config, federation: Federation, network: Network) -> Sites:
-    """The clients of a simulation, as one process trains them."""
+def sites_of(config: Config, data: ClientsData, network: Network) -> Sites:
+    """The clients, as one process trains them."""
     return Sites(
         algorithm=config.method,
         transforms=config.transforms,
         network=network,
-        samples=federation.samples.to(network.device),
-        truth=federation.truth,
-        shares=federation.partition,
-        classes=len(federation.classes),
+        samples=data.samples.to(network.device),
+        truth=data.truth,
+        shares=data.partition,
+        classes=len(data.classes),
         seed=config.seed,
-        test=federation.test.to(network.device),
-        validation=federation.validation.to(network.device),
+        test=data.test.to(network.device),
+        validation=data.validation.to(network.device),
         own_view=config.client.own,
-        known=config.client_labels.known(federation.partition.clients, config.dataset.seed),
+        known=config.client_labels.known(data.partition.clients, config.dataset.seed),
     )
 
 
 def local_fleet(parts: Parts) -> Fleet:
-    """The fleet of this machine that the config names; a pool's workers get the images through shared memory."""
-    sites = sites_of(parts.config, parts.federation, parts.network)
-    shared = parts.network.device.type != "cpu" and not parts.config.fleet.workers
-    if parts.config.fleet.kind == "inline" or shared:  # processes would take turns on the one accelerator
+    """The fleet of this machine that the config names; a pool's workers get the samples through shared memory."""
+    config, data = parts.config, parts.federation
+    sites = sites_of(config, data, parts.network)
+    shared = parts.network.device.type != "cpu" and not config.fleet.workers
+    if config.fleet.kind == "inline" or shared:  # processes would take turns on the one accelerator
         return InlineFleet(sites)
-    federation = parts.federation
-    data = {
-        "samples": federation.samples.data,
-        "truth": federation.truth,
-        "test_samples": federation.test.samples.data,
-        "test_labels": federation.test.labels,
-        "validation_samples": federation.validation.samples.data,
-        "validation_labels": federation.validation.labels,
-    }
-    partition, virtual = federation.partition, None
-    if isinstance(partition, VirtualPartition):
-        virtual = partition.spec
-    else:
-        data |= {"order": torch.from_numpy(partition.order), "offsets": torch.from_numpy(partition.offsets)}
-    hello = {
-        "config": parts.config.document,
-        "virtual": virtual,
-        "classes": list(federation.classes),
-        "samples": federation.samples.about(),
-        "origin": federation.origin and dict(federation.origin.about),
-    }
-    workers = min(parts.config.fleet.workers or cores(), parts.clients.cohort)
+    about, tensors = data.pack()
+    workers = min(config.fleet.workers or cores(), parts.clients.cohort)
     limit = reply_limit(parts.wire.reply_schema(parts.network.layout))
     return PoolFleet(
-        workers, hello, data, federation.partition.sizes, sites.score, worker.__name__, parts.config.fleet.timeout,
-        limit,
+        workers, {"config": config.document, "data": about}, tensors, data.partition.sizes, sites.score,
+        worker.__name__, config.fleet.timeout, limit,
     )  # fmt: skip
 
 

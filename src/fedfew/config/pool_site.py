@@ -7,11 +7,7 @@ import torch
 from fedfew.config.parts import network_of, sites_of
 from fedfew.config.schema import check
 from fedfew.core.memory import keep_freed_memory
-from fedfew.core.samples import LabeledSet
-from fedfew.data.federation import Federation, Origin
-from fedfew.data.partitions import Partition
-from fedfew.data.samples import samples_of
-from fedfew.data.shares import VirtualPartition
+from fedfew.data.clients import ClientsData
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
 from fedfew.runtime.worker import serve
@@ -25,22 +21,7 @@ def work(channel_fd: int, images_fd: int, payloads_fd: int, scoring_fd: int, ans
     hello = channel.receive()
     if hello is None:
         return
-    data = Arena(images_fd).read(hello["tensors"], copy=False)
-    samples = samples_of(data["samples"], hello["samples"])
-    federation = Federation(
-        server=LabeledSet(samples.like(data["samples"][:0]), data["truth"][:0]),  # the server's labels stay there
-        validation=LabeledSet(samples.like(data["validation_samples"]), data["validation_labels"]),
-        test=LabeledSet(samples.like(data["test_samples"]), data["test_labels"]),
-        samples=samples,
-        truth=data["truth"],
-        partition=(
-            VirtualPartition(**hello["virtual"], labels=data["truth"].numpy())
-            if hello["virtual"]
-            else Partition(data["order"].numpy(), data["offsets"].numpy())
-        ),
-        classes=tuple(hello["classes"]),
-        origin=Origin(hello["origin"], "", {}) if hello["origin"] else None,
-    )
+    data = ClientsData.unpack(hello["data"], Arena(images_fd).read(hello["tensors"], copy=False))
     config = check(hello["config"], allow_code=None)
-    sites = sites_of(config, federation, network_of(config, federation))
+    sites = sites_of(config, data, network_of(config, data))
     serve(sites, channel, Arena(payloads_fd), Arena(scoring_fd), Arena(answers_fd))

@@ -1,85 +1,46 @@
 """Turns a dataset into a federation: few labels at the server, held-out images, and the rest unlabeled at clients."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.streams import numpy_stream
+from fedfew.data.clients import ClientsData
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.partitions import Deal, make_partition
-from fedfew.data.shares import Indices, Partition, VirtualPartition, ranks
+from fedfew.data.shares import Indices, Partition, ranks
 
 SPLITS = ("standard", "paper")
 NORMALIZATIONS = ("unit", "standard")
 PAPER_TEST = 2_000
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The source of features: what their images are, a hash of the content, and the backbone."""
-
-    about: Mapping[str, Any]
-    fingerprint: str
-    backbone: Mapping[str, Any]
-
-
-@dataclass(frozen=True, eq=False)
-class Federation:
-    """The data of a simulated run; client k's samples are those at ``partition.of(k)``."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Federation(ClientsData):
+    """The data of a simulated run: the clients' and the server's."""
 
     server: LabeledSet
-    validation: LabeledSet
-    test: LabeledSet
-    samples: Samples
-    """The unlabeled samples of all clients."""
-    truth: Tensor
-    """Their classes, int64: for the partition, the reports and the all-labels upper bound of a simulation only.
-    −1 throughout where it is unknown, as with real sites."""
-    partition: Partition | VirtualPartition
-    classes: tuple[str, ...]
     open: Samples | None = None
     """Public unlabeled samples at the server."""
     sites: tuple[str, ...] = ()
     """The clients' names, where the dataset brings its own sites."""
-    origin: Origin | None = None
-    """Where the samples come from, if a backbone computed them from images."""
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        """What the sites' own samples are, before any backbone."""
-        return self.origin.about if self.origin else self.samples.about()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one of the sites' own samples, such as C×H×W of an image."""
-        return tuple(self.about["shape"])
-
-    @property
-    def sets(self) -> list[Samples]:
-        """All samples: the server's, for validation, for test, the clients', and the public ones if there are any."""
-        labeled = [part.samples for part in (self.server, self.validation, self.test)]
-        return [*labeled, self.samples, *([] if self.open is None else [self.open])]
-
-    def with_sets(self, sets: Sequence[Samples]) -> "Federation":
-        """The federation with other samples, in the order of ``sets``."""
-        labeled = (self.server, self.validation, self.test)
-        server, validation, test = (
-            LabeledSet(samples, part.labels) for samples, part in zip(sets, labeled, strict=False)
-        )
-        open_ = sets[4] if len(sets) > 4 else None
-        return replace(self, server=server, validation=validation, test=test, samples=sets[3], open=open_)
+    def sets(self) -> dict[str, Samples]:
+        """All samples, by the name of their field."""
+        public = {} if self.open is None else {"open": self.open}
+        return {"server": self.server.samples} | super().sets | public
 
     def standardized(self) -> "Federation":
         """Networks see samples scaled to mean 0 and deviation 1 over those that training uses."""
         scaled = self.server.samples.standardizer(self.samples)
-        return self.with_sets([scaled(samples) for samples in self.sets])
+        return self.with_sets({name: scaled(samples) for name, samples in self.sets.items()})
 
     def fingerprint(self) -> str:
         """SHA-256 over all images and labels: a user's files may change before a run is resumed."""

@@ -12,16 +12,17 @@ import torch
 from flwr.app import ArrayRecord, Context, Message
 from torch import Tensor, nn
 
-from fedfew.build.parts import sites_of
+from fedfew.config.parts import sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
+from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.messages.tensors import pack
 from fedfew.deploy.site.answers import Ready, RefusedError, fault_code, run_name, train_jobs, without_class_counts
-from fedfew.deploy.site.build import check_versions, checked_config, own_federation
+from fedfew.deploy.site.build import check_versions, checked_config
 from fedfew.deploy.site.memory import KEPT_ROUNDS
 
 PARTITION = "partition-id"
@@ -77,7 +78,7 @@ def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: 
     if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
         raise RefusedError("data", "samples", f"are {tuple(ours)}, the server's {tuple(theirs)}")
     (client,) = (int(job["client"]) for job in head["jobs"])
-    federation = own_federation(client, samples, int(about["classes"]))
+    federation = ClientsData.of_site(client, samples, int(about["classes"]))
     network = Network.of(model, config.engine, samples)
     return Ready(sites_of(config, federation, network), lambda number: number == client)
 

@@ -13,7 +13,7 @@ from fedfew.core.layout import Layout
 from fedfew.core.memory import machine_memory
 from fedfew.core.samples import Samples
 from fedfew.core.types import Report
-from fedfew.data.federation import Federation
+from fedfew.data.clients import D
 from fedfew.models import MODELS, SCALABLE
 from fedfew.models.layers import Head
 
@@ -35,9 +35,7 @@ class HasBackbone(Protocol):
 
     def check(self, samples: Samples) -> None: ...
 
-    def featured(
-        self, federation: Federation, workers: int, device: torch.device, report: Report | None = None
-    ) -> Federation: ...
+    def featured(self, data: D, workers: int, device: torch.device, report: Report | None = None) -> D: ...
 
     def trained_part(self) -> nn.Module: ...
 

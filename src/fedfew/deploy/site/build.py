@@ -5,19 +5,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from fedfew.config.names import SITES, refused_code
 from fedfew.config.parts import federation_of, prepare, sites_of
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
-from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
-from fedfew.data.federation import Federation
-from fedfew.data.partitions import Partition
+from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
 from fedfew.deploy.site.answers import Ready, RefusedError
 from fedfew.deploy.site.images import load_images
@@ -65,8 +61,8 @@ def real_site(
             images = load_images(data, shape)
             loaded[shape] = images, digest(images.numpy().tobytes())
         images, fingerprint = loaded[shape]
-        federation = own_federation(number, samples_of(images, about["samples"]), int(about["classes"]))
-        own = sites_of(config, *prepare(config, federation, backbone=str(about["backbone"])))
+        site = ClientsData.of_site(number, samples_of(images, about["samples"]), int(about["classes"]))
+        own = sites_of(config, *prepare(config, site, backbone=str(about["backbone"])))
         return Ready(own, lambda client: client == number, noise, fingerprint)
 
     return build
@@ -107,17 +103,3 @@ def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
         what = f"clip is {clip:g} and noise {noise:g}; this site requires clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
         raise RefusedError("privacy", "privacy", what)
     return noise if clip else 0.0
-
-
-def own_federation(number: int, samples: Samples, classes: int) -> Federation:
-    """All that a site knows of the federation: its own samples, as those of the client with its number."""
-    nothing = LabeledSet(samples.take(torch.arange(0)), torch.empty(0, dtype=torch.int64))
-    return Federation(
-        server=nothing,
-        validation=nothing,
-        test=nothing,
-        samples=samples,
-        truth=torch.full((len(samples),), -1),
-        partition=Partition(np.arange(len(samples)), np.array([0] * (number + 1) + [len(samples)])),
-        classes=tuple(str(c) for c in range(classes)),
-    )

@@ -27,7 +27,7 @@ from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import Report
 from fedfew.data.cache import cache_folder
-from fedfew.data.federation import Federation, Origin
+from fedfew.data.clients import D, Origin
 from fedfew.data.samples import Images, Vectors
 from fedfew.models.backbones.pretrained import LENGTH, Pretrained
 
@@ -39,15 +39,13 @@ Block = tuple[list[bytes], Tensor]
 """The keys of images, and their features."""
 
 
-def with_features(
-    federation: Federation, model: Pretrained, workers: int, device: torch.device, report: Report | None = None
-) -> Federation:
-    """The federation with features N×V×d (float16) in place of the images."""
-    images = [samples for samples in federation.sets if isinstance(samples, Images)]
-    features = extract(model, images, workers, device, report)
-    mark = digest(f"{federation.fingerprint()} {_settings(model, images[0])}".encode())
-    origin = Origin(federation.about, mark, model.about())
-    return replace(federation.with_sets([Vectors(part) for part in features]), origin=origin)
+def with_features(data: D, model: Pretrained, workers: int, device: torch.device, report: Report | None = None) -> D:
+    """The data with features N×V×d (float16) in place of the images."""
+    images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images)}
+    features = extract(model, list(images.values()), workers, device, report)
+    mark = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
+    made = data.with_sets(dict(zip(images, map(Vectors, features), strict=True)))
+    return replace(made, origin=Origin(data.about, mark, model.about()))
 
 
 def extract(

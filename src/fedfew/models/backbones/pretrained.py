@@ -19,7 +19,7 @@ from fedfew.core.layout import Layout
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.types import Report
-from fedfew.data.federation import Federation
+from fedfew.data.clients import D
 from fedfew.data.samples import Images
 from fedfew.models.layers import Head
 
@@ -118,13 +118,11 @@ class Pretrained(Head):
         logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
         return logits
 
-    def featured(
-        self, federation: Federation, workers: int, device: torch.device, report: Report | None = None
-    ) -> Federation:
-        """The federation with features in place of its images: from the cache, or computed on so many threads."""
+    def featured(self, data: D, workers: int, device: torch.device, report: Report | None = None) -> D:
+        """The data with features in place of the images: from the cache, or computed on so many threads."""
         from fedfew.models.backbones.features import with_features
 
-        return with_features(federation, self, workers, device, report)
+        return with_features(data, self, workers, device, report)
 
     def trained_part(self) -> Head:
         """The part that takes the features: the head alone, or the whole model where more is trained."""
