@@ -32,7 +32,8 @@ from fedfew.methods.entry import Entry, Scenario
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.sgd import LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import contributions, scalar
 from fedfew.training.vote import Ballot
 

@@ -25,10 +25,10 @@ from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.warm_site import WarmSite
 from fedfew.runs.summary import privacy_of
 from fedfew.runtime.wire import Wire
-from fedfew.transforms import privacy
+from fedfew.transforms import Privacy, privacy
 from fedfew.transforms.discrete_gaussian import S
 from fedfew.transforms.epsilon import epsilon
-from fedfew.transforms.privacy import Privacy, Private
+from fedfew.transforms.privacy import Private
 
 Tiny = Callable[..., Parts]
 

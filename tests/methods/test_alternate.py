@@ -14,12 +14,12 @@ from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
 from fedfew.data.samples import Images
-from fedfew.methods.fl2 import FL2, class_thresholds
+from fedfew.methods.fl2 import FL2, FLOOR, ascent_step, class_thresholds
 from fedfew.methods.semifl import SemiFL
 from fedfew.runtime.rounds import server_turn
 from fedfew.training.mixup import beta_draw
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
-from fedfew.training.sharpness import FLOOR, ascent_step
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server
 
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
 

@@ -25,7 +25,8 @@ from fedfew.methods.pooled import Pooled, sequence
 from fedfew.methods.server_only import ServerOnly
 from fedfew.runtime.rounds import server_turn
 from fedfew.runtime.site import Sites
-from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_supervised
 
 SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=5)
 

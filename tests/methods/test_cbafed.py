@@ -18,7 +18,8 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Outcome, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.methods.cbafed import CBAFed, believed, miscounted, shares
-from fedfew.training.sgd import Hooks, LocalSGD, Residual, Supervised, descend, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, Residual, descend
+from fedfew.training.supervised import Supervised, train_server
 
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
 

@@ -31,8 +31,8 @@ from fedfew.methods import METHODS
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import models
-from fedfew.training.own_labels import label_loss
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, label_loss
 from fedfew.training.updates import scalar
 
 WITH = ("fedmix", "fedmatch", "fedmatch-lite", "fedavg", "fedprox", "fedbn", "fedadam", "fedyogi", "scaffold")

@@ -9,7 +9,8 @@ from fedfew.core.network import Network
 from fedfew.core.types import ClientSite
 from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 
 class Counting(nn.Module):

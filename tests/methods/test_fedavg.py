@@ -22,7 +22,8 @@ from fedfew.methods.fedavg import FEDPROX, FedAvg
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import Step
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_supervised
 
 SERVER, CLIENT = Supervised(LocalSGD(lr=0.2, batch=4)), LocalSGD(lr=0.1, batch=64)
 

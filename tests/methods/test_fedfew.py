@@ -24,7 +24,8 @@ from fedfew.core.types import ClientUpdate
 from fedfew.data.samples import Images
 from fedfew.methods.fedfew import FedFew
 from fedfew.training.label_shift import log_ratio
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server
 
 ONE_STEP = LocalSGD(epochs=1, batch=100, lr=0.1)
 EVEN = torch.full((CLASSES,), 1 / CLASSES)

@@ -26,7 +26,8 @@ from fedfew.data.samples import Images
 from fedfew.data.samples.randaugment import POOL, rand_augment
 from fedfew.methods import fedmatch as module
 from fedfew.methods.fedmatch import FEDMATCH, FEDMATCH_LITE, FedMatch
-from fedfew.training.sgd import LocalSGD, Supervised, train_supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_supervised
 
 SIZE = CLASSES * (PIXELS + 1)
 

@@ -26,7 +26,8 @@ from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmix import FEDMIX, FedMix
 from fedfew.objectives.objective import Step
 from fedfew.runtime.rounds import count, server_turn
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 A = 5
 

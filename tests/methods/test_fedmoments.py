@@ -26,7 +26,8 @@ from fedfew.models.layers import Head
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.rounds import count, server_turn
 from fedfew.runtime.wire import Wire
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 from fedfew.transforms.privacy import Private
 
 CLASSES, WIDTH = 4, 12

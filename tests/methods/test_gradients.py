@@ -21,7 +21,8 @@ from fedfew.methods.fedmix import FedMix
 from fedfew.methods.server_only import ServerOnly
 from fedfew.models.build import build_model
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 CLASSES, PLAIN = 4, Supervised(LocalSGD(lr=0.1))
 LR = torch.tensor(0.1, dtype=torch.float64)

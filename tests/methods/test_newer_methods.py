@@ -33,8 +33,10 @@ from fedfew.methods.semifl import SemiFL
 from fedfew.objectives.freematch import FreeMatch
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
-from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend
-from fedfew.transforms.norm_policy import AllStatistics, NormPolicy
+from fedfew.training.sgd import Hooks, LocalSGD, descend
+from fedfew.training.supervised import Supervised
+from fedfew.transforms import NormPolicy
+from fedfew.transforms.norm_policy import AllStatistics
 
 SERVER, CLIENT = Supervised(LocalSGD(lr=0.2)), LocalSGD(lr=0.1, batch=4)
 

@@ -21,7 +21,8 @@ from fedfew.methods.grouping import Grouping, deal, gradient_diversity
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import soft_ramp
 from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.training.sgd import Hooks, LocalSGD, Supervised, train_server
+from fedfew.training.sgd import Hooks, LocalSGD
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import outputs
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)

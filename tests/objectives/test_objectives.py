@@ -19,7 +19,8 @@ from fedfew.objectives.objective import ramp, soft_ramp
 from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
 from fedfew.training.label_shift import Voting, em_prior, shifted, tempered
 from fedfew.training.mixup import beta_draw
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server, train_supervised
+from fedfew.training.sgd import LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server, train_supervised
 
 ALL = torch.arange(6)
 

@@ -21,7 +21,8 @@ from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.rounds import run_rounds
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 
 class Scored:

@@ -23,7 +23,8 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import OwnView
-from fedfew.training.sgd import Hooks, LocalSGD, Pull, Supervised, batches, descend, train_supervised
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, batches, descend
+from fedfew.training.supervised import Supervised, train_supervised
 
 OPTIONS = [
     (momentum, nesterov, decay, clip)

@@ -21,9 +21,11 @@ from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.runtime.exchange import Clients, checker
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.wire import Wire
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
+from fedfew.transforms import Compression, vectors
 from fedfew.transforms.codecs import BLOCK, Codec, Half, Int8, Ternary, TopK
-from fedfew.transforms.compression import Compressed, Compression, vectors
+from fedfew.transforms.compression import Compressed, codec_of
 
 CODECS: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(0.1), "ternary": Ternary()}
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
@@ -216,9 +218,8 @@ def test_which_methods_send_vectors() -> None:
 
 
 def test_settings_choose_the_codec() -> None:
-    assert Compression().codec() is None
-    assert Compression("top-k", share=0.25).codec() == TopK(0.25)
-    assert isinstance(Compression("ternary").codec(), Ternary)
+    assert Compression().transform() is None
+    assert codec_of("top-k", 0.25) == TopK(0.25) and isinstance(codec_of("ternary", 1.0), Ternary)
 
 
 def test_feedback_gets_the_small_but_steady_through() -> None:

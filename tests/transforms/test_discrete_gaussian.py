@@ -99,7 +99,7 @@ def test_every_answer_has_a_key_of_full_length(monkeypatch: pytest.MonkeyPatch) 
 def test_without_the_package_the_config_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedfew.core import extras
     from fedfew.core.errors import FedfewError
-    from fedfew.transforms.privacy import Privacy
+    from fedfew.transforms import Privacy
 
     def without(package: str) -> Any:
         return None if package == "cryptography" else object()

@@ -16,8 +16,10 @@ from fedfew.methods.fedavg import FEDBN, FedAvg
 from fedfew.methods.grouping import Grouping
 from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.runtime.wire import Wire
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
-from fedfew.transforms.norm_policy import LocalNorm, NormPolicy, ServerStatistics, norm_entries, with_statistics
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server
+from fedfew.transforms import NormPolicy
+from fedfew.transforms.norm_policy import LocalNorm, ServerStatistics, norm_entries, with_statistics
 
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
 SERVER = Supervised(SGD)

@@ -10,9 +10,7 @@ from fedfew.core.layout import Layout
 from fedfew.core.types import Oracle
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
-from fedfew.transforms.compression import vectors
-from fedfew.transforms.norm_policy import MEASURED, LocalNorm
-from fedfew.transforms.privacy import unprotected
+from fedfew.transforms import MEASURED, unprotected, vectors
 
 COHORT_NEEDS: dict[str, Callable[..., str]] = {"krum": krum_misfit}
 """Aggregators that need a number of clients: each returns why a cohort is not enough, or an empty text."""
@@ -186,7 +184,7 @@ def _privacy(config: Config) -> Iterator[FedfewError]:
 
 def _compression(config: Config) -> Iterator[FedfewError]:
     method, name = config.method, config.method_name
-    if config.compression.codec() is None or not config.entry.asks_clients:
+    if config.compression.kind == "none" or not config.entry.asks_clients:
         return
     if isinstance(method, Oracle):
         what = f"method {name} is a bound that only a simulation has: it sends nothing"
@@ -198,7 +196,7 @@ def _compression(config: Config) -> Iterator[FedfewError]:
 
 def _norm(config: Config) -> Iterator[FedfewError]:
     model, method, policy = config.model, config.method, config.norm.policy
-    stays = any(isinstance(transform, LocalNorm) for transform in config.entry.transforms)
+    stays = any(transform.keeps_norms for transform in config.entry.transforms)
     if model.norm == "none" and (stays or policy == "local"):
         what = f"model {model.name} has no normalisation layers, so clients have nothing to keep"
         yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))

@@ -31,10 +31,9 @@ from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import ClientSGD, LocalSGD, Supervised
-from fedfew.transforms.compression import Compression
-from fedfew.transforms.norm_policy import NormPolicy
-from fedfew.transforms.privacy import Privacy
+from fedfew.training.sgd import ClientSGD, LocalSGD
+from fedfew.training.supervised import Supervised
+from fedfew.transforms import Compression, NormPolicy, Privacy
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)

@@ -17,10 +17,9 @@ from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import ClientSGD, LocalSGD, Supervised
-from fedfew.transforms.compression import Compression
-from fedfew.transforms.norm_policy import NormPolicy
-from fedfew.transforms.privacy import Privacy
+from fedfew.training.sgd import ClientSGD, LocalSGD
+from fedfew.training.supervised import Supervised
+from fedfew.transforms import Compression, NormPolicy, Privacy
 
 AUTO = "auto"
 """The aggregator that the method was published with."""

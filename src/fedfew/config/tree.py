@@ -18,10 +18,9 @@ from fedfew.objectives.objective import Objective
 from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import ClientSGD, Supervised
-from fedfew.transforms.compression import Compression
-from fedfew.transforms.norm_policy import NormPolicy
-from fedfew.transforms.privacy import Privacy
+from fedfew.training.sgd import ClientSGD
+from fedfew.training.supervised import Supervised
+from fedfew.transforms import Compression, NormPolicy, Privacy
 
 
 @dataclass(frozen=True)

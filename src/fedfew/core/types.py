@@ -280,6 +280,8 @@ class Transform:
 
     pools: ClassVar[bool] = False
     """True where the server needs all clients' images (``ServerSite.pool``): in simulation only."""
+    keeps_norms: ClassVar[bool] = False
+    """True where clients keep their normalisation layers to themselves."""
 
     @property
     def noisy(self) -> bool:

@@ -27,7 +27,8 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.sgd import LocalSGD, Supervised, train_server, train_supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, contributions, step_size
 
 

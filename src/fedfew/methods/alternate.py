@@ -16,7 +16,8 @@ from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Outcome, Payload, ServerSite, ServerState
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import Hooks, LocalSGD, LossOf, Supervised, descend, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import Warmup, active, contributions, step_size, with_momentum
 
 CARRIED = "sgd_velocity"

@@ -47,7 +47,8 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import Hooks, LocalSGD, Residual, Supervised, descend, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, Residual, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, step_size
 
 

@@ -43,7 +43,8 @@ from fedfew.methods.entry import Entry, Scenario
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.sgd import LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import Warmup, check_outputs, outputs, schedule
 
 OPEN_ROUNDS = 3

@@ -45,8 +45,8 @@ from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.own_labels import LabelLoss, label_loss
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import LabelLoss, Supervised, label_loss, train_server
 from fedfew.training.updates import Order, Warmup, contributions, schedule, with_momentum
 from fedfew.transforms.norm_policy import LocalNorm
 

@@ -45,7 +45,8 @@ from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
-from fedfew.training.sgd import LocalSGD, Supervised, descend, train_server
+from fedfew.training.sgd import LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import active, contributions, scalar, step_size
 
 NOISE = 0.1

@@ -52,7 +52,8 @@ from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend, train_server, train_supervised
+from fedfew.training.sgd import Hooks, LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, step_size
 from fedfew.training.vote import Ballot
 

@@ -37,8 +37,8 @@ from fedfew.core.types import (
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.own_labels import label_loss, summed
-from fedfew.training.sgd import Hooks, LocalSGD, Pull, Supervised, descend, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
+from fedfew.training.supervised import Supervised, label_loss, summed, train_server
 from fedfew.training.updates import contributions, step_size
 from fedfew.training.vote import Ballot, hopeful, vote
 

@@ -41,7 +41,8 @@ from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import apart
 from fedfew.objectives.objective import soft_ramp
-from fedfew.training.sgd import Hooks, LocalSGD, Supervised, descend, train_server
+from fedfew.training.sgd import Hooks, LocalSGD, descend
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import Warmup, contributions, schedule
 
 

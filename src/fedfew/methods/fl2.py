@@ -4,7 +4,8 @@ S. Lee, T.-L. V. Le, J. Shin, S.-J. Lee: (FL)²: Overcoming Few Labels in Federa
 
     client k:  p = f_ω(weak u), once;   τ_k = mean max p,  τ_c = τ_k · p̃_c / max p̃,  p̃ = mean p
                CE(ŷ, f(strong u; w)) on { max p ≥ τ_ŷ } + KL(f(strong u; w) ‖ f(strong u; w + ε)) on { max p ≥ 0.95 }
-               ε: the ASAM ascent step of that subset's cross-entropy; the KL's gradient is taken at w + ε
+               ε = ρ T² g / ‖T g‖, T = |w| + 0.01 for weights, 1 for biases: the ASAM ascent step of that subset's
+               cross-entropy (J. Kwon et al., ICML 2021); the KL's gradient is taken at w + ε
     server:    as SemiFL (alternate training, server momentum), weights w_k ∝ 1 − τ_k
 """
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
+from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
@@ -22,7 +24,9 @@ from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.sharpness import ascent_step
+
+FLOOR = 0.01
+"""Added to |w| in the ascent step, so that a weight of zero can be moved too."""
 
 
 def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
@@ -30,6 +34,17 @@ def class_thresholds(probabilities: Tensor) -> tuple[Tensor, float]:
     tau = float(probabilities.max(1).values.mean())
     mean = probabilities.mean(0)
     return tau * mean / mean.max(), tau
+
+
+def ascent_step(network: Network, rho: float) -> Vector:
+    """ε for the gradient that the network holds now, on its trainable part."""
+    layout = network.layout
+    n = layout.trainable
+    weights = frozenset(name for name in layout.names if name.rpartition(".")[2] == "weight")
+    scale = torch.where(layout.select(network.vector, weights)[:n], network.vector[:n].abs() + FLOOR, 1.0)
+    scaled = scale * network.gradient[:n]
+    step: Vector = rho * scale * scaled / (scaled.norm() + 1e-16)
+    return step
 
 
 @dataclass(frozen=True)

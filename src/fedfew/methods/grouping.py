@@ -37,7 +37,8 @@ from fedfew.methods.entry import Entry
 from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import contributions, schedule
 
 OTHER_STARTS = "the clients of a group start from different models, so their changes cannot be compared from one point"

@@ -19,7 +19,7 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ServerSite, ServerState
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.server_only import ServerOnly
-from fedfew.training.sgd import train_server
+from fedfew.training.supervised import train_server
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.entry import Entry
-from fedfew.training.sgd import LocalSGD, Supervised, train_server
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised, train_server
 
 
 @dataclass(frozen=True)

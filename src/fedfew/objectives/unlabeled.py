@@ -7,8 +7,8 @@ from fedfew.core.layout import Vector
 from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.objectives.objective import Objective
 from fedfew.training.label_shift import Voting
-from fedfew.training.own_labels import LabelLoss, summed
 from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
+from fedfew.training.supervised import LabelLoss, summed
 from fedfew.training.vote import Ballot
 
 

@@ -9,7 +9,7 @@ from fedfew.transforms.epsilon import epsilon
 
 if TYPE_CHECKING:
     from fedfew.config.tree import Config
-    from fedfew.transforms.privacy import Privacy
+    from fedfew.transforms import Privacy
 
 HEADLINE = "last"
 """The accuracy that console, pages, comparisons and claims use: of the final model, after the last round."""

@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.methods import METHODS
 from fedfew.runs.run import BOUNDS, TITLES, Run
 from fedfew.runs.summary import HEADLINE
-from fedfew.transforms.norm_policy import MEASURED
+from fedfew.transforms import MEASURED
 
 METHOD, BASELINE, POOLED = "method.name", BOUNDS[0], BOUNDS[2]
 CLIENT_KEYS = (

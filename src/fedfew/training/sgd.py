@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
-from fedfew.core.samples import LabeledSet, OwnView, Samples, StrongView
+from fedfew.core.samples import OwnView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import Passes, ServerSite, ServerState
-from fedfew.training.adamw import AdamW
+from fedfew.core.types import Passes
 
-MOST_STEPS = 100_000  # the most a client may claim for one round
+MOST_STEPS = 100_000
+"""The most a client may claim for one round."""
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+"""AdamW's constants."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ class LocalSGD:
         return a
 
 
+PLAIN_SGD = LocalSGD()
+
+
 def _plateaus(validation: tuple[float, ...], patience: int) -> int:
     best, waited, cuts = -1.0, 0, 0
     for accuracy in validation:
@@ -92,43 +96,6 @@ class ClientSGD(LocalSGD):
     ] = "standard"
     own: OwnView | None = None
     """The user's own function, if ``augment`` names one."""
-
-
-@dataclass(frozen=True)
-class Supervised:
-    """How the server trains on its labels."""
-
-    sgd: LocalSGD = LocalSGD()
-    augment: Annotated[
-        str, Doc("what is done to the labeled images: none, weak, strong, or package.module:function of your own")
-    ] = "none"
-    shift: Annotated[Natural, Doc("augmentation: largest shift in pixels, vertical and horizontal")] = 2
-    annealing: Annotated[
-        Literal["none", "log", "linear", "exp"],
-        Doc("training signal annealing (UDA): how the bound on the probability of labels that still train rises"),
-    ] = "none"
-    own: OwnView | None = None
-    """The user's own function, if ``augment`` names one."""
-
-    def augmented(self, samples: Samples, rng: torch.Generator) -> Samples:
-        """The view of each sample that the server trains on."""
-        if self.augment == "none":
-            return samples
-        if self.own is not None:
-            return samples.strong(rng, self.own)
-        if self.augment == "strong":
-            return samples.strong(rng, StrongView(shift=self.shift))
-        return samples.weak(rng, self.shift)
-
-    def signal_bound(self, progress: float, classes: int) -> float:
-        """η_t of UDA's training signal annealing: from 1/C to 1; examples above it are left out.
-
-        log: 1 − exp(−5t/T), linear: t/T, exp: exp(5(t/T − 1)), stretched over [1/C, 1].
-        """
-        if self.annealing == "none":
-            return 1.0
-        share = {"log": 1 - math.exp(-5 * progress), "linear": progress, "exp": math.exp(5 * (progress - 1))}
-        return share[self.annealing] * (1 - 1 / classes) + 1 / classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,57 +232,35 @@ def _step(
         weights.addcmul_(step, rates, value=-lr)
 
 
-def train_supervised(
-    network: Network,
-    start: Vector,
-    labeled: LabeledSet,
-    how: Supervised,
-    lr: float,
-    rng: torch.Generator,
-    *,
-    scale: float = 1.0,
-    progress: float = 1.0,
-    hooks: Hooks = NO_HOOKS,
-) -> tuple[Vector, int]:
-    """``start`` after SGD on ``scale · CE(y, f(x))``, Eq. 6 of the paper, and the number of steps."""
-    network.load(start)
+@dataclass(eq=False)
+class AdamW:
+    """AdamW in place on one flat vector (I. Loshchilov, F. Hutter: Decoupled Weight Decay Regularization. ICLR 2019).
 
-    def loss_of(indices: Tensor) -> Tensor | None:
-        samples = how.augmented(labeled.samples.take(indices), rng)
-        logits, truth = network(samples), labeled.labels[indices].to(network.device)
-        if how.annealing != "none":
-            sure = logits.detach().softmax(1).gather(1, truth[:, None]).squeeze(1)
-            unlearnt = sure <= how.signal_bound(progress, logits.shape[1])
-            if not unlearnt.any():
-                return None
-            logits, truth = logits[unlearnt], truth[unlearnt]
-        return scale * cross_entropy(logits, truth)
+    m ← β₁ m + (1 − β₁) g;   v ← β₂ v + (1 − β₂) g²
+    θ ← (1 − η r λ) θ − η r (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)        r: the entry's rate, 1 if there is none
 
-    steps = descend(network, how.sgd, lr, len(labeled), loss_of, rng, hooks)
-    return network.snapshot(), steps
-
-
-def train_server(
-    how: Supervised,
-    start: Vector,
-    state: ServerState,
-    site: ServerSite,
-    rng: torch.Generator,
-    scale: float = 1.0,
-    epochs: int = 0,
-    hooks: Hooks = NO_HOOKS,
-) -> Vector:
-    """σ: ``start`` trained on the server's labels with the step size and annealing of the state's round.
-
-    ``epochs`` > 0 replaces the usual number: a warm-up before the first round, on all labels whatever the annealing,
-    because an untrained model has nothing to hold back. The site's ``passes`` track it.
+    Its state starts at zero in every round, as SGD's momentum does: a client that is selected again starts from other
+    weights.
     """
-    if epochs:
-        how = replace(how, sgd=replace(how.sgd, epochs=epochs))
-        hooks = replace(hooks, passes=site.passes)
-    lr, progress = how.sgd.rate(state.round, state.validation), state.round / max(how.sgd.rounds, 1)
-    sigma, _ = train_supervised(
-        site.network, start, site.labeled, how, lr, rng,
-        scale=scale, progress=1.0 if epochs else progress, hooks=hooks,
-    )  # fmt: skip
-    return sigma
+
+    mean: Tensor
+    square: Tensor
+    steps: int = 0
+
+    @staticmethod
+    def of(weights: Tensor) -> "AdamW":
+        return AdamW(torch.zeros_like(weights), torch.zeros_like(weights))
+
+    def step(self, weights: Tensor, gradient: Tensor, lr: float, decay: float, rates: Tensor | None = None) -> None:
+        """One step; ``gradient`` is overwritten."""
+        self.steps += 1
+        self.mean.lerp_(gradient, 1 - BETA_1)
+        self.square.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
+        if decay:
+            weights.mul_(1 - lr * decay if rates is None else 1 - lr * decay * rates)
+        root = torch.sqrt(self.square, out=gradient).div_((1 - BETA_2**self.steps) ** 0.5).add_(EPSILON)
+        size = lr / (1 - BETA_1**self.steps)
+        if rates is None:
+            weights.addcdiv_(self.mean, root, value=-size)
+        else:
+            weights.addcmul_(self.mean / root, rates, value=-size)

@@ -1,1 +1,87 @@
-"""Transforms of any method's messages: privacy, compression, normalisation layers."""
+"""Transforms change the messages of any method. Here are their settings; each builds its transform if it is on."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Le, Lt
+
+from fedfew.core.extras import require
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.types import Schema, Transform
+
+MEASURED = ("server-data", "clients")
+"""The policies that measure statistics after a round, also where no client trains."""
+
+
+@dataclass(frozen=True)
+class NormPolicy:
+    """How normalisation layers are treated."""
+
+    policy: Annotated[
+        Literal["average", "local", "server-data", "clients"],
+        Doc(
+            "scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images, "
+            "or of all (SemiFL's sBN; in a simulation only)"
+        ),
+    ] = "average"
+
+    def transform(self) -> Transform | None:
+        """The transform; None where normalisation layers are averaged like weights."""
+        if self.policy == "average":
+            return None
+        from fedfew.transforms import norm_policy  # noqa: PLC0415 - where it is switched on
+
+        kinds = {
+            "local": norm_policy.LocalNorm,
+            "server-data": norm_policy.ServerStatistics,
+            "clients": norm_policy.AllStatistics,
+        }
+        return kinds[self.policy]()
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Clipping and noise on a client's update; off by default."""
+
+    clip: Annotated[NonNegative, Doc("C: a client's change is clipped to this norm; 0: no clipping, no noise")] = 0.0
+    noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
+    delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
+
+    def transform(self) -> Transform | None:
+        """The transform of every reply; None if privacy is off."""
+        if not self.clip:
+            return None
+        from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
+
+        if self.noise:
+            require("privacy", "privacy.noise")
+        return Private(self.clip, self.noise)
+
+
+@dataclass(frozen=True)
+class Compression:
+    """How uploads are compressed; off by default."""
+
+    kind: Annotated[
+        Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how a client's update is encoded for upload")
+    ] = "none"
+    share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that is sent")] = 0.1
+    feedback: Annotated[bool, Doc("error feedback: clients add what the encoding lost to their next update")] = True
+
+    def transform(self) -> Transform | None:
+        """The transform of every reply; None for no compression."""
+        if self.kind == "none":
+            return None
+        from fedfew.transforms.compression import Compressed, codec_of  # noqa: PLC0415 - where it is switched on
+
+        return Compressed(codec_of(self.kind, self.share), self.feedback)
+
+
+def vectors(schema: Schema) -> list[str]:
+    """Which tensors of a reply can be compressed: those that stay near a vector the client was sent."""
+    return [name for name, expected in schema.items() if expected.near]
+
+
+def unprotected(schema: Schema) -> list[str]:
+    """Which tensors of a reply are neither near a vector that was sent nor bounded sums: noise has no meaning there."""
+    return [name for name, expected in schema.items() if not expected.near and not expected.per_example]

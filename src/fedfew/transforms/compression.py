@@ -10,41 +10,18 @@ Batch-norm statistics are sent as they are: an error in a running variance could
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
 
 import torch
-from annotated_types import Gt, Le
 
 from fedfew.core.layout import Layout, Vector
-from fedfew.core.settings import Doc
 from fedfew.core.types import ClientSite, ClientUpdate, Expected, Payload, Reply, Schema, Trained, Transform
 from fedfew.transforms.codecs import Codec, Half, Int8, Ternary, TopK
 
 
-@dataclass(frozen=True)
-class Compression:
-    """How uploads are compressed; off by default."""
-
-    kind: Annotated[
-        Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how a client's update is encoded for upload")
-    ] = "none"
-    share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that is sent")] = 0.1
-    feedback: Annotated[bool, Doc("error feedback: clients add what the encoding lost to their next update")] = True
-
-    def transform(self) -> Transform | None:
-        """The transform of every reply; None for no compression."""
-        codec = self.codec()
-        return None if codec is None else Compressed(codec, self.feedback)
-
-    def codec(self) -> Codec | None:
-        """The codec; None for no compression."""
-        kinds: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(self.share), "ternary": Ternary()}
-        return kinds.get(self.kind)
-
-
-def vectors(schema: Schema) -> list[str]:
-    """Which tensors of a reply can be compressed: those that stay near a vector the client was sent."""
-    return [name for name, expected in schema.items() if expected.near]
+def codec_of(kind: str, share: float) -> Codec:
+    """The codec of this name."""
+    kinds: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(share), "ternary": Ternary()}
+    return kinds[kind]
 
 
 @dataclass(frozen=True, eq=False)

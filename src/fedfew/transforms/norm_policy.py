@@ -11,9 +11,8 @@ ICLR 2021 (kept by each client).
 A client's own evaluation would use its own normalisation; the server evaluates with its own.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,30 +21,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
-from fedfew.core.settings import Doc
 from fedfew.core.types import ClientSite, Payload, Schema, ServerSite, ServerState, Trained, Transform
 
-MEASURED = ("server-data", "clients")
-"""The policies that measure statistics after a round, also where no client trains."""
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
-
-
-@dataclass(frozen=True)
-class NormPolicy:
-    """How normalisation layers are treated."""
-
-    policy: Annotated[
-        Literal["average", "local", "server-data", "clients"],
-        Doc(
-            "scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images, "
-            "or of all (SemiFL's sBN; in a simulation only)"
-        ),
-    ] = "average"
-
-    def transform(self) -> Transform | None:
-        """The transform; None where normalisation layers are averaged like weights."""
-        made = {"local": LocalNorm(), "server-data": ServerStatistics(), "clients": AllStatistics()}
-        return made.get(self.policy)
 
 
 def norm_entries(network: Network) -> Tensor:
@@ -61,6 +39,8 @@ def norm_entries(network: Network) -> Tensor:
 
 class LocalNorm(Transform):
     """Clients keep their normalisation layers to themselves."""
+
+    keeps_norms = True
 
     def check(self, site: ServerSite) -> None:
         if not norm_entries(site.network).any():

@@ -14,15 +14,11 @@ mechanism of multiplier z/2 for the whole data of the client. Nothing else is se
 
 from dataclasses import dataclass, replace
 from math import isfinite
-from typing import Annotated
 
 import torch
-from annotated_types import Gt, Lt
 from torch import Tensor
 
-from fedfew.core.extras import require
 from fedfew.core.layout import Layout
-from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
 from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
 
@@ -31,21 +27,6 @@ FINEST = 2.0**-50
 would become too large to be exact. There is more noise than asked for then."""
 SHORTER = 1 - 1e-6
 """The clipped change is a little shorter than the clip, so that errors of float32 cannot make it longer."""
-
-
-@dataclass(frozen=True)
-class Privacy:
-    """Clipping and noise on a client's update; off by default."""
-
-    clip: Annotated[NonNegative, Doc("C: a client's change is clipped to this norm; 0: no clipping, no noise")] = 0.0
-    noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
-    delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
-
-    def transform(self) -> Transform | None:
-        """The transform of every reply; None if privacy is off."""
-        if self.clip and self.noise:
-            require("privacy", "privacy.noise")
-        return Private(self.clip, self.noise) if self.clip else None
 
 
 @dataclass(frozen=True)
@@ -87,8 +68,3 @@ class Private(Transform):
         steps = (change.double() * (SHORTER / step)).trunc().long()  # towards zero: never longer than the clip
         noise = torch.from_numpy(discrete_gaussian(change.numel(), source)).view_as(steps)
         return ((steps + noise).double() * step).to(change.dtype)
-
-
-def unprotected(schema: Schema) -> list[str]:
-    """Which tensors of a reply are neither near a vector that was sent nor bounded sums: noise has no meaning there."""
-    return [name for name, expected in schema.items() if not expected.near and not expected.per_example]

@@ -57,7 +57,8 @@ from fedfew.methods.fedmoments.plausibility import implausible
 from fedfew.methods.fedmoments.survey import Prior, Space, Survey, Tally, moments_of, prior_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH
-from fedfew.training.sgd import LocalSGD, Supervised
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
