@@ -12,7 +12,7 @@ from tests.data.digit_folders import put, write_digits
 from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
 
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.data.federation import federate
+from fedfew.data.federation import Split, federate
 from fedfew.data.images.folder_check import find_copies, findings
 from fedfew.data.images.folders import look_through, read_folder, read_images
 from fedfew.data.images.own import folder
@@ -67,7 +67,7 @@ def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
 
 def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) -> None:
     dataset = folder(path=str(digits), size=28, channels=1)
-    federation = federate(dataset, labels=1000, clients=100, validation=1000, seed=3)
+    federation = federate(dataset, Split(validation=1000, seed=3), labels=1000, clients=100)
     assert federation.partition.clients == 4
     assert federation.sites == tuple(f"hospital-{k}" for k in range(4))
     assert (federation.truth == -1).all()
@@ -86,12 +86,12 @@ def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) ->
 
 def test_validation_can_come_from_the_server_and_labels_be_fewer(digits: Path) -> None:
     dataset = folder(path=str(digits), size=28, channels=1)
-    federation = federate(dataset, labels=20, clients=4, validation=8, validation_from="server", test=12)
+    federation = federate(dataset, Split(validation=8, validation_from="server", test=12), labels=20, clients=4)
     assert (len(federation.server), len(federation.validation), len(federation.test)) == (20, 8, 12)
     with pytest.raises(FedfewError, match="E113"):
-        federate(dataset, labels=20, clients=4, split="paper")
+        federate(dataset, Split(validation=0, split="paper"), labels=20, clients=4)
     with pytest.raises(FedfewError, match="E109"):
-        federate(dataset, labels=20, clients=4, test=31)
+        federate(dataset, Split(validation=0, test=31), labels=20, clients=4)
 
 
 def test_the_zoo_is_named_file_by_file(digits: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_cache_that_cannot_be_used_costs_only_time(digits: Path, monkeypatch: 
 def test_a_missing_part_is_refused(digits: Path, missing: str, said: str) -> None:
     shutil.rmtree(digits / missing)
     with pytest.raises(FedfewError, match=f"E206.*{said}"):
-        federate(folder(path=str(digits), size=28, channels=1), labels=10, clients=4)
+        federate(folder(path=str(digits), size=28, channels=1), Split(validation=0), labels=10, clients=4)
     assert ("E206", True) in codes(digits)  # `check` says the same
 
 
@@ -147,7 +147,7 @@ def test_no_test_folder_is_only_remarked(digits: Path) -> None:
     shutil.rmtree(digits / "test")
     assert codes(digits) == [("E206", False)]
     dataset = folder(path=str(digits), size=28, channels=1)
-    assert len(federate(dataset, labels=40, clients=4, validation=50).test) == 0
+    assert len(federate(dataset, Split(validation=50), labels=40, clients=4).test) == 0
 
 
 def test_paths_that_are_no_folders_are_refused(tmp_path: Path) -> None:

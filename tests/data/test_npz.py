@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.federation import federate
+from fedfew.data.federation import Split, federate
 from fedfew.data.included import mini_mnist
 from fedfew.data.npz import hold_out, npz
 
@@ -45,7 +45,7 @@ def test_medmnist_is_read_without_its_package(tmp_path: Path, channels: int) -> 
     np.testing.assert_array_equal(dataset.train.labels[40:], arrays["val_labels"][:, 0])
     assert (len(dataset.test), dataset.classes) == (12, ("0", "1", "2", "3"))
     assert dataset.train.samples.about()["flips"] is False
-    federation = federate(dataset, labels=8, clients=4, kind="iid", validation=4)
+    federation = federate(dataset, Split(validation=4), labels=8, clients=4, kind="iid")
     assert federation.partition.clients == 4
 
 

@@ -13,7 +13,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset, SiteSamples
-from fedfew.data.federation import federate
+from fedfew.data.federation import Split, federate
 from fedfew.data.partitions import make_partition
 
 OWN = "tests.runs.natural_sites"
@@ -95,7 +95,7 @@ def test_sites_that_do_not_add_up_are_refused() -> None:
     few = LabeledSet(digits.train.samples.like(digits.train.samples.data[:20]), digits.train.labels[:20])
     wrong = SiteSamples(("a", "b"), few.samples, np.array([0, 10]))
     with pytest.raises(FedfewError, match=r"2 sites need 3 offsets"):
-        federate(Dataset("own", few, few, digits.classes, sites=wrong), labels=10, clients=1)
+        federate(Dataset("own", few, few, digits.classes, sites=wrong), Split(validation=0), labels=10, clients=1)
     odd = SiteSamples(("a",), few.samples, np.array([0, 20]), truth=torch.full((20,), 11))
     with pytest.raises(FedfewError, match=r"labels go from 11 to 11"):
-        federate(Dataset("own", few, few, digits.classes, sites=odd), labels=10, clients=1)
+        federate(Dataset("own", few, few, digits.classes, sites=odd), Split(validation=0), labels=10, clients=1)

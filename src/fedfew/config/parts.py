@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from fedfew.config import worker
-from fedfew.config.tree import Config, DatasetSettings
+from fedfew.config.tree import Config
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
-from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
@@ -62,11 +61,11 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
         dataset = replace(dataset, sites=SiteSamples(tuple(remote_sites), empty, offsets))
     return federate(
         dataset,
+        config.dataset,
         labels=config.labels,
         clients=config.clients,
         kind=config.partition.entry,
         options=config.partition.settings,
-        **{key: getattr(config.dataset, key) for key in settings_of(DatasetSettings)},
     )
 
 

@@ -1,7 +1,7 @@
 """The config as a tree of frozen objects: every setting has its type, and every part is built once."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from annotated_types import Gt, Le
 from torch import nn
@@ -12,6 +12,7 @@ from fedfew.core.evaluation import Evaluation
 from fedfew.core.settings import Count, Doc, Natural, NonNegative
 from fedfew.core.types import Aggregate, Method, Transform
 from fedfew.data.dataset import Dataset
+from fedfew.data.federation import Split
 from fedfew.data.shares import ClientLabels
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.objectives.objective import Objective
@@ -40,25 +41,9 @@ class General:
 
 
 @dataclass(frozen=True, eq=False)
-class DatasetSettings:
+class DatasetSettings(Split):
     """Which images, and how they are split."""
 
-    split: Annotated[
-        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
-    ] = "standard"
-    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
-    validation: Annotated[
-        Natural, Doc("labeled images held out for validation; of your own images in folders at most a quarter")
-    ] = 1000
-    validation_from: Annotated[
-        Literal["test", "server"], Doc("your own images in folders: which labels are held out for validation")
-    ] = "test"
-    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
-    unlabeled: Annotated[Natural, Doc("images divided among the clients; 0: all that are left")] = 0
-    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
-    normalize: Annotated[
-        Literal["unit", "standard"], Doc("pixels divided by 255, or also scaled to mean 0 and deviation 1")
-    ] = "unit"
     source: Named[Dataset] = field(kw_only=True)
 
     @property

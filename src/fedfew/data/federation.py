@@ -3,21 +3,20 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet, Samples
+from fedfew.core.settings import Doc, Natural
 from fedfew.core.streams import numpy_stream
 from fedfew.data.clients import ClientsData
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.partitions import Deal, make_partition
 from fedfew.data.shares import Indices, Partition, ranks
 
-SPLITS = ("standard", "paper")
-NORMALIZATIONS = ("unit", "standard")
 PAPER_TEST = 2_000
 
 
@@ -55,100 +54,113 @@ class Federation(ClientsData):
         return seen.hexdigest()
 
 
+@dataclass(frozen=True)
+class Split:
+    """How a dataset is split between server, held-out sets and clients; every draw is by class and follows the seed.
+
+    Test and validation samples are drawn first, so they stay the same when the numbers of labels or of unlabeled
+    samples change.
+    """
+
+    split: Annotated[
+        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
+    ] = "standard"
+    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
+    validation: Annotated[
+        Natural, Doc("labeled images held out for validation; of your own images in folders at most a quarter")
+    ] = 1000
+    validation_from: Annotated[
+        Literal["test", "server"], Doc("your own images in folders: which labels are held out for validation")
+    ] = "test"
+    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
+    unlabeled: Annotated[Natural, Doc("images divided among the clients; 0: all that are left")] = 0
+    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
+    normalize: Annotated[
+        Literal["unit", "standard"], Doc("pixels divided by 255, or also scaled to mean 0 and deviation 1")
+    ] = "unit"
+
+
 def federate(
     dataset: Dataset,
+    split: Split,
     *,
     labels: int,
     clients: int,
     kind: str | Deal = "dirichlet",
     options: Mapping[str, Any] | None = None,
-    split: str = "standard",
-    seed: int = 0,
-    validation: int = 0,
-    validation_from: str = "test",
-    test: int = 0,
-    unlabeled: int = 0,
-    open: int = 0,
-    normalize: str = "unit",
 ) -> Federation:
-    """Split a dataset and partition its unlabeled part among clients; every draw is stratified and follows ``seed``.
+    """Split a dataset and divide its unlabeled part among clients.
 
-    ``split = "standard"`` keeps the official test set (``test`` > 0: that many of it); ``"paper"`` merges both sets and
-    holds out ``test`` images (0: the paper's 2,000). ``unlabeled`` > 0 keeps only that many images for the clients.
-    Test and validation images are drawn first, so they stay the same when ``labels`` or ``unlabeled`` change. ``open``
-    images become the public set of the server and belong to no client.
     A dataset with its own sites keeps them: ``clients``, ``kind`` and ``options`` then have no effect.
     """
-    _check(dataset, split, normalize, labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
-    if dataset.sites is not None:
-        if not dataset.sites.names:
-            raise FedfewError("E206", f"dataset {dataset.name}", "there are no sites: clients/ has no folders")
-        if split != "standard" or unlabeled or open:
-            what = "split, unlabeled and open do not apply to sites with their own images"
-            raise FedfewError("E113", "dataset", what)
-        federation = _of_sites(dataset, dataset.sites, labels, seed, validation, validation_from, test)
-        return federation.standardized() if normalize == "standard" else federation
-    rng = numpy_stream(seed, "split")
-    if split == "paper":
-        pool, test = dataset.train.join(dataset.test), test or PAPER_TEST
-        _afford(len(pool), labels=labels, validation=validation, test=test, unlabeled=unlabeled, open=open)
+    _check(dataset)
+    if dataset.sites is None:
+        federation = _of_dataset(dataset, split, labels, clients, kind, options)
+    elif not dataset.sites.names:
+        raise FedfewError("E206", f"dataset {dataset.name}", "there are no sites: clients/ has no folders")
+    elif split.split != "standard" or split.unlabeled or split.open:
+        what = "split, unlabeled and open do not apply to sites with their own images"
+        raise FedfewError("E113", "dataset", what)
     else:
-        pool = dataset.train
+        federation = _of_sites(dataset, dataset.sites, split, labels)
+    return federation.standardized() if split.normalize == "standard" else federation
+
+
+def _of_dataset(
+    dataset: Dataset, split: Split, labels: int, clients: int, kind: str | Deal, options: Mapping[str, Any] | None
+) -> Federation:
+    rng, asked = numpy_stream(split.seed, "split"), {"labels": labels, "validation": split.validation}
+    asked |= {"unlabeled": split.unlabeled, "open": split.open}
+    paper = split.split == "paper"
+    pool = dataset.train.join(dataset.test) if paper else dataset.train
+    test = (split.test or PAPER_TEST) if paper else split.test
+    if not paper:
         _afford(len(dataset.test), test=test)
-        _afford(len(pool), labels=labels, validation=validation, unlabeled=unlabeled, open=open)
+    _afford(len(pool), **(asked | {"test": test} if paper else asked))
     truth = pool.labels.numpy()
     rest = np.arange(len(truth))
-    if split == "paper":
+    if paper:
         tested, rest = _draw(truth, rest, test, rng)
-        held = _take(pool, tested)
+        held_out = _take(pool, tested)
     elif test:
-        held = _take(dataset.test, _draw(dataset.test.labels.numpy(), np.arange(len(dataset.test)), test, rng)[0])
+        held_out = _take(dataset.test, _draw(dataset.test.labels.numpy(), np.arange(len(dataset.test)), test, rng)[0])
     else:
-        held = dataset.test
-    checked, rest = _draw(truth, rest, validation, rng)
+        held_out = dataset.test
+    validation, rest = _draw(truth, rest, split.validation, rng)
     labeled, rest = _draw(truth, rest, labels, rng, balanced=True)
-    public, rest = _draw(truth, rest, open, rng) if open else (rest[:0], rest)
-    given = np.sort(_draw(truth, rest, unlabeled, rng)[0] if unlabeled else rest)
-    clients_share = _take(pool, given)
-    federation = Federation(
+    public, rest = _draw(truth, rest, split.open, rng) if split.open else (rest[:0], rest)
+    unlabeled = np.sort(_draw(truth, rest, split.unlabeled, rng)[0] if split.unlabeled else rest)
+    users = None if dataset.users is None or paper else np.asarray(dataset.users)[unlabeled]
+    return Federation(
         server=_take(pool, labeled),
-        validation=_take(pool, checked),
-        test=held,
-        samples=clients_share.samples,
-        truth=clients_share.labels,
-        open=_take(pool, public).samples,
-        partition=make_partition(truth[given], clients, kind, seed, options, users=_users(dataset, split, given)),
+        validation=_take(pool, validation),
+        test=held_out,
+        samples=pool.samples.take(torch.from_numpy(unlabeled)),
+        truth=pool.labels[unlabeled],
+        open=pool.samples.take(torch.from_numpy(public)),
+        partition=make_partition(truth[unlabeled], clients, kind, split.seed, options, users),
         classes=dataset.classes,
     )
-    return federation.standardized() if normalize == "standard" else federation
 
 
-def _of_sites(
-    dataset: Dataset,
-    sites: SiteSamples,
-    labels: int,
-    seed: int,
-    validation: int,
-    validation_from: str,
-    test: int,
-) -> Federation:
-    """Real sites keep their images; of the labels in test/ (or server/) at most a quarter becomes validation."""
-    rng = numpy_stream(seed, "split")
+def _of_sites(dataset: Dataset, sites: SiteSamples, split: Split, labels: int) -> Federation:
+    """Real sites keep their samples; of the labels in test/ (or server/) at most a quarter becomes validation."""
+    rng = numpy_stream(split.seed, "split")
     truth, tested = dataset.train.labels.numpy(), dataset.test.labels.numpy()
     rest, left = np.arange(len(truth)), np.arange(len(tested))
-    if validation_from == "server":
-        checked, rest = _draw(truth, rest, min(validation, len(rest) // 4), rng)
-        held_out = _take(dataset.train, checked)
+    if split.validation_from == "server":
+        checked, rest = _draw(truth, rest, min(split.validation, len(rest) // 4), rng)
+        validation = _take(dataset.train, checked)
     else:
-        checked, left = _draw(tested, left, min(validation, len(left) // 4), rng)
-        held_out = _take(dataset.test, checked)
+        checked, left = _draw(tested, left, min(split.validation, len(left) // 4), rng)
+        validation = _take(dataset.test, checked)
     labeled = _draw(truth, rest, min(labels, len(rest)), rng, balanced=True)[0]
-    if test:
-        _afford(len(left), test=test)
-        left = _draw(tested, left, test, rng)[0]
+    if split.test:
+        _afford(len(left), test=split.test)
+        left = _draw(tested, left, split.test, rng)[0]
     return Federation(
         server=_take(dataset.train, labeled),
-        validation=held_out,
+        validation=validation,
         test=_take(dataset.test, np.sort(left)),
         samples=sites.samples,
         truth=torch.full((len(sites.samples),), -1) if sites.truth is None else sites.truth,
@@ -158,26 +170,17 @@ def _of_sites(
     )
 
 
-def _check(dataset: Dataset, split: str, normalize: str, **counts: int) -> None:
-    for key, value, known in (("split", split, SPLITS), ("normalize", normalize, NORMALIZATIONS)):
-        if value not in known:
-            raise FedfewError("E103", f"dataset.{key}", f"{value!r} is none of {', '.join(known)}")
-    for key, count in counts.items():
-        if count < 0:
-            raise FedfewError("E103", key if key == "labels" else f"dataset.{key}", f"{count} is below 0")
+def _check(dataset: Dataset) -> None:
+    """E204 for a dataset, perhaps of the user's own, that cannot be used."""
+    place = f"dataset {dataset.name}"
     if dataset.users is not None and len(dataset.users) != len(dataset.train):
         what = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
-        raise FedfewError("E204", f"dataset {dataset.name}", what)
+        raise FedfewError("E204", place, what)
     if dataset.sites is not None and (fault := _site_fault(dataset.sites, len(dataset.classes))):
-        raise FedfewError("E204", f"dataset {dataset.name}", f"its sites are unusable: {fault}")
+        raise FedfewError("E204", place, f"its sites are unusable: {fault}")
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         if fault := _fault(part, len(dataset.classes)):
-            raise FedfewError("E204", f"dataset {dataset.name}", f"its {name} set is unusable: {fault}")
-
-
-def _users(dataset: Dataset, split: str, given: Indices) -> Indices | None:
-    """The user of each client image; None where the official test set was merged in."""
-    return None if dataset.users is None or split == "paper" else np.asarray(dataset.users)[given]
+            raise FedfewError("E204", place, f"its {name} set is unusable: {fault}")
 
 
 def _fault(part: LabeledSet, classes: int) -> str:
