@@ -10,7 +10,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import Unreadable, shown
 from fedfew.data.images.decode import decode, probe, read_file
-from fedfew.data.images.folders import LAYOUT, Survey, look_through
+from fedfew.data.images.folders import LAYOUT, Survey
 
 LOOKED_AT = 200
 """Images whose headers are read to choose size and channels."""
@@ -121,11 +121,9 @@ def _batch(images: int) -> int:
     return max([b for b in BATCHES if b <= images], default=BATCHES[0])
 
 
-def first_config(folder: Path, out: Path, network: bool = False) -> str:
+def first_config(survey: Survey, choice: Choice, out: Path, network: bool = False) -> str:
     """The TOML text, with a path relative to where the file will be."""
-    survey = look_through(folder)
-    choice = choose(survey, network)
-    classes = survey.groups["server"]
+    folder, classes = survey.root, survey.groups["server"]
     sites = "sites on other machines" if network else f"{len(survey.groups['clients'])} sites"
     steps = "\n".join(f"# then:  {line}" for line in next_steps(Path(out.name), network))
     of_sites = "the sites" if network else f"the {sites}"

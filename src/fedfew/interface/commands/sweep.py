@@ -13,14 +13,14 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
-from fedfew.data.images.folders import look_through
 from fedfew.interface.batch import Tally, follow_all, run_all
 from fedfew.interface.charts.csv_table import to_csv
 from fedfew.interface.charts.figure import Lines, Series
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
+from fedfew.interface.commands.check import plan_folder
 from fedfew.interface.commands.run import scaled_overrides
-from fedfew.interface.commands.verdict import chosen, folds_of
+from fedfew.interface.commands.verdict import folds_of
 from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
@@ -119,10 +119,8 @@ def learning_curve(
     """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
     folder, folds, most, fewest = Path(source), 0, 0, 2
     if folder.is_dir():
-        config, _ = chosen(folder, overrides)
-        survey = look_through(folder)
-        folds, fewest = folds_of(config, folder), len(survey.groups["server"])
-        most = sum(image.part == "server" for image in survey.places)
+        plan = plan_folder(folder, overrides)
+        config, folds, most, fewest = plan.config, folds_of(plan, folder), plan.labels, plan.classes
     else:
         config = load(source, overrides)
     counts = _counts(labels) or halves(most or config.labels, fewest)

