@@ -83,11 +83,11 @@ def main() -> None:
     parser.add_argument("--site", type=int, default=100, help="images at a site")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    run = Run.open(given.run)
-    rows = measure(run, [float(mu) for mu in given.mu.split(",")], given.site, given.seed)
+    arguments = parser.parse_args()
+    run = Run.open(arguments.run)
+    rows = measure(run, [float(mu) for mu in arguments.mu.split(",")], arguments.site, arguments.seed)
     about = run.about_model()
-    if given.json:
+    if arguments.json:
         sys.stdout.write(json.dumps({"temperature": about["temperature"], "rows": rows}, ensure_ascii=False) + "\n")
         return
     config = run.config

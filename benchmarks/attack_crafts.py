@@ -267,7 +267,7 @@ class HostileFleet:
     sites: Sites
     attack: Attack
     hostile: frozenset[int]
-    said: Said = field(default_factory=dict)
+    output: Said = field(default_factory=dict)
     """Shared, so that runs that agree so far do not train a client twice."""
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
@@ -296,9 +296,9 @@ class HostileFleet:
     def _answer(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
         asked = sha256(b"".join(tensor.numpy().tobytes() for _, tensor in sorted(payload.items()))).digest()
         key = round, client, asked
-        if key not in self.said:
-            self.said[key] = self.sites.train(round, client, payload)
-        return self.said[key]
+        if key not in self.output:
+            self.output[key] = self.sites.train(round, client, payload)
+        return self.output[key]
 
     def _vector(self, update: ClientUpdate, payload: Payload) -> tuple[Vector, Vector]:
         schema = self.sites.algorithm.reply_schema(self.sites.network.layout)

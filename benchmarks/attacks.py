@@ -98,8 +98,8 @@ def features(labels: Tensor, seed: int, part: int) -> Tensor:
     means = torch.randn(10, 32, generator=torch.Generator().manual_seed(seed)) * SPREAD
     noise = torch.randn(len(labels), 32, generator=torch.Generator().manual_seed(1000 * seed + part + 1))
     x = means[labels] + noise
-    made: Tensor = (LENGTH * x / x.norm(dim=1, keepdim=True))[:, None].half()
-    return made
+    built: Tensor = (LENGTH * x / x.norm(dim=1, keepdim=True))[:, None].half()
+    return built
 
 
 NOBODY: frozenset[int] = frozenset()
@@ -113,23 +113,23 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     digits = {"dataset.name": "mini-mnist", "partition.mu": mu, "seed": seed, "dataset.seed": seed}
     moments = method == "fedmoments"
     parts = assemble(load("server-only", SHARED | digits) if moments else load(preset, SHARED | own | digits))
-    found = parts.federation
-    held = [found.server, found.validation, found.test, LabeledSet(found.samples, found.truth)]
-    made: list[Samples] = [
+    result = parts.federation
+    held = [result.server, result.validation, result.test, LabeledSet(result.samples, result.truth)]
+    built: list[Samples] = [
         Vectors(features(s.labels, seed, i)) if moments else s.samples.like(small(s.samples.data))
         for i, s in enumerate(held)
     ]
-    about = dict(found.about) | {"shape": [1, 14, 14]}
-    found = found.with_sets(dict(zip(found.sets, made, strict=True)))
+    about = dict(result.about) | {"shape": [1, 14, 14]}
+    result = result.with_sets(dict(zip(result.sets, built, strict=True)))
     if moments:
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
-        found = replace(found, origin=Origin(about, "", {}))
-        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, found))
+        result = replace(result, origin=Origin(about, "", {}))
+        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, result))
         parts = replace(parts, clients=replace(parts.clients, cohort=CLIENTS))
-    site = replace(parts.server, labeled=found.server, network=parts.network)
-    parts = replace(parts, federation=found, server=site)
-    sites = sites_of(parts.config, found, parts.network)
+    site = replace(parts.server, labeled=result.server, network=parts.network)
+    parts = replace(parts, federation=result, server=site)
+    sites = sites_of(parts.config, result, parts.network)
     start = parts.algorithm.start(parts.network.snapshot())
     return parts, sites, start if moments else play(parts, sites, start, CLEAN, {})[-1][0]
 
@@ -143,8 +143,8 @@ def unharmed(method: str, defence: str, mu: float, seed: int) -> tuple[Parts, Si
         config = load(parts.config.document, settings)
         parts = replace(parts, algorithm=config.method, clients=replace(parts.clients, gate=config.gate))
         sites = replace(sites, algorithm=parts.algorithm)
-    said: Said = {}
-    return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, said), said
+    output: Said = {}
+    return parts, sites, state, play(parts, sites, state, CLEAN + ATTACKED, output), output
 
 
 def play(
@@ -152,13 +152,13 @@ def play(
     sites: Sites,
     state: ServerState,
     rounds: int,
-    said: Said,
+    output: Said,
     attack: Attack = absent,
     hostile: Set[int] = NOBODY,
 ) -> Played:
     """Run rounds from a state on."""
     sites.memory.clear()
-    fleet = HostileFleet(sites, attack, frozenset(hostile), said)
+    fleet = HostileFleet(sites, attack, frozenset(hostile), output)
     with one_thread():
         return list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, state, rounds, 100))
 
@@ -172,14 +172,14 @@ def chosen(hostile: int, cohorts: Sequence[Sequence[int]]) -> set[int]:
 def measure(cell: Cell) -> dict[str, Any]:
     """Run a cell."""
     begun = process_time()
-    parts, sites, state, played, said = unharmed(cell.method, cell.defence, cell.mu, cell.seed)
+    parts, sites, state, played, output = unharmed(cell.method, cell.defence, cell.mu, cell.seed)
     cohorts = [record["cohort"] for _, record in played]
     bad = chosen(cell.hostile, cohorts)
     if cell.hostile:
         same = next((i for i, cohort in enumerate(cohorts) if bad & set(cohort)), len(cohorts))
         state = played[same - 1][0] if same else state
         attack = attacks_on(cell.method)[cell.attack]
-        played = played[:same] + play(parts, sites, state, CLEAN + ATTACKED, said, attack, bad)
+        played = played[:same] + play(parts, sites, state, CLEAN + ATTACKED, output, attack, bad)
     records = [record for _, record in played]
     asked = [k for record in records for k in record["cohort"]]
     refused = [f["client"] for record in records for f in record["rejected"] if f["code"] != "E410"]

@@ -59,13 +59,13 @@ def _place(row: Row) -> tuple[str, str, str, str]:
 
 def losses(rows: Sequence[Row]) -> dict[Key, list[float]]:
     """Points below the clean run with default settings, one for each seed."""
-    whole, found = clean(rows), defaultdict(list)
+    whole, result = clean(rows), defaultdict(list)
     for row in rows:
         base = whole.get((row["method"], "default", row["mu"], row["seed"]))
         if row["attack"] != "none" and base is not None:
             key = (row["method"], row["defence"], row["attack"], int(row["hostile"]))
-            found[key].append(base - float(row["accuracy"]))
-    return dict(found)
+            result[key].append(base - float(row["accuracy"]))
+    return dict(result)
 
 
 def lost(rows: Sequence[Row]) -> dict[Key, float]:
@@ -102,11 +102,11 @@ def _ran(rows: Sequence[Row]) -> str:
 
 def _goals(rows: Sequence[Row]) -> str:
     """The worst attack on each method, next to clients that do not answer."""
-    found, body = losses(rows), []
+    result, body = losses(rows), []
     for hostile, goal in ((4, 3.0), (1, 1.0)):
         line = [f"{'one client costs' if hostile == 1 else f'{hostile} of 20 cost'} at most {goal:g}"]
         for method in _methods(rows):
-            cells = {k[2]: v for k, v in found.items() if (k[0], k[1], k[3]) == (method, "default", hostile)}
+            cells = {k[2]: v for k, v in result.items() if (k[0], k[1], k[3]) == (method, "default", hostile)}
             silent = cells.pop("absent", None)
             if not cells:
                 line.append("–")
@@ -129,12 +129,12 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _by_attack(rows: Sequence[Row], defence: str) -> str:
-    found, whole = losses(rows), clean(rows)
-    columns = [(m, h) for m in _methods(rows) for h in sorted({k[3] for k in found if k[:2] == (m, defence)})]
+    result, whole = losses(rows), clean(rows)
+    columns = [(m, h) for m in _methods(rows) for h in sorted({k[3] for k in result if k[:2] == (m, defence)})]
     body = [
-        [name, *(_with_error(found.get((m, defence, name, h))) for m, h in columns)]
+        [name, *(_with_error(result.get((m, defence, name, h))) for m, h in columns)]
         for name in NAMES
-        if any((m, defence, name, h) in found for m, h in columns)
+        if any((m, defence, name, h) in result for m, h in columns)
     ]
     bases = [mean(a for (method, d, _, _), a in whole.items() if (method, d) == (m, defence)) for m, _ in columns]
     body.append(["accuracy without hostile clients", *(f"{base:.1f}" for base in bases)])
@@ -142,11 +142,13 @@ def _by_attack(rows: Sequence[Row], defence: str) -> str:
 
 
 def _by_defence(rows: Sequence[Row]) -> str:
-    found, whole, body = lost(rows), clean(rows), []
-    for name in dict.fromkeys(d for _, d, _, h in found if h == 4):
+    result, whole, body = lost(rows), clean(rows), []
+    for name in dict.fromkeys(d for _, d, _, h in result if h == 4):
         line = [name]
         for method in _methods(rows):
-            values = {k[2]: v for k, v in found.items() if (k[0], k[1], k[3]) == (method, name, 4) and k[2] != "absent"}
+            values = {
+                k[2]: v for k, v in result.items() if (k[0], k[1], k[3]) == (method, name, 4) and k[2] != "absent"
+            }
             if not values:
                 line.append("–")
                 continue
@@ -196,16 +198,16 @@ def _backdoor(rows: Sequence[Row]) -> str:
 
 def figure(rows: Sequence[Row]) -> Figure:
     """A square for each method and attack, one panel for each defence and number of hostile clients."""
-    found, methods = lost(rows), _methods(rows)
-    panels = [panel for panel in PANELS if any((k[1], k[3]) == panel for k in found)]
-    names = [name for name in NAMES if any(k[2] == name and (k[1], k[3]) in panels for k in found)]
+    result, methods = lost(rows), _methods(rows)
+    panels = [panel for panel in PANELS if any((k[1], k[3]) == panel for k in result)]
+    names = [name for name in NAMES if any(k[2] == name and (k[1], k[3]) in panels for k in result)]
     sheet = Figure(figsize=(3.9 * len(panels) + 2, 0.4 * len(names) + 1.4), layout="constrained")
-    for place, panel in enumerate(panels):
-        axis = sheet.add_subplot(1, len(panels), place + 1)
-        table = [[found.get((m, panel[0], name, panel[1]), float("nan")) for m in methods] for name in names]
+    for column, panel in enumerate(panels):
+        axis = sheet.add_subplot(1, len(panels), column + 1)
+        table = [[result.get((m, panel[0], name, panel[1]), float("nan")) for m in methods] for name in names]
         shown = axis.imshow(table, cmap="RdYlGn_r", vmin=-5, vmax=40, aspect="auto")
         axis.set_xticks(range(len(methods)), methods, fontsize=8)
-        axis.set_yticks(range(len(names)), names if not place else [""] * len(names))
+        axis.set_yticks(range(len(names)), names if not column else [""] * len(names))
         axis.set_title(PANELS[panel], fontsize=10)
         for y, line in enumerate(table):
             for x, value in enumerate(line):

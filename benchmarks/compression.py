@@ -35,8 +35,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "compression.json"
 def measure(method: str, changes: dict[str, Any], seed: int, rounds: int) -> tuple[float, float]:
     """Bytes of a client's update, and the accuracy of one run."""
     chosen = {"method.name": method, "seed": seed, "dataset.seed": seed, "rounds": rounds} | changes
-    with tempfile.TemporaryDirectory() as place:
-        records = Experiment.load("quick", chosen).run(Path(place) / "run").rounds
+    with tempfile.TemporaryDirectory() as folder:
+        records = Experiment.load("quick", chosen).run(Path(folder) / "run").rounds
     updates = sum(len(record["cohort"]) - len(left_out(record)) for record in records)
     accuracy = statistics.fmean(record["accuracy"] or 0.0 for record in records[-LAST:])
     return sum(record["bytes_up"] for record in records) / updates, accuracy
@@ -48,11 +48,11 @@ def table(methods: list[str], seeds: int, rounds: int) -> list[dict[str, Any]]:
     for method in methods:
         plain: list[float] = []
         for kind, changes in KINDS.items():
-            found = [measure(method, changes, seed, rounds) for seed in range(seeds)]
-            accuracies = [accuracy for _, accuracy in found]
+            result = [measure(method, changes, seed, rounds) for seed in range(seeds)]
+            accuracies = [accuracy for _, accuracy in result]
             plain = plain or accuracies
             differences = [a - b for a, b in zip(accuracies, plain, strict=True)]
-            row = {"method": method, "kind": kind, "bytes": found[0][0], "accuracies": accuracies}
+            row = {"method": method, "kind": kind, "bytes": result[0][0], "accuracies": accuracies}
             row |= {"mean": statistics.fmean(accuracies), "sd": _sd(accuracies)}
             row |= {"difference": statistics.fmean(differences), "difference_sd": _sd(differences)}
             rows.append(row)
@@ -80,12 +80,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    rows = table(given.methods.split(","), given.seeds, given.rounds)
-    report = {"seeds": given.seeds, "rounds": given.rounds, "rows": rows, "environment": environment()}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    if given.json:
+    options = parser.parse_args()
+    rows = table(options.methods.split(","), options.seeds, options.rounds)
+    report = {"seeds": options.seeds, "rounds": options.rounds, "rows": rows, "environment": environment()}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    if options.json:
         print(json.dumps(report, ensure_ascii=False))
         return
     print("| method | codec | an update | smaller | accuracy in % | difference |\n|---|---|---|---|---|---|")

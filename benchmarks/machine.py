@@ -32,7 +32,7 @@ GEMM_SECONDS = 1.5
 
 def machine() -> dict[str, Any]:
     """Processor, cores, system and versions."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "processor": processor(),
         "cores": cores(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9),
@@ -44,8 +44,8 @@ def machine() -> dict[str, Any]:
     }
     for package in PACKAGES:
         with contextlib.suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            result[package] = version(package)
+    return result
 
 
 def busy(seconds: float = 1.5) -> float:
@@ -87,12 +87,12 @@ def tree(process: int) -> list[int]:
         with contextlib.suppress(OSError, IndexError, ValueError):
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             parents.setdefault(parent, []).append(int(entry.name))
-    found, left = [], [process]
+    result, left = [], [process]
     while left:
         one = left.pop()
-        found.append(one)
+        result.append(one)
         left += parents.get(one, [])
-    return found
+    return result
 
 
 def own_peak() -> int:
@@ -127,8 +127,8 @@ def run_watched(module: str, arguments: Sequence[str], timeout: float = 3600.0) 
         watcher.join()
     if process.returncode:
         raise RuntimeError(f"{module} {' '.join(arguments)} ended with status {process.returncode}:\n{err[-2000:]}")
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    return found, peak[0]
+    result: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return result, peak[0]
 
 
 def gemm(threads: int, seconds: float = GEMM_SECONDS) -> float:

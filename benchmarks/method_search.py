@@ -70,8 +70,8 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
     base = config_of(TASKS[key], SERVER_ONLY, SEED, "").document
     # the start depends on the searched settings, so a warm-up of that length replaces it
     base["method"]["warmup"] = TASKS[key].start_epochs + base["server"]["epochs"]
-    place = folder / f"{key}-{SERVER_ONLY}"
-    for event in search(base, {}, dict(RECIPE), trials, place, err.print, command="benchmarks.method_search"):
+    runs_folder = folder / f"{key}-{SERVER_ONLY}"
+    for event in search(base, {}, dict(RECIPE), trials, runs_folder, err.print, command="benchmarks.method_search"):
         if event.kind in ("finished", "skipped"):
             yield {name: flat(event.cell.config.document)[name] for name in RECIPE}, event.path
 
@@ -84,13 +84,13 @@ def search_step(key: str, arm: str, folder: Path, jobs: int = 0) -> Iterator[tup
     from fedfew.interface.batch import run_all
     from fedfew.studies.sweep import Cell, index
 
-    common, place = folder / f"{key}-start", folder / f"{key}-{'-'.join(arm.split())}"
+    common, runs_folder = folder / f"{key}-start", folder / f"{key}-{'-'.join(arm.split())}"
     start = warm_cell(TASKS[key], SEED)
     run_all([start], common, jobs=jobs, command="benchmarks.method_search")
     base = config_of(TASKS[key], arm, SEED, str(index(common)[start.identity].absolute())).document
     cells = {step: Cell(f"step-{step:g}", load(base, {"client.lr": step})) for step in STEPS}
-    run_all(list(cells.values()), place, jobs=jobs, command="benchmarks.method_search")
-    known = index(place)
+    run_all(list(cells.values()), runs_folder, jobs=jobs, command="benchmarks.method_search")
+    known = index(runs_folder)
     yield from (({"client.lr": step}, known[cell.identity]) for step, cell in cells.items() if cell.identity in known)
 
 
@@ -101,13 +101,13 @@ def tried(key: str, arm: str, trials: int, folder: Path, jobs: int = 0) -> list[
     from fedfew.runs.run import Run
     from fedfew.studies.search import best_validation
 
-    found: dict[str, dict[str, str]] = {}
+    result: dict[str, dict[str, str]] = {}
     recipe = arm == SERVER_ONLY
     for settings, path in search_recipe(key, trials, folder) if recipe else search_step(key, arm, folder, jobs):
         value = best_validation(path) if recipe else last_five(Run.open(path), "validation")
-        row = {"arm": arm, "trial": str(len(found)), "validation": f"{value:.4f}", "settings": json.dumps(settings)}
-        found.setdefault(row["settings"], row)
-    return list(found.values())
+        row = {"arm": arm, "trial": str(len(result)), "validation": f"{value:.4f}", "settings": json.dumps(settings)}
+        result.setdefault(row["settings"], row)
+    return list(result.values())
 
 
 def main() -> None:
@@ -120,12 +120,12 @@ def main() -> None:
     parser.add_argument("--only", help=f"of: {', '.join(ARMS)}")
     parser.add_argument("--jobs", type=int, default=0, help="an arm's runs at a time, one process each")
     parser.add_argument("--out", type=Path, default=Path("runs/method-search"))
-    given = parser.parse_args()
-    names = given.only.split(",") if given.only else [name for name in ARMS if name != POOLED]
-    path = FOUND / f"{TASKS[given.task].key}.csv"
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else [name for name in ARMS if name != POOLED]
+    path = FOUND / f"{TASKS[options.task].key}.csv"
     for arm in sorted(names, key=lambda name: name != SERVER_ONLY):
         kept = [row for row in rows(path) if row["arm"] != arm]
-        kept += tried(given.task, arm, given.trials, given.out, given.jobs)
+        kept += tried(options.task, arm, options.trials, options.out, options.jobs)
         path.parent.mkdir(exist_ok=True)
         with path.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")

@@ -89,20 +89,20 @@ def starts(task: Task, known: Mapping[str, Path]) -> dict[int, Path]:
 def section(key: str, folder: Path, levels: Sequence[int]) -> str:
     """A table for every round in ``levels``, over the runs that have reached it."""
     task = TASKS[key]
-    found: dict[str, list[Run]] = {}
+    result: dict[str, list[Run]] = {}
     for name, run in runs_of(task, folder):
-        found.setdefault(name, []).append(run)
-    if not found:
+        result.setdefault(name, []).append(run)
+    if not result:
         raise SystemExit(f"{folder}: no run of an arm has finished a round yet")
-    seeds = {run.seed for runs in found.values() for run in runs}
+    seeds = {run.seed for runs in result.values() for run in runs}
     begun = [Run.open(path) for seed, path in starts(task, index(folder)).items() if seed in seeds]
     reached_alone = [o.accuracy("last") or 0.0 for o in begun]
-    around = begun[0].environment["fingerprint"]
-    minutes = sum(o.seconds for runs in found.values() for o in runs) / 60
+    fingerprint = begun[0].environment["fingerprint"]
+    minutes = sum(o.seconds for runs in result.values() for o in runs) / 60
     of = task.shared["rounds"]
     facts = [
-        f"`python -m benchmarks.methods {key} --seeds {len(begun)}` · torch {around['torch']}, one thread a run on an "
-        f"{around['processor']} · {minutes:.0f} minutes for all runs.",
+        f"`python -m benchmarks.methods {key} --seeds {len(begun)}` · torch {fingerprint['torch']}, one thread a run "
+        f"on an {fingerprint['processor']} · {minutes:.0f} minutes for all runs.",
         f"All start from the server's model, trained on its labels alone ({_percent(reached_alone)}), and have the "
         "same split, cohort, rounds, local epochs, normalisation and server training. " + searched(task),
         task.settings,
@@ -110,19 +110,19 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         "differences are paired by seed and judged by Student's t. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
-    beside = [name for name in found if "warmup" not in config_of(task, name, 0, "").document["method"]]
+    beside = [name for name in result if "warmup" not in config_of(task, name, 0, "").document["method"]]
     if beside:
         facts.append(
             f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."
         )
     if max(levels) < of:
         facts.append(f"The runs were planned for {of} rounds and stopped after those stated.")
-    apart = {name: differs for name in found if (differs := other_setting(task, name))}
-    tables = [table({name: runs for name, runs in found.items() if name not in apart}, level) for level in levels]
+    apart = {name: differs for name in result if (differs := other_setting(task, name))}
+    tables = [table({name: runs for name, runs in result.items() if name not in apart}, level) for level in levels]
     if apart:
         tables.append("With another setting than the table's (in brackets), so without a difference to it:")
         tables.append("\n".join(note_on(name, differs) for name, differs in apart.items()))
-        tables += [table({name: found[name] for name in apart}, level) for level in levels]
+        tables += [table({name: result[name] for name in apart}, level) for level in levels]
     return (
         f"## {'Leading' if task.arms else 'All'} methods: {task.words}\n\n"
         + "\n".join([*facts, ""])
@@ -149,11 +149,11 @@ def searched(task: Task) -> str:
     )
 
 
-def table(found: dict[str, list[Run]], upto: int) -> str:
+def table(result: dict[str, list[Run]], upto: int) -> str:
     """All arms that have reached ``upto`` rounds, read there."""
     rows = []
-    base = {o.seeds: last_five(o, "accuracy", upto) for o in found.get(SERVER_ONLY, []) if o.done >= upto}
-    for name, runs in found.items():
+    base = {o.seeds: last_five(o, "accuracy", upto) for o in result.get(SERVER_ONLY, []) if o.done >= upto}
+    for name, runs in result.items():
         far = [o for o in runs if o.done >= upto]
         if not far:
             continue
@@ -207,18 +207,18 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=0, help="runs at a time, one process each")
     parser.add_argument("--out", type=Path, default=Path("runs/methods"))
     parser.add_argument("--page", type=Path, help="write the table into this page instead of running")
-    given = parser.parse_args()
-    task, folder = TASKS[given.task], given.out / given.task
-    names = given.only.split(",") if given.only else list(ABLATION if given.ablation else task.arms or ARMS)
+    options = parser.parse_args()
+    task, folder = TASKS[options.task], options.out / options.task
+    names = options.only.split(",") if options.only else list(ABLATION if options.ablation else task.arms or ARMS)
     unknown = [name for name in names if name not in ARMS | ABLATION]
     if unknown:
         parser.error(f"--only: {unknown[0]!r} is not one of {', '.join(ARMS | ABLATION)}")
-    levels = [int(level) for level in given.at.split(",")] if given.at else [given.until or task.shared["rounds"]]
-    if given.page:
-        put(given.page, {f"methods-{given.task}": section(given.task, folder, levels)})
+    levels = [int(level) for level in options.at.split(",")] if options.at else [options.until or task.shared["rounds"]]
+    if options.page:
+        put(options.page, {f"methods-{options.task}": section(options.task, folder, levels)})
     else:
-        run(task, names, given.seeds, folder, given.jobs, given.until)
-        print(section(given.task, folder, levels))
+        run(task, names, options.seeds, folder, options.jobs, options.until)
+        print(section(options.task, folder, levels))
 
 
 if __name__ == "__main__":

@@ -91,18 +91,18 @@ def _seen(images: torch.Tensor, rng: np.random.Generator, strength: float) -> to
 def cases() -> dict[str, dict[str, Any]]:
     """The cases to run: one line of the table each."""
     own = {"dataset.unlabeled": 0}
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for share in (0.0, 0.2, 0.4):
-        found[f"animals, {100 * share:.0f} % of the images of no class"] = own | {
+        result[f"animals, {100 * share:.0f} % of the images of no class"] = own | {
             "dataset.name": f"{HERE}:animals", "labels": 24, "dataset.share": share}  # fmt: skip
     for mu, words in ((0.1, "μ = 0.1"), (100.0, "alike")):
         for strength in (0.0, 0.5, 1.0):
-            found[f"{words}, cameras that differ by {strength:g}"] = own | {
+            result[f"{words}, cameras that differ by {strength:g}"] = own | {
                 "dataset.name": f"{HERE}:cameras", "dataset.strength": strength, "dataset.mu": mu}  # fmt: skip
     for participation, rounds in ((0.1, 80), (0.05, 160)):
-        found[f"μ = 0.1, {100 * participation:.0f} % of the clients a round, {rounds} rounds"] = {
+        result[f"μ = 0.1, {100 * participation:.0f} % of the clients a round, {rounds} rounds"] = {
             "participation": participation, "rounds": rounds}  # fmt: skip
-    return found
+    return result
 
 
 def changes(case: dict[str, Any], method: str, seed: int) -> dict[str, Any]:

@@ -34,11 +34,11 @@ def clipart(folder: Path, to: Path) -> Path:
     """The drawings as an NPZ file; a quarter of every category is test data."""
     parts: dict[str, list[Any]] = {name: [] for name in ("train_images", "train_labels", "test_images", "test_labels")}
     for label, category in enumerate(CATEGORIES):
-        found = sorted((folder / category).rglob("*.png"))
-        if not found:
+        result = sorted((folder / category).rglob("*.png"))
+        if not result:
             raise SystemExit(f"{folder / category} holds no PNG file")
-        for index in np.random.default_rng(0).permutation(len(found)):
-            if (image := _on_white(found[index])) is not None:
+        for index in np.random.default_rng(0).permutation(len(result)):
+            if (image := _on_white(result[index])) is not None:
                 part = "test" if len(parts["train_labels"] + parts["test_labels"]) % 4 == 0 else "train"
                 parts[f"{part}_images"].append(image)
                 parts[f"{part}_labels"].append(label)

@@ -55,11 +55,11 @@ def _entry(name: str, target: Any, mark: str = "### ") -> list[str]:
 
 def _parameters(target: Any) -> str:
     """Names and defaults; types are in the code, and editors show them."""
-    given = [p for p in inspect.signature(target).parameters.values() if p.name != "self"]
+    options = [p for p in inspect.signature(target).parameters.values() if p.name != "self"]
     words = []
-    for place, parameter in enumerate(given):
+    for position, parameter in enumerate(options):
         keyword = parameter.kind is parameter.KEYWORD_ONLY
-        if keyword and (place == 0 or given[place - 1].kind is not parameter.KEYWORD_ONLY):
+        if keyword and (position == 0 or options[position - 1].kind is not parameter.KEYWORD_ONLY):
             words.append("*")
         default = getattr(parameter.default, "__name__", repr(parameter.default))
         stars = str(parameter).partition(parameter.name)[0]

@@ -39,7 +39,7 @@ def materials() -> dict[str, tuple[Distribution, list[str]]]:
     waiting = [(canonicalize_name(need.name), frozenset(need.extras)) for need in map(Requirement, lines)]
     seen = set(waiting)
     own = distribution("fedfew")
-    found: dict[str, tuple[Distribution, list[str]]] = {own.name: (own, sorted({name for name, _ in waiting}))}
+    result: dict[str, tuple[Distribution, list[str]]] = {own.name: (own, sorted({name for name, _ in waiting}))}
     while waiting:
         name, wanted = waiting.pop(0)
         try:
@@ -47,11 +47,11 @@ def materials() -> dict[str, tuple[Distribution, list[str]]]:
         except PackageNotFoundError:
             continue  # for another platform, or an extra that is not installed here
         asked = [(canonicalize_name(need.name), frozenset(need.extras)) for need in _needs(package, wanted)]
-        before = found.get(name, (package, []))[1]
-        found[name] = (package, sorted({*before, *(needed for needed, _ in asked)}))
+        before = result.get(name, (package, []))[1]
+        result[name] = (package, sorted({*before, *(needed for needed, _ in asked)}))
         waiting += (fresh := [need for need in dict.fromkeys(asked) if need not in seen])
         seen |= set(fresh)
-    return {name: (package, [need for need in needs if need in found]) for name, (package, needs) in found.items()}
+    return {name: (package, [need for need in needs if need in result]) for name, (package, needs) in result.items()}
 
 
 def _needs(package: Distribution, extras: frozenset[str]) -> Iterator[Requirement]:
@@ -67,13 +67,13 @@ def licence(package: Distribution) -> str:
     for expression in about.get_all("License-Expression") or ():
         return str(expression)
     trove = [c.rpartition(" :: ")[2] for c in about.get_all("Classifier") or () if c.startswith("License")]
-    given = [words.strip().partition("\n")[0] for words in about.get_all("License") or ()]
-    said = [words for words in (*trove, *given) if words not in ("", "UNKNOWN")]
-    for words in said:
+    options = [words.strip().partition("\n")[0] for words in about.get_all("License") or ()]
+    output = [words for words in (*trove, *options) if words not in ("", "UNKNOWN")]
+    for words in output:
         for pattern, name in NAMES.items():
             if re.search(pattern, words, re.IGNORECASE):
                 return name
-    return said[0] if said else "not stated"
+    return output[0] if output else "not stated"
 
 
 def bill() -> dict[str, object]:
@@ -121,15 +121,15 @@ def build_twice(target: Path) -> dict[str, str]:
     return sums[0]
 
 
-def _built(place: Path, moment: str) -> dict[str, str]:
+def _built(target_folder: Path, moment: str) -> dict[str, str]:
     """A build of the committed state, from a separate checkout."""
-    place.mkdir()
+    target_folder.mkdir()
     archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-    (place / "source").mkdir()
-    subprocess.run(["tar", "x", "-C", str(place / "source")], input=archive, check=True)
+    (target_folder / "source").mkdir()
+    subprocess.run(["tar", "x", "-C", str(target_folder / "source")], input=archive, check=True)
     command = [sys.executable, "-m", "uv", "build", "--quiet", "--build-constraints", "constraints.txt", "-o", "../out"]
-    subprocess.run(command, cwd=place / "source", env={**os.environ, "SOURCE_DATE_EPOCH": moment}, check=True)
-    files = sorted(path for path in (place / "out").iterdir() if path.suffix in (".whl", ".gz"))
+    subprocess.run(command, cwd=target_folder / "source", env={**os.environ, "SOURCE_DATE_EPOCH": moment}, check=True)
+    files = sorted(path for path in (target_folder / "out").iterdir() if path.suffix in (".whl", ".gz"))
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -75,7 +75,7 @@ def measure(size: int, seconds: float) -> dict[str, float]:
     images = torch.randint(0, 256, (size, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     arrays = images.permute(0, 2, 3, 1).contiguous().numpy()
     rng, other = torch.Generator().manual_seed(1), random.Random(1)
-    found = rates(
+    result = rates(
         {
             "batch": lambda: Images(images).strong(rng),
             "pillow": lambda: torch.stack([strong_pillow(array, other) for array in arrays]),
@@ -83,7 +83,7 @@ def measure(size: int, seconds: float) -> dict[str, float]:
         size,
         seconds,
     )
-    return {"size": size, **found, "ratio": found["batch"] / found["pillow"]}
+    return {"size": size, **result, "ratio": result["batch"] / result["pillow"]}
 
 
 def main() -> None:

@@ -42,10 +42,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--since", type=float, default=begun, help="when this process was started, by perf_counter")
-    given = parser.parse_args()
-    found = compete(given.kind, given.folder, given.rounds, given.cores)
-    found["start"] = found.pop("ready") - given.since
-    print(json.dumps(found))
+    options = parser.parse_args()
+    result = compete(options.kind, options.folder, options.rounds, options.cores)
+    result["start"] = result.pop("ready") - options.since
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

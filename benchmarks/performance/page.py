@@ -25,28 +25,28 @@ def with_output(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def around(given: argparse.Namespace) -> dict[str, Any]:
+def quiet_machine(arguments: argparse.Namespace) -> dict[str, Any]:
     """The machine; stops before measuring if the result is to be published and other work runs."""
     about = machine()
     if about["busy_before"] > BUSY:
         share = f"{about['busy_before']:.0%}"
-        if given.page and not given.anyway:
+        if arguments.page and not arguments.anyway:
             raise SystemExit(f"Other work takes {share} of the cores. Wait until it is done, or add --anyway.")
         progress(f"Other work takes {share} of the cores: the times will be unreliable.")
     return about
 
 
-def finish(name: str, result: dict[str, Any], given: argparse.Namespace) -> None:
+def finish(name: str, result: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Save and print the result, as requested; other work that started meanwhile is noted too."""
     about = result["machine"]
     about["busy_after"] = round(max(busy(), about.get("busy_after", 0.0)), 3)
     if about["busy_after"] > BUSY:
         progress(f"Other work took up to {about['busy_after']:.0%} of the cores meanwhile: measure again.")
-    if given.page:
+    if arguments.page:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-        write(given.page)
-    if given.json:
+        write(arguments.page)
+    if arguments.json:
         print(json.dumps(result))
 
 

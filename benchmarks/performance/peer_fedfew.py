@@ -81,5 +81,5 @@ def contest(opened: Opened, rounds: int, threads: int) -> dict[str, Any]:
                 evens.append(took - sum(marked.seconds[even:]))
             else:
                 evens.append(round_of(parts, fleet, replace(state, round=t), even)[0])
-    found = {"ready": ready, "rounds": seconds, "even": evens, "threads": threads}
-    return found | {"coverage": float(np.mean(coverage))}
+    result = {"ready": ready, "rounds": seconds, "even": evens, "threads": threads}
+    return result | {"coverage": float(np.mean(coverage))}

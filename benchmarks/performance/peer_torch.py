@@ -160,14 +160,14 @@ def contest(opened: Opened, rounds: int) -> dict[str, Any]:
     """Warm up, then time rounds: one client after another with all threads, then the average."""
     random.seed(0)
     torch.manual_seed(0)
-    made, omega, sigma = setup(opened)
+    built, omega, sigma = setup(opened)
     for k in opened.warm:
-        train_client(made, k, omega, sigma)
+        train_client(built, k, omega, sigma)
     ready, seconds, coverage = perf_counter(), [], []
     for _ in range(rounds):
         start = perf_counter()
-        answers = [train_client(made, k, omega, sigma) for k in opened.timed]
-        average([psi for psi, _ in answers], omega, sigma, made.method)
+        answers = [train_client(built, k, omega, sigma) for k in opened.timed]
+        average([psi for psi, _ in answers], omega, sigma, built.method)
         seconds.append(perf_counter() - start)
         coverage += [share for _, share in answers]
     return {"ready": ready, "rounds": seconds, "coverage": float(np.mean(coverage)), "threads": torch.get_num_threads()}

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.machine import busy, median, peak, progress, run_watched
 from benchmarks.performance.contestant import KINDS
-from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, finish, quiet_machine, with_output
 from benchmarks.performance.peers_table import model_name, rows, targets
 from benchmarks.performance.workloads import WORKLOADS, Cost, Workload, cost, open_workload, prepare
 
@@ -61,35 +61,35 @@ def estimate(workload: Workload, kinds: list[str], rounds: int, repeat: int, cos
 
 def measure(workload: Workload, kinds: list[str], rounds: int, repeat: int) -> dict[str, Any]:
     """All contestants in turn, ``repeat`` times."""
-    with tempfile.TemporaryDirectory(prefix="peers-") as place:
-        folder = Path(place)
+    with tempfile.TemporaryDirectory(prefix="peers-") as name:
+        folder = Path(name)
         workload = prepare(workload, folder)
         one, views = counted(folder)
         peaks, others = [peak()], [0.0]
         expected = estimate(workload, kinds, rounds, repeat, one, peaks[0]["best"])
         progress(f"{workload.name}: {workload.clients} clients × {workload.images} images ({workload.data})")
         progress(f"{workload.name}: about {expected / 60:.1f} minutes if nothing else runs")
-        found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
+        measured: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
         for turn in range(repeat):
             for kind in kinds:
                 since = perf_counter()
                 arguments = [kind, str(folder), "--rounds", str(rounds), "--cores", str(cores())]
                 result, memory = run_watched("benchmarks.performance.contestant", [*arguments, "--since", str(since)])
-                found[kind].append(result | {"memory": memory})
+                measured[kind].append(result | {"memory": memory})
                 seconds = ", ".join(f"{s:.2f}" for s in result["rounds"])
                 progress(f"  {turn + 1}/{repeat} {kind:15} {seconds} s a round, start {result['start']:.1f} s")
             peaks.append(peak())
             others.append(busy())
     best = max(peaks, key=lambda one: one["best"])
-    return summary(workload, found, one, views, best) | {"busy_between": round(max(others), 3)}
+    return summary(workload, measured, one, views, best) | {"busy_between": round(max(others), 3)}
 
 
 def summary(
-    workload: Workload, found: dict[str, list[dict[str, Any]]], one: Cost, views: int, best: dict[str, float]
+    workload: Workload, measured: dict[str, list[dict[str, Any]]], one: Cost, views: int, best: dict[str, float]
 ) -> dict[str, Any]:
     """Medians over all timed rounds, and the arithmetic speed they mean."""
     contestants = {}
-    for kind, turns in found.items():
+    for kind, turns in measured.items():
         coverage = sum(turn["coverage"] for turn in turns) / len(turns)
         flops = one.naive(views) if kind in ("torch", "flower") else one.shared(views, coverage)
         seconds = [s for turn in turns for s in turn["rounds"]]
@@ -122,9 +122,10 @@ def summary(
 
 def tell(result: dict[str, Any]) -> None:
     """Print the tables and targets."""
-    for name, found in result["workloads"].items():
-        progress(f"\n{name}: {found['model']}, {found['clients']} clients × {found['images']} images, {found['data']}")
-        for row in rows(found):
+    for name, measured in result["workloads"].items():
+        size = f"{measured['clients']} clients × {measured['images']} images"
+        progress(f"\n{name}: {measured['model']}, {size}, {measured['data']}")
+        for row in rows(measured):
             progress("  " + " | ".join(f"{cell:>18}" for cell in row))
     for target in result["targets"]:
         verdict = "met   " if target["met"] else "MISSED"
@@ -140,20 +141,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="timed rounds of each turn (cifar: 1, mnist: 5)")
     parser.add_argument("--repeat", type=int, help="turns of each contestant (2)")
     parser.add_argument("--only", default="", help="contestants, separated by commas; all if empty")
-    given = parser.parse_args()
-    kinds = [kind for kind in available() if not given.only or kind in given.only.split(",")]
+    options = parser.parse_args()
+    kinds = [kind for kind in available() if not options.only or kind in options.only.split(",")]
     for kind in set(KINDS) - set(available()):
         progress(f"{kind} is left out: install it with pip install --group bench")
-    begun, workloads, about = perf_counter(), {}, around(given)
-    for name in WORKLOADS if given.workload == "both" else [given.workload]:
-        changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}
-        rounds, repeat = given.rounds or ROUNDS[name], given.repeat or REPEAT[name]
+    begun, workloads, about = perf_counter(), {}, quiet_machine(options)
+    for name in WORKLOADS if options.workload == "both" else [options.workload]:
+        changes = {key: getattr(options, key) for key in ("images", "width") if getattr(options, key)}
+        rounds, repeat = options.rounds or ROUNDS[name], options.repeat or REPEAT[name]
         workloads[name] = measure(replace(WORKLOADS[name], **changes), kinds, rounds, repeat)
-    about["busy_after"] = max(found["busy_between"] for found in workloads.values())
+    about["busy_after"] = max(measured["busy_between"] for measured in workloads.values())
     minutes = round((perf_counter() - begun) / 60, 1)
     result = {"machine": about, "workloads": workloads, "targets": targets(workloads), "minutes": minutes}
     tell(result)
-    finish("peers", result, given)
+    finish("peers", result, options)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,14 @@ def model_name(workload: str, width: int) -> str:
     return f"{'ResNet-9' if workload == 'cifar' else 'small cnn'} of width {width}"
 
 
-def ratio(found: dict[str, Any], other: str) -> float | None:
+def ratio(result: dict[str, Any], other: str) -> float | None:
     """How many times faster the pool is than another (the share of the floor's speed for the floor)."""
-    contestants = found["contestants"]
+    contestants = result["contestants"]
     pool = contestants.get("pool")
     if pool is None or (other != "floor" and other not in contestants):
         return None
     if other == "floor":
-        return float(found["floor_seconds"] / pool["seconds"])
+        return float(result["floor_seconds"] / pool["seconds"])
     if other == "inline":
         return float(contestants["inline"]["even"] / pool["even"])
     return float(contestants[other]["seconds"] / pool["seconds"])
@@ -42,20 +42,20 @@ def ratio(found: dict[str, Any], other: str) -> float | None:
 
 def targets(workloads: dict[str, Any]) -> list[dict[str, Any]]:
     """Every goal whose contestants took part, with the result."""
-    found = []
+    result = []
     for name, goals in GOALS.items():
         for other, goal in goals:
             got = ratio(workloads[name], other) if name in workloads else None
             if got is not None:
-                found.append({"what": f"{name}: {WORDS[other]}", "goal": goal, "got": got, "met": got >= goal})
-    return found
+                result.append({"what": f"{name}: {WORDS[other]}", "goal": goal, "got": got, "met": got >= goal})
+    return result
 
 
-def rows(found: dict[str, Any]) -> list[list[str]]:
+def rows(result: dict[str, Any]) -> list[list[str]]:
     """A table with its header."""
-    pool = found["contestants"].get("pool")
+    pool = result["contestants"].get("pool")
     table = [HEAD]
-    for kind, one in found["contestants"].items():
+    for kind, one in result["contestants"].items():
         faster = f"{one['seconds'] / pool['seconds']:.2f} ×" if pool and kind != "pool" else ""
         table.append(
             [
@@ -68,9 +68,9 @@ def rows(found: dict[str, Any]) -> list[list[str]]:
                 f"{one['start']:.1f}",
             ]
         )
-    if found["floor_seconds"]:
-        ours = found["contestants"].get("pool") or found["contestants"]["inline"]
-        faster = f"{found['floor_seconds'] / pool['seconds']:.2f} ×" if pool else ""
-        floor = f"{found['floor_seconds']:.2f}"
+    if result["floor_seconds"]:
+        ours = result["contestants"].get("pool") or result["contestants"]["inline"]
+        faster = f"{result['floor_seconds'] / pool['seconds']:.2f} ×" if pool else ""
+        floor = f"{result['floor_seconds']:.2f}"
         table.append(["arithmetic's floor", floor, faster, f"{ours['equivalents']:.1f}", "100%", "", ""])
     return table

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 from benchmarks.machine import median, peak, progress
-from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, finish, quiet_machine, with_output
 from benchmarks.performance.workloads import WARM, WORKLOADS, Opened, Workload, cost, open_workload, prepare
 from torch.profiler import ProfilerActivity, profile, record_function
 
@@ -39,17 +39,17 @@ KINDS = ("forward convolutions", "backward convolutions", "other forward", "othe
 def phases_of(opened: Opened, rounds: int) -> dict[str, float]:
     """Median seconds of every phase of a run on the pool; the first round, which starts workers, is left out."""
     records, laps, last = [], [], perf_counter()
-    with tempfile.TemporaryDirectory(prefix="phases-") as place:
+    with tempfile.TemporaryDirectory(prefix="phases-") as folder:
         changes = {"rounds": rounds + 1, "server.epochs": SERVER_EPOCHS[opened.workload.name]}
-        session = start(load(opened.config.document, changes), Path(place) / "run")
+        session = start(load(opened.config.document, changes), Path(folder) / "run")
         for record in session.advance():
             records.append(record["seconds"])
             laps.append(perf_counter() - last)
             last = perf_counter()
-    found = {phase: median([seconds[phase] for seconds in records[1:]]) for phase in records[0]}
+    measured = {phase: median([seconds[phase] for seconds in records[1:]]) for phase in records[0]}
     # the server trains σ of the next round before a record is yielded, so a lap includes one training like any other
-    found["round"] = median(laps[1:-1] or laps[1:])
-    return found
+    measured["round"] = median(laps[1:-1] or laps[1:])
+    return measured
 
 
 @contextmanager
@@ -58,9 +58,9 @@ def marked() -> Iterator[None]:
 
     def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
-        def inside(*given: Any, **settings: Any) -> Any:
+        def inside(*options: Any, **settings: Any) -> Any:
             with record_function(name):
-                return function(*given, **settings)
+                return function(*options, **settings)
 
         return inside
 
@@ -132,18 +132,18 @@ def kind_of(event: Any) -> str:
 
 def measure(workload: Workload, rounds: int) -> dict[str, Any]:
     """Both views of one workload."""
-    with tempfile.TemporaryDirectory(prefix="phases-") as place:
-        workload = prepare(workload, Path(place))
+    with tempfile.TemporaryDirectory(prefix="phases-") as folder:
+        workload = prepare(workload, Path(folder))
         progress(f"{workload.name}: {rounds + 1} rounds of a real run, then one client under the profiler")
-        phases = phases_of(open_workload(Path(place), kind="pool"), rounds)
-        client = client_of(open_workload(Path(place)))
+        phases = phases_of(open_workload(Path(folder), kind="pool"), rounds)
+        client = client_of(open_workload(Path(folder)))
     about = {"data": workload.data, "clients": workload.clients + WARM, "images": workload.images}
     return about | {"width": workload.width, "phases": phases, "client": client}
 
 
-def tell(name: str, found: dict[str, Any], core: float) -> None:
+def tell(name: str, measured: dict[str, Any], core: float) -> None:
     """Print the result."""
-    phases, client = found["phases"], found["client"]
+    phases, client = measured["phases"], measured["client"]
     progress(f"\n{name}: " + ", ".join(f"{phase} {seconds:.3f} s" for phase, seconds in phases.items()))
     total = sum(client["seconds"].values())
     progress("  one client: " + ", ".join(f"{kind} {s / total:.1%}" for kind, s in client["seconds"].items()))
@@ -157,17 +157,17 @@ def main() -> None:
     parser.add_argument("--workload", choices=[*WORKLOADS, "both"], default="both")
     parser.add_argument("--images", type=int, help="images of a client (cifar: 64; mnist: 245)")
     parser.add_argument("--width", type=int, help="width of the network, for a quick trial")
-    given = parser.parse_args()
+    options = parser.parse_args()
     progress("about 3 minutes if nothing else runs")
-    begun, about = perf_counter(), around(given)
+    begun, about = perf_counter(), quiet_machine(options)
     core, workloads = peak()["core"], {}
-    for name in WORKLOADS if given.workload == "both" else [given.workload]:
-        changes = {key: getattr(given, key) for key in ("images", "width") if getattr(given, key)}
+    for name in WORKLOADS if options.workload == "both" else [options.workload]:
+        changes = {key: getattr(options, key) for key in ("images", "width") if getattr(options, key)}
         workloads[name] = measure(replace(WORKLOADS[name], **changes), 2 if name == "cifar" else 5)
         tell(name, workloads[name], core)
     minutes = round((perf_counter() - begun) / 60, 1)
     result = {"machine": about, "core_gflops": core, "workloads": workloads, "minutes": minutes}
-    finish("phases", result, given)
+    finish("phases", result, options)
 
 
 if __name__ == "__main__":

@@ -42,26 +42,26 @@ def peers(result: dict[str, Any]) -> Figure:
     """Seconds of a round: a bar for each contestant, every timed round a dot, the floor a line."""
     workloads = result["workloads"]
     figure, axes = _sheet(len(workloads), 3.0)
-    for axis, found in zip(axes, workloads.values(), strict=True):
-        kinds = list(found["contestants"])
-        for place, kind in enumerate(kinds):
-            one = found["contestants"][kind]
-            axis.barh(place, one["seconds"], color=SHADES[kind], height=0.62)
-            axis.plot(one["all"], [place] * len(one["all"]), ".", color="#212529", markersize=3.5, alpha=0.7)
+    for axis, measured in zip(axes, workloads.values(), strict=True):
+        kinds = list(measured["contestants"])
+        for level, kind in enumerate(kinds):
+            one = measured["contestants"][kind]
+            axis.barh(level, one["seconds"], color=SHADES[kind], height=0.62)
+            axis.plot(one["all"], [level] * len(one["all"]), ".", color="#212529", markersize=3.5, alpha=0.7)
             axis.annotate(
-                f"{one['seconds']:.2f} s", (max(one["seconds"], *one["all"]), place), (5, 0),
+                f"{one['seconds']:.2f} s", (max(one["seconds"], *one["all"]), level), (5, 0),
                 textcoords="offset points", va="center", fontsize=8.5,
             )  # fmt: skip
-        if found["floor_seconds"]:
-            axis.axvline(found["floor_seconds"], color="#212529", linewidth=1, linestyle=(0, (4, 2)))
+        if measured["floor_seconds"]:
+            axis.axvline(measured["floor_seconds"], color="#212529", linewidth=1, linestyle=(0, (4, 2)))
             axis.annotate(
-                "arithmetic's floor", (found["floor_seconds"], len(kinds) - 0.45), (3, 0),
+                "arithmetic's floor", (measured["floor_seconds"], len(kinds) - 0.45), (3, 0),
                 textcoords="offset points", fontsize=8, va="center",
             )  # fmt: skip
         axis.set_yticks(range(len(kinds)), [NAMES[kind] for kind in kinds])
         axis.set_ylim(len(kinds) - 0.25, -0.6)
-        axis.set_xlim(0, 1.18 * max(max(one["all"]) for one in found["contestants"].values()))
-        axis.set_title(f"{found['model']}: {found['clients']} clients × {found['images']} images", fontsize=10)
+        axis.set_xlim(0, 1.18 * max(max(one["all"]) for one in measured["contestants"].values()))
+        axis.set_title(f"{measured['model']}: {measured['clients']} clients × {measured['images']} images", fontsize=10)
         axis.set_xlabel("seconds of a round's clients and aggregation")
     return figure
 
@@ -70,11 +70,13 @@ def phases(result: dict[str, Any]) -> Figure:
     """A bar of a round by phase, and a bar of one client by kind of operation, for each workload."""
     workloads = result["workloads"]
     figure, axes = _sheet(2, 1.5 + 0.9 * len(workloads))
-    for place, (_, found) in enumerate(workloads.items()):
-        _stack(axes[0], place, {name: found["phases"][name] for name in PHASES})
-        _stack(axes[1], place, found["client"]["seconds"])
+    for level, (_, measured) in enumerate(workloads.items()):
+        _stack(axes[0], level, {name: measured["phases"][name] for name in PHASES})
+        _stack(axes[1], level, measured["client"]["seconds"])
     for axis, title in zip(axes, ("a round", "inside one client"), strict=True):
-        axis.set_yticks(range(len(workloads)), [model_name(name, found["width"]) for name, found in workloads.items()])
+        axis.set_yticks(
+            range(len(workloads)), [model_name(name, measured["width"]) for name, measured in workloads.items()]
+        )
         axis.set_ylim(len(workloads) - 0.5, -0.5)
         axis.set_title(title, fontsize=10)
         axis.set_xlim(0, 1)
@@ -88,13 +90,13 @@ def phases(result: dict[str, Any]) -> Figure:
     return figure
 
 
-def _stack(axis: Axes, place: int, seconds: dict[str, float]) -> None:
+def _stack(axis: Axes, level: int, seconds: dict[str, float]) -> None:
     total, left = sum(seconds.values()), 0.0
     for number, (name, value) in enumerate(seconds.items()):
         share = value / total
-        axis.barh(place, share, left=left, color=[*COLOURS, GREY][number], height=0.55, label=name)
+        axis.barh(level, share, left=left, color=[*COLOURS, GREY][number], height=0.55, label=name)
         if share > 0.07:
-            axis.text(left + share / 2, place, f"{share:.0%}", ha="center", va="center", color="white", fontsize=8.5)
+            axis.text(left + share / 2, level, f"{share:.0%}", ha="center", va="center", color="white", fontsize=8.5)
         left += share
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from benchmarks.machine import median, progress
-from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, finish, quiet_machine, with_output
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.engine import Engine
@@ -48,7 +48,7 @@ def measure(width: int, images: int, repeats: int) -> dict[str, Any]:
     """Milliseconds for an image in both types, taken in turn, and how much faster bfloat16 is."""
     batch = torch.randint(256, (images, 3, 32, 32), dtype=torch.uint8)
     bound = {kind: network(width, kind) for kind in KINDS}
-    found: dict[str, Any] = {"width": width, "images": images}
+    measured: dict[str, Any] = {"width": width, "images": images}
     for name, backward in (("forward", False), ("forward and backward", True)):
         times: dict[str, list[float]] = {kind: [] for kind in KINDS}
         for lap in range(repeats + 1):
@@ -56,9 +56,9 @@ def measure(width: int, images: int, repeats: int) -> dict[str, Any]:
                 took = seconds(bound[kind], batch, backward)
                 times[kind] += [took] if lap else []  # the first lap allocates
         ms = {kind: 1000 * median(times[kind]) / images for kind in KINDS}
-        found[name] = {"float32": ms["off"], "bfloat16": ms["bfloat16"], "ratio": ms["off"] / ms["bfloat16"]}
-        progress(f"width {width}, {name}: {found[name]['ratio']:.2f} times as fast")
-    return found
+        measured[name] = {"float32": ms["off"], "bfloat16": ms["bfloat16"], "ratio": ms["off"] / ms["bfloat16"]}
+        progress(f"width {width}, {name}: {measured[name]['ratio']:.2f} times as fast")
+    return measured
 
 
 def main() -> None:
@@ -66,14 +66,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=RAW)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9)
-    given = with_output(parser).parse_args()
-    about, begun = around(given), perf_counter()
+    options = with_output(parser).parse_args()
+    about, begun = quiet_machine(options), perf_counter()
     with one_thread():
-        found = [measure(width, given.images, given.repeats) for width in WIDTHS]
+        measured = [measure(width, options.images, options.repeats) for width in WIDTHS]
     minutes = (perf_counter() - begun) / 60
     found_in = [flag for flag in FLAGS if flag in Path("/proc/cpuinfo").read_text("utf-8").split()]
-    result = {"machine": about, "networks": found, "minutes": minutes, "bfloat16 in hardware": found_in}
-    finish("precision", result, given)
+    result = {"machine": about, "networks": measured, "minutes": minutes, "bfloat16 in hardware": found_in}
+    finish("precision", result, options)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.machine import median, own_peak, progress, run_watched
-from benchmarks.performance.page import RAW, around, finish, with_output
+from benchmarks.performance.page import RAW, finish, quiet_machine, with_output
 
 from fedfew.config.parts import cores
 
@@ -53,20 +53,20 @@ def cell(**changes: Any) -> Cell:
 def cells(quick: bool) -> list[Cell]:
     """All cells by family."""
     most = 1 if quick else 3
-    found = []
+    measured = []
     for clients in POPULATIONS[:most]:
         few = cell(clients=clients, participation=COHORT / clients)
-        found.append({"family": "K", "config": few})
-        found.append({"family": "K", "config": few | {"fleet.kind": "pool", "fleet.workers": 2}})
+        measured.append({"family": "K", "config": few})
+        measured.append({"family": "K", "config": few | {"fleet.kind": "pool", "fleet.workers": 2}})
     for cohort in COHORTS[:most]:
         big = {"model.name": "resnet9", "model.width": 4 if quick else 16, "rounds": 3, "fleet.kind": "pool"}
         every = cell(clients=cohort, participation=1.0, **big) | {"fleet.workers": 2}
-        found.append({"family": "m", "config": every})
+        measured.append({"family": "m", "config": every})
     train = {"client.epochs": 1, "rounds": 3 if quick else 6}
     for workers in (0, 1, cores()):
         fleet = {"fleet.kind": "pool", "fleet.workers": workers} if workers else {"fleet.kind": "inline"}
-        found.append({"family": "workers", "config": cell(**train, **fleet)})
-    return found
+        measured.append({"family": "workers", "config": cell(**train, **fleet)})
+    return measured
 
 
 def run(overrides: Cell) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def run(overrides: Cell) -> dict[str, Any]:
         section, _, key = path.rpartition(".")
         (table.setdefault(section, {}) if section else table)[key] = value
     begun = perf_counter()
-    with tempfile.TemporaryDirectory(prefix="scaling-") as place:
-        session = start(load(table), Path(place) / "run")
+    with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
+        session = start(load(table), Path(folder) / "run")
         ready = perf_counter() - begun
         laps, records, last = [], [], perf_counter()
         for record in session.advance():
@@ -104,32 +104,32 @@ def run(overrides: Cell) -> dict[str, Any]:
 
 def measure(quick: bool) -> list[dict[str, Any]]:
     """Every cell in its own process, to measure its own peak memory."""
-    found, every = [], cells(quick)
+    measured, every = [], cells(quick)
     for number, one in enumerate(every, 1):
         config = one["config"]
         result, tree_peak = run_watched("benchmarks.performance.scaling", ["--cell", json.dumps(config)])
         workers = config.get("fleet.workers", 0) if config["fleet.kind"] == "pool" else 0
         row = {"family": one["family"], "K": config["clients"], "m": result["cohort"], "workers": workers}
-        found.append(row | result | {"tree_mb": tree_peak / 1e6})
+        measured.append(row | result | {"tree_mb": tree_peak / 1e6})
         cost = f"{1e3 * result['around']:8.2f} ms, files {1e3 * result['files']:6.2f} ms, {result['peak_mb']:6.0f} MB"
         what = f"{row['family']:7} K = {row['K']:>9,} m = {row['m']:>5,} workers {workers}"
         progress(f"  {number}/{len(every)} {what}: {cost}")
-    return found
+    return measured
 
 
 def targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Goals with the results; each is an upper bound."""
-    found = []
+    measured = []
     populations = [row for row in rows if row["family"] == "K" and row["workers"] == 0]
     first, last = populations[0], populations[-1]
     growth = 1e3 * (last["around"] + last["files"] - first["around"] - first["files"])
-    found.append(_at_most("10⁶ clients: ms a round around the training", OVERHEAD_MS, 1e3 * last["around"]))
-    found.append(_at_most("10⁶ clients: ms a round more than with 10², files included", OVERHEAD_MS, growth))
-    found.append(_at_most("10⁶ clients: MB more than with 10²", EXTRA_MB, last["peak_mb"] - first["peak_mb"]))
+    measured.append(_at_most("10⁶ clients: ms a round around the training", OVERHEAD_MS, 1e3 * last["around"]))
+    measured.append(_at_most("10⁶ clients: ms a round more than with 10², files included", OVERHEAD_MS, growth))
+    measured.append(_at_most("10⁶ clients: MB more than with 10²", EXTRA_MB, last["peak_mb"] - first["peak_mb"]))
     cohorts = [row for row in rows if row["family"] == "m"]
     most, least = cohorts[-1]["peak_mb"], cohorts[0]["peak_mb"]
-    found.append(_at_most("1,000 clients a round: the server's peak memory over that of 10", FLAT, most / least))
-    return found
+    measured.append(_at_most("1,000 clients a round: the server's peak memory over that of 10", FLAT, most / least))
+    return measured
 
 
 def _at_most(what: str, goal: float, got: float) -> dict[str, Any]:
@@ -141,19 +141,19 @@ def main() -> None:
     parser = with_output(argparse.ArgumentParser(description=__doc__, formatter_class=RAW))
     parser.add_argument("--quick", action="store_true", help="the smallest cells only, to check that it works")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.cell:
-        print(json.dumps(run(json.loads(given.cell))))
+    options = parser.parse_args()
+    if options.cell:
+        print(json.dumps(run(json.loads(options.cell))))
         return
-    progress("about 3 minutes if nothing else runs" if not given.quick else "about half a minute")
-    begun, about = perf_counter(), around(given)
-    rows = measure(given.quick)
+    progress("about 3 minutes if nothing else runs" if not options.quick else "about half a minute")
+    begun, about = perf_counter(), quiet_machine(options)
+    rows = measure(options.quick)
     minutes = round((perf_counter() - begun) / 60, 1)
     result = {"machine": about, "rows": rows, "targets": targets(rows), "minutes": minutes}
     for target in targets(rows):
         verdict = "met   " if target["met"] else "MISSED"
         progress(f"{verdict} {target['what']}: {target['got']:.2f} (at most {target['goal']:g})")
-    finish("scaling", result, given)
+    finish("scaling", result, options)
 
 
 if __name__ == "__main__":

@@ -60,12 +60,12 @@ def _peers(results: Results) -> str:
     title = "## Against plain PyTorch and Flower\n\n"
     if "peers" not in results:
         return title + _missing("peers")
-    found = title + "![Seconds of a round](performance/peers.svg)\n"
+    result = title + "![Seconds of a round](performance/peers.svg)\n"
     for name, one in results["peers"]["workloads"].items():
-        found += f"\n### {one['model']}: {one['clients']} clients × {one['images']} images ({one['data']})\n\n"
-        found += _table(HEAD, rows(one)[1:]) + "\n"
-        found += f"\n{_spread(one)}\n" + (_full_size(one) if name == "cifar" else "")
-    return found + PEERS_NOTES
+        result += f"\n### {one['model']}: {one['clients']} clients × {one['images']} images ({one['data']})\n\n"
+        result += _table(HEAD, rows(one)[1:]) + "\n"
+        result += f"\n{_spread(one)}\n" + (_full_size(one) if name == "cifar" else "")
+    return result + PEERS_NOTES
 
 
 def _spread(one: dict[str, Any]) -> str:
@@ -157,14 +157,14 @@ def _phases(results: Results) -> str:
     title = "## Where a round's time goes\n\n"
     if "phases" not in results:
         return title + _missing("phases")
-    found = title + "![Where the time goes](performance/phases.svg)\n"
+    result = title + "![Where the time goes](performance/phases.svg)\n"
     for name, one in results["phases"]["workloads"].items():
-        found += f"\n{model_name(name, one['width'])}, a real run on the pool ({one['clients']} clients a round):\n\n"
-        found += _table(list(one["phases"]), [[f"{seconds:.3f} s" for seconds in one["phases"].values()]]) + "\n"
+        result += f"\n{model_name(name, one['width'])}, a real run on the pool ({one['clients']} clients a round):\n\n"
+        result += _table(list(one["phases"]), [[f"{seconds:.3f} s" for seconds in one["phases"].values()]]) + "\n"
         shares, total = one["client"]["seconds"], sum(one["client"]["seconds"].values())
-        found += f"\nInside one of its clients (torch.profiler, one thread, {one['client']['wall']:.2f} s):\n\n"
-        found += _table(list(shares), [[f"{seconds / total:.1%}" for seconds in shares.values()]]) + "\n"
-    return found + PHASES_NOTE
+        result += f"\nInside one of its clients (torch.profiler, one thread, {one['client']['wall']:.2f} s):\n\n"
+        result += _table(list(shares), [[f"{seconds / total:.1%}" for seconds in shares.values()]]) + "\n"
+    return result + PHASES_NOTE
 
 
 PRECISION_NOTE = """
@@ -195,20 +195,20 @@ def _scaling(results: Results) -> str:
     if "scaling" not in results:
         return title + _missing("scaling")
     every = results["scaling"]["rows"]
-    found = title + "![Growth with K and m](performance/scaling.svg)\n\n"
-    found += "Nobody trains here (no epochs), so that all that is left is what surrounds the training. Ten clients a"
-    found += " round of the small cnn while K grows; then all K of ResNet-9 of width 16, whose model has 1.6 MB.\n\n"
+    result = title + "![Growth with K and m](performance/scaling.svg)\n\n"
+    result += "Nobody trains here (no epochs), so that all that is left is what surrounds the training. Ten clients a"
+    result += " round of the small cnn while K grows; then all K of ResNet-9 of width 16, whose model has 1.6 MB.\n\n"
     head = ["K", "a round", "fleet", "around the training", "record and files", "start", "server's peak memory"]
     lines = [_scaling_line(row) for row in every if row["family"] in ("K", "m")]
-    found += _table(head, lines) + "\n"
+    result += _table(head, lines) + "\n"
     workers = [row for row in every if row["family"] == "workers"]
     base = workers[0]["seconds"]["clients"]
-    found += "\nWith training (ten clients a round of 128 images, small cnn), by number of workers:\n\n"
+    result += "\nWith training (ten clients a round of 128 images, small cnn), by number of workers:\n\n"
     lines = [
         [_fleet(row), f"{row['seconds']['clients']:.2f} s", f"{base / row['seconds']['clients']:.2f} ×"]
         for row in workers
     ]
-    return found + _table(["fleet", "clients of a round", "against inline"], lines)
+    return result + _table(["fleet", "clients of a round", "against inline"], lines)
 
 
 def _fleet(row: dict[str, Any]) -> str:
@@ -216,19 +216,19 @@ def _fleet(row: dict[str, Any]) -> str:
 
 
 def _scaling_line(row: dict[str, Any]) -> list[str]:
-    around, files = f"{1e3 * row['around']:.1f} ms", f"{1e3 * row['files']:.1f} ms"
+    overhead, files = f"{1e3 * row['around']:.1f} ms", f"{1e3 * row['files']:.1f} ms"
     start, memory = f"{row['ready']:.1f} s", f"{row['peak_mb']:.0f} MB"
-    return [f"{row['K']:,}", f"{row['m']:,}", _fleet(row), around, files, start, memory]
+    return [f"{row['K']:,}", f"{row['m']:,}", _fleet(row), overhead, files, start, memory]
 
 
 def _measured(results: Results) -> str:
-    found = "## How to run it again\n\nWith nothing else running; `pip install '.[bench]'` brings Flower and Ray.\n\n"
+    result = "## How to run it again\n\nWith nothing else running; `pip install '.[bench]'` brings Flower and Ray.\n\n"
     lines = []
     for name, command in COMMANDS.items():
         about = results.get(name)
         took = f"{max(about['minutes'], 1):.0f} min" if about else "–"
         lines.append([f"`{command}`", took, _machine(about["machine"]) if about else "not measured yet"])
-    return found + _table(["command", "took", "measured on"], lines)
+    return result + _table(["command", "took", "measured on"], lines)
 
 
 def _machine(about: dict[str, Any]) -> str:

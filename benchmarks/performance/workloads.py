@@ -96,8 +96,8 @@ def draw_images(workload: Workload) -> tuple[LabeledSet, LabeledSet, str]:
         dataset, source = cifar10(), "CIFAR-10"
     else:
         pixels = torch.from_numpy(rng.integers(0, 256, (count + 20, 3, 32, 32), dtype=np.uint8))
-        made = LabeledSet(Images(pixels), torch.arange(count + 20) % 10)
-        return _take(made, range(count)), _take(made, range(count, count + 20)), "random pixels of CIFAR-10's shape"
+        built = LabeledSet(Images(pixels), torch.arange(count + 20) % 10)
+        return _take(built, range(count)), _take(built, range(count, count + 20)), "random pixels of CIFAR-10's shape"
     chosen = rng.permutation(len(dataset.train))[:count]
     return _take(dataset.train, chosen), _take(dataset.test, range(20)), source
 

@@ -47,12 +47,12 @@ def places(folder: Path, rng: random.Random) -> tuple[Path, int]:
 
 def attack(base: Path, flips: int, seed: int) -> dict[str, Any]:
     rng = random.Random(seed)
-    made = {method: folders(base, method) for method in METHODS}
+    built = {method: folders(base, method) for method in METHODS}
     tally: dict[str, Any] = {"flips": 0, "detected": 0, "healed": 0, "same_hash": 0}
     codes: Counter[str] = Counter()
     for number in range(flips):
         method = "fedmatch" if number % 4 == 3 else "fedmix"
-        stopped, finished = made[method]
+        stopped, finished = built[method]
         origin = rng.choice((stopped, finished))
         path, bit = places(origin, rng)
         folder = copy_of(origin, "flipped")

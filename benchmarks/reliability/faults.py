@@ -48,17 +48,17 @@ def run(words: list[str], limit: float) -> Outcome:
         start_new_session=True, env=os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"},
     )  # fmt: skip
     try:
-        said, _ = process.communicate(timeout=limit)
+        output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         process.communicate()
         return Outcome("out of time", f"not done within {limit:.0f} s", monotonic() - began)
-    return Outcome("met" if process.returncode == 0 else "missed", figure(said), monotonic() - began)
+    return Outcome("met" if process.returncode == 0 else "missed", figure(output), monotonic() - began)
 
 
-def figure(said: str) -> str:
+def figure(output: str) -> str:
     """The figures in a command's output: the JSON, the count of tests, or the last line itself."""
-    lines = [line for line in said.splitlines() if line.strip()]
+    lines = [line for line in output.splitlines() if line.strip()]
     for line in reversed(lines):
         if line.startswith("{"):
             return _in_words(json.loads(line))
@@ -67,10 +67,10 @@ def figure(said: str) -> str:
     return lines[-1][:200] if lines else "nothing was printed"
 
 
-def _in_words(found: Mapping[str, Any]) -> str:
+def _in_words(result: Mapping[str, Any]) -> str:
     return "; ".join(
         f"{name.replace('_', ' ')}: {_in_words(value) if isinstance(value, dict) else json.dumps(value)}"
-        for name, value in found.items()
+        for name, value in result.items()
     )
 
 
@@ -92,14 +92,14 @@ def page(measured: Mapping[str, Measured]) -> str:
     """The table of all targets; those never run are marked."""
     rows = []
     for name, target in TARGETS.items():
-        found = measured.get(name)
+        result = measured.get(name)
         cells = ["**not run**", "", f"`python -m {shlex.join(target.command)}`", ""]
-        if found:
-            state = found["state"] if found["state"] == "met" else f"**{found['state']}**"
-            cells = [state, found["figure"], f"`{found['command']}`", f"{found['date']}, {found['seconds']} s"]
+        if result:
+            state = result["state"] if result["state"] == "met" else f"**{result['state']}**"
+            cells = [state, result["figure"], f"`{result['command']}`", f"{result['date']}, {result['seconds']} s"]
         rows.append("| " + " | ".join([name, target.text, *(cell.replace("|", "/") for cell in cells)]) + " |")
-    met = sum(found["state"] == "met" for name, found in measured.items() if name in TARGETS)
-    machines = sorted({found["machine"] for found in measured.values()})
+    met = sum(result["state"] == "met" for name, result in measured.items() if name in TARGETS)
+    machines = sorted({result["machine"] for result in measured.values()})
     head = f"{met} of {len(TARGETS)} targets met. Machine: {'; '.join(machines) or 'none yet'}.\n"
     table = "| | target | result | measured | command | when |\n|---|---|---|---|---|---|\n" + "\n".join(rows)
     return f"{BEGIN}\n{head}\n{table}\n{END}"
@@ -110,11 +110,11 @@ def known() -> dict[str, Measured]:
     return json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
 
 
-def write_page(measured: Mapping[str, Measured], place: Path = PAGE) -> None:
+def write_page(measured: Mapping[str, Measured], target_page: Path = PAGE) -> None:
     """Put the table between its markers."""
-    text = place.read_text("utf-8")
+    text = target_page.read_text("utf-8")
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    place.write_text(before + page(measured) + after, "utf-8")
+    target_page.write_text(before + page(measured) + after, "utf-8")
 
 
 def main(words: list[str]) -> int:
@@ -127,10 +127,10 @@ def main(words: list[str]) -> int:
     if unknown := [name for name in names if name not in TARGETS]:
         raise SystemExit(f"no such target: {', '.join(unknown)}; there are {', '.join(TARGETS)}")
     for name in [] if asked.page else names:
-        found = measure(TARGETS[name], asked.quick)
-        sys.stdout.write(f"{name}: {found['state']}; {found['figure']}\n")
+        result = measure(TARGETS[name], asked.quick)
+        sys.stdout.write(f"{name}: {result['state']}; {result['figure']}\n")
         sys.stdout.flush()
-        RESULTS.write_text(json.dumps(known() | {name: found}, indent=1) + "\n", "utf-8")
+        RESULTS.write_text(json.dumps(known() | {name: result}, indent=1) + "\n", "utf-8")
     write_page(known())
     return 0 if all(known()[name]["state"] == "met" for name in names if name in known()) else 1
 

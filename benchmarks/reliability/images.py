@@ -45,16 +45,16 @@ def main(count: int, seed: int) -> int:
     print(f"slowest {slowest * 1000:.0f} ms, memory grew by {peak_mb() - before:.0f} MB")
     for reason, times in fates.most_common(12):
         print(f"{times:8,}  {reason}")
-    found = {
+    result = {
         "images": count,
         "failures": failures,
         "slowest_ms": round(slowest * 1000),
         "grew_mb": round(peak_mb() - before),
     }
-    print(json.dumps(found))
-    return 1 if failures or found["grew_mb"] >= 512 else 0
+    print(json.dumps(result))
+    return 1 if failures or result["grew_mb"] >= 512 else 0
 
 
 if __name__ == "__main__":
-    given = [int(argument) for argument in sys.argv[1:]]
-    sys.exit(main(*(given + [100_000, 0][len(given) :])))
+    options = [int(argument) for argument in sys.argv[1:]]
+    sys.exit(main(*(options + [100_000, 0][len(options) :])))

@@ -110,8 +110,8 @@ def attack(folder: Path, kills: int, inside: int, seed: int, document: dict[str,
             process = launch("resume", run, "--json")
             tally.resumed += 1
             sys.stderr.write(f"kill {tally.kills}: round {done}{', inside a write' * writing_now}\n")
-        said = result(process)
-        tally.same_hash &= said["model_sha256"] == model_hash(whole)
+        output = result(process)
+        tally.same_hash &= output["model_sha256"] == model_hash(whole)
         tally.same_hash &= records(run) == records(whole)
     return tally
 

@@ -83,9 +83,9 @@ class Site:
     async def _answered(self, port: int, trust: ssl.SSLContext) -> bool:
         try:
             if self.streams is None:
-                place = f"127.1.{self.number // 250}.{1 + self.number % 250}"
+                source = f"127.1.{self.number // 250}.{1 + self.number % 250}"
                 self.streams = await asyncio.open_connection(
-                    HERE, port, ssl=trust, local_addr=(place, 0), server_hostname=HERE
+                    HERE, port, ssl=trust, local_addr=(source, 0), server_hostname=HERE
                 )
             reader, writer = self.streams
             writer.write(self.request())
@@ -119,7 +119,7 @@ class Polls:
 
 async def crowd(sites: list[Site], port: int, trust: ssl.SSLContext, seconds: float, seed: int) -> Polls:
     """All sites poll for a while."""
-    found, rng, end = Polls(), random.Random(seed), monotonic() + seconds
+    result, rng, end = Polls(), random.Random(seed), monotonic() + seconds
 
     async def live(site: Site, start: float) -> None:
         await asyncio.sleep(start)
@@ -128,13 +128,13 @@ async def crowd(sites: list[Site], port: int, trust: ssl.SSLContext, seconds: fl
                 site.hang_up()
             began = monotonic()
             if await site.poll(port, trust):
-                found.seconds.append(monotonic() - began)
+                result.seconds.append(monotonic() - began)
             else:
-                found.failed += 1
+                result.failed += 1
             await asyncio.sleep(PAUSE)
 
     await asyncio.gather(*(live(site, rng.uniform(0, PAUSE)) for site in sites))
-    return found
+    return result
 
 
 async def superlink(port: int, certificate: Path, key: Path) -> None:
@@ -163,11 +163,11 @@ async def strangers(port: int, seconds: float) -> None:
         nonlocal opened, ended
         while monotonic() < end:
             words = ATTACKS[rng.choice(list(ATTACKS))]
-            place = f"127.2.0.{rng.randint(1, STRANGERS)}"
+            source = f"127.2.0.{rng.randint(1, STRANGERS)}"
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(max(end - monotonic(), 0.1)):
                     secure: dict[str, Any] = {"ssl": trust, "server_hostname": HERE} if words else {}
-                    reader, writer = await asyncio.open_connection(HERE, port, local_addr=(place, 0), **secure)
+                    reader, writer = await asyncio.open_connection(HERE, port, local_addr=(source, 0), **secure)
                     opened += 1
                     try:
                         writer.write(words)
@@ -250,14 +250,14 @@ def main(words: list[str]) -> int:
     helpers: dict[str, Callable[..., Awaitable[None]]] = {"superlink": superlink, "strangers": strangers}
     if words[:1] and words[0] in helpers:
         with contextlib.suppress(KeyboardInterrupt):
-            given = [int(words[1]), *(map(float, words[2:]) if words[0] == "strangers" else map(Path, words[2:]))]
-            asyncio.run(helpers[words[0]](*given))  # type: ignore[arg-type]
+            options = [int(words[1]), *(map(float, words[2:]) if words[0] == "strangers" else map(Path, words[2:]))]
+            asyncio.run(helpers[words[0]](*options))  # type: ignore[arg-type]
         return 0
     count, seconds = ([int(word) for word in words] + [1_000, 40][len(words) :])[:2]
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(measure(Path(folder), count, seconds))
-    good = not found["calm"]["failed"] and not found["attacked"]["failed"] and found["front"]["mb"][1] < MOST_MB
-    sys.stdout.write(json.dumps(found) + "\n")
+        result = asyncio.run(measure(Path(folder), count, seconds))
+    good = not result["calm"]["failed"] and not result["attacked"]["failed"] and result["front"]["mb"][1] < MOST_MB
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0 if good else 1
 
 

@@ -70,16 +70,16 @@ def attack(base: Path, rounds: int) -> dict[str, Any]:
             group.rmdir()
     missing = [fault["code"] for record in records for fault in left_out(record)]
     skipped = sum(record["skipped"] for record in records)
-    found = {"rounds": len(records), "by": sorted(ways), "starved": len(victims), "killed": killed}
-    return found | {"missing": len(missing), "codes": sorted(set(missing)), "skipped": skipped}
+    result = {"rounds": len(records), "by": sorted(ways), "starved": len(victims), "killed": killed}
+    return result | {"missing": len(missing), "codes": sorted(set(missing)), "skipped": skipped}
 
 
-def main(given: list[str]) -> int:
-    rounds = int(given[0]) if given else 10
+def main(options: list[str]) -> int:
+    rounds = int(options[0]) if options else 10
     with tempfile.TemporaryDirectory() as folder:
-        found = attack(Path(folder), rounds)
-    sys.stdout.write(json.dumps(found) + "\n")
-    good = found["rounds"] == rounds and found["killed"] >= rounds // 2 and set(found["codes"]) <= {"E409"}
+        result = attack(Path(folder), rounds)
+    sys.stdout.write(json.dumps(result) + "\n")
+    good = result["rounds"] == rounds and result["killed"] >= rounds // 2 and set(result["codes"]) <= {"E409"}
     return 0 if good else 1
 
 

@@ -117,17 +117,17 @@ def attack(base: Path) -> dict[str, Any]:
         assert server.wait(600) == 0, network.words()
         records = network.rounds()
     missing = [fault["code"] for record in records for fault in left_out(record)]
-    found = {"rounds": [record["round"] for record in records], "missing": missing}
+    result = {"rounds": [record["round"] for record in records], "missing": missing}
     skipped = sum(bool(record["skipped"]) for record in records)
-    return found | {"skipped": skipped, "broken": line.broken, "seconds": round(time.monotonic() - began)}
+    return result | {"skipped": skipped, "broken": line.broken, "seconds": round(time.monotonic() - began)}
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        found = attack(Path(folder))
-    sys.stdout.write(json.dumps(found) + "\n")
-    good = found["rounds"] == list(range(1, ROUNDS + 1)) and not found["skipped"]
-    return 0 if good and set(found["missing"]) <= {"E410", "E416"} else 1
+        result = attack(Path(folder))
+    sys.stdout.write(json.dumps(result) + "\n")
+    good = result["rounds"] == list(range(1, ROUNDS + 1)) and not result["skipped"]
+    return 0 if good and set(result["missing"]) <= {"E410", "E416"} else 1
 
 
 if __name__ == "__main__":

@@ -58,16 +58,16 @@ def many_runs(folder: Path, count: int) -> None:
 async def cost(root: Path, places: list[str]) -> dict[str, list[float]]:
     """Seconds of the processor for each page, and again."""
     app: Any = make_app(root, frozenset({"localhost"}))
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
         await client.get("/static/none")  # templates and imports
         for _ in range(2):
-            for place in places:
+            for address in places:
                 began = process_time()
-                answer = await client.get(place)
-                assert answer.status_code == 200, (place, answer.status_code)
-                found.setdefault(place.partition("?")[0], []).append(round(process_time() - began, 2))
-    return found
+                answer = await client.get(address)
+                assert answer.status_code == 200, (address, answer.status_code)
+                result.setdefault(address.partition("?")[0], []).append(round(process_time() - began, 2))
+    return result
 
 
 def measure(folder: Path, rounds: int, runs: int) -> dict[str, Any]:
@@ -78,17 +78,17 @@ def measure(folder: Path, rounds: int, runs: int) -> dict[str, Any]:
     many_runs(folder / "many", runs)
     crowd = asyncio.run(cost((folder / "many").resolve(), ["/", "/compare", "/compare/figures.json"]))
     names = {f"/run/{key}": "run", f"/run/{key}/figures.json": "charts of the run", "/": "list of one"}
-    found = {names[place]: times for place, times in alone.items()}
-    found |= {{"/": "list", "/compare": "comparison"}.get(p, "charts of the comparison"): t for p, t in crowd.items()}
-    return {"rounds": rounds, "runs": runs, "cpu_seconds": found}
+    result = {names[address]: times for address, times in alone.items()}
+    result |= {{"/": "list", "/compare": "comparison"}.get(p, "charts of the comparison"): t for p, t in crowd.items()}
+    return {"rounds": rounds, "runs": runs, "cpu_seconds": result}
 
 
 def main(words: list[str]) -> int:
     rounds, runs = ([int(word) for word in words] + [10_000, 2_000][len(words) :])[:2]
     with tempfile.TemporaryDirectory() as folder:
-        found = measure(Path(folder), rounds, runs)
-    sys.stdout.write(json.dumps(found) + "\n")
-    return 0 if all(max(times) < MOST for times in found["cpu_seconds"].values()) else 1
+        result = measure(Path(folder), rounds, runs)
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if all(max(times) < MOST for times in result["cpu_seconds"].values()) else 1
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def rounds(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
         if done % 500 == 0:
             sys.stderr.write(f"round {done}: {megabytes():.0f} MB\n")
     drift = 100 * (late[0] / early[0] - 1)
-    found = {
+    result = {
         "rounds": done,
         "memory_mb": [round(early[0], 1), round(late[0], 1)],
         "drift_percent": round(drift, 2),
@@ -59,7 +59,7 @@ def rounds(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
         "bytes_a_round": round((folder / "rounds.jsonl").stat().st_size / done),
         "seconds": round(time.monotonic() - began),
     }
-    return found, done == count and drift < 2 and late[1] < early[1] + A_ROUND * count
+    return result, done == count and drift < 2 and late[1] < early[1] + A_ROUND * count
 
 
 def sites(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
@@ -70,16 +70,16 @@ def sites(folder: Path, count: int) -> tuple[dict[str, Any], bool]:
     (record,) = session.advance()
     answered = len(record["cohort"]) - len(left_out(record))
     grew = megabytes() - before
-    found = {"sites": count, "answered": answered, "grew_mb": round(grew), "seconds": round(time.monotonic() - began)}
-    return found, answered == count and grew < 512
+    result = {"sites": count, "answered": answered, "grew_mb": round(grew), "seconds": round(time.monotonic() - began)}
+    return result, answered == count and grew < 512
 
 
-def main(given: list[str]) -> int:
-    what = {"rounds": rounds, "sites": sites}[given[0]]
-    count = int(given[1]) if len(given) > 1 else {"rounds": 10_000, "sites": 1_000}[given[0]]
+def main(options: list[str]) -> int:
+    what = {"rounds": rounds, "sites": sites}[options[0]]
+    count = int(options[1]) if len(options) > 1 else {"rounds": 10_000, "sites": 1_000}[options[0]]
     with tempfile.TemporaryDirectory() as folder:
-        found, good = what(Path(folder) / "run", count)
-    sys.stdout.write(json.dumps(found) + "\n")
+        result, good = what(Path(folder) / "run", count)
+    sys.stdout.write(json.dumps(result) + "\n")
     return 0 if good else 1
 
 

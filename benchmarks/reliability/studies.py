@@ -23,10 +23,10 @@ PROGRAMS = {"sweep": "fedfew", "paper": "paper"}
 
 def words(study: str, config: Path, out: Path) -> list[object]:
     """A study of some runs."""
-    given = ["--set", f"rounds={ROUNDS}", "--jobs", 2, "--out", out, "--json"]
+    options = ["--set", f"rounds={ROUNDS}", "--jobs", 2, "--out", out, "--json"]
     if study == "sweep":
-        return ["sweep", config, "--grid", "partition.mu=0.1,1", "--grid", "seed=0,1", *given]
-    return ["extra", "--preset", config, *given]
+        return ["sweep", config, "--grid", "partition.mu=0.1,1", "--grid", "seed=0,1", *options]
+    return ["extra", "--preset", config, *options]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -68,13 +68,15 @@ def attack(base: Path, study: str, kills: int, seed: int) -> dict[str, Any]:
     return {"kills": done} | runs
 
 
-def main(given: list[str]) -> int:
-    kills = int(given[0]) if given else 5
+def main(options: list[str]) -> int:
+    kills = int(options[0]) if options else 5
     with tempfile.TemporaryDirectory() as folder:
         tally = {study: attack(Path(folder), study, kills, 5) for study in PROGRAMS}
     sys.stdout.write(json.dumps(tally) + "\n")
-    good = all(found["same_hash"] and not found["orphans"] and not found["failed"] for found in tally.values())
-    return 0 if good and all(found["kills"] for found in tally.values()) else 1
+    good = all(
+        measured["same_hash"] and not measured["orphans"] and not measured["failed"] for measured in tally.values()
+    )
+    return 0 if good and all(measured["kills"] for measured in tally.values()) else 1
 
 
 if __name__ == "__main__":

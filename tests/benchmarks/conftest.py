@@ -24,6 +24,6 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photographs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDFEW_DATA", str(folder / "nothing"))
-        made = prepare(replace(CIFAR, images=6, warm=4, labels=20, width=4, clients=3), folder)
-    assert made.data == "random pixels of CIFAR-10's shape"
+        built = prepare(replace(CIFAR, images=6, warm=4, labels=20, width=4, clients=3), folder)
+    assert built.data == "random pixels of CIFAR-10's shape"
     return folder

@@ -100,9 +100,9 @@ def test_sums_that_lie(name: str, counts: list[float], moments: list[list[float]
 
 def test_a_poisoned_survey_is_that_of_copies_of_one_image() -> None:
     rng = torch.Generator().manual_seed(0)
-    made = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng))  # type: ignore[arg-type]
-    assert made is not None and len(made) == 2 + 3
-    assert torch.allclose(made[2:], torch.stack([made[0] ** 2, made[0] * made[1], made[1] ** 2]) / 2)
+    built = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng))  # type: ignore[arg-type]
+    assert built is not None and len(built) == 2 + 3
+    assert torch.allclose(built[2:], torch.stack([built[0] ** 2, built[0] * built[1], built[1] ** 2]) / 2)
 
 
 def test_one_hostile_client_is_the_one_asked_most() -> None:

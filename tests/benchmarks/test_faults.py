@@ -14,13 +14,13 @@ def test_every_target_names_something_that_exists() -> None:
         module, *words = target.command
         if module == "pytest":
             places = [word for word in words if word.startswith("tests/")]
-            assert places and all((ROOT / place).exists() for place in places), name
+            assert places and all((ROOT / page).exists() for page in places), name
         else:
             assert (ROOT / f"{module.replace('.', '/')}.py").is_file(), name
 
 
 @pytest.mark.parametrize(
-    ("said", "figure"),
+    ("output", "figure"),
     [
         ('noise\n{"kills": 50, "same_hash": true}\n', "kills: 50; same hash: true"),
         ('{"sweep": {"kills": 2}, "x": [1]}', "sweep: kills: 2; x: [1]"),
@@ -30,8 +30,8 @@ def test_every_target_names_something_that_exists() -> None:
         ("Traceback\nValueError: no", "ValueError: no"),
     ],
 )
-def test_the_figure_is_what_the_command_said_last(said: str, figure: str) -> None:
-    assert faults.figure(said) == figure
+def test_the_figure_is_what_the_command_said_last(output: str, figure: str) -> None:
+    assert faults.figure(output) == figure
 
 
 def test_misses_and_time_limits_are_told_from_success() -> None:
@@ -42,9 +42,9 @@ def test_misses_and_time_limits_are_told_from_success() -> None:
 
 
 def test_the_page_says_what_was_missed_and_what_was_not_run(tmp_path: Path) -> None:
-    place = tmp_path / "page.md"
-    place.write_text(f"# Head\n\n{faults.BEGIN}\nof last year\n{faults.END}\n\nTail\n", "utf-8")
-    found = {
+    page = tmp_path / "page.md"
+    page.write_text(f"# Head\n\n{faults.BEGIN}\nof last year\n{faults.END}\n\nTail\n", "utf-8")
+    result = {
         "state": "missed",
         "figure": "kills: 5",
         "command": "python -m x",
@@ -52,8 +52,8 @@ def test_the_page_says_what_was_missed_and_what_was_not_run(tmp_path: Path) -> N
         "date": "d",
         "machine": "m",
     }
-    faults.write_page({"R1": found}, place)
-    text = place.read_text("utf-8")
+    faults.write_page({"R1": result}, page)
+    text = page.read_text("utf-8")
     assert text.startswith("# Head\n") and text.endswith("Tail\n") and "last year" not in text
     assert "0 of" in text
     assert "| **missed** | kills: 5 | `python -m x` | d, 3 s |" in text

@@ -74,8 +74,8 @@ def test_a_search_writes_down_what_it_tried(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_every_method_has_an_arm() -> None:
-    found = {config_of(TASKS["digits"], arm, 0, "").method_name for arm in ARMS}
-    assert set(METHODS) - found == {"fedmoments"}  # which works on features of a pretrained backbone
+    result = {config_of(TASKS["digits"], arm, 0, "").method_name for arm in ARMS}
+    assert set(METHODS) - result == {"fedmoments"}  # which works on features of a pretrained backbone
 
 
 def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,8 @@ def test_a_table_over_real_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "- ds-fl: `dataset.open = 600` (0)" in text
     assert "few digits" in text
     all_runs = list(methods.runs_of(TASKS["digits"], tmp_path))
-    runs = {name: [run for found, run in all_runs if found == name] for name in names}
-    assert [len(found) for found in runs.values()] == [2, 2, 2]
+    runs = {name: [run for result, run in all_runs if result == name] for name in names}
+    assert [len(result) for result in runs.values()] == [2, 2, 2]
     start = json.loads((runs["fixmatch"][0].path / "summary.json").read_text())
     assert start["rounds"] == 2
     accuracy = sum(r["accuracy"] or 0.0 for o in runs["fixmatch"] for r in Run.open(o.path).records) / 4

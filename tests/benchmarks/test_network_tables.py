@@ -37,8 +37,8 @@ def test_ratios_are_of_medians(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("flwr")
     from benchmarks.flower import report, show
 
-    given = argparse.Namespace(megabytes=26, sites=5, images=10, out=Path("x"))
-    found = report({"floor": [2.0, 1.0, 9.0], "plain": [4.0, 3.0, 5.0], "fedfew": [2.5, 2.0, 3.0]}, given)
-    assert (found["faster_than_plain"], found["over_floor"]) == (1.6, 1.25)
-    show(found)
+    options = argparse.Namespace(megabytes=26, sites=5, images=10, out=Path("x"))
+    result = report({"floor": [2.0, 1.0, 9.0], "plain": [4.0, 3.0, 5.0], "fedfew": [2.5, 2.0, 3.0]}, options)
+    assert (result["faster_than_plain"], result["over_floor"]) == (1.6, 1.25)
+    show(result)
     assert "1.60 times faster than plain, 1.25 times the floor" in capsys.readouterr().out

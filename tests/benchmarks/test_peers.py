@@ -37,9 +37,9 @@ def images_of(parts: Parts, client: int) -> Samples:
 @pytest.mark.parametrize("workload", ["digits", "photographs"])
 def test_timed_clients_are_equal_and_the_others_only_warm_up(workload: str, request: pytest.FixtureRequest) -> None:
     opened = open_workload(request.getfixturevalue(workload))
-    made, partition = opened.workload, assemble(opened.config).federation.partition
-    assert [len(partition.of(k)) for k in opened.timed] == [made.images] * made.clients
-    assert [len(partition.of(k)) for k in opened.warm] == [made.warm] * WARM
+    built, partition = opened.workload, assemble(opened.config).federation.partition
+    assert [len(partition.of(k)) for k in opened.timed] == [built.images] * built.clients
+    assert [len(partition.of(k)) for k in opened.warm] == [built.warm] * WARM
 
 
 @pytest.mark.parametrize("workload", ["digits", "photographs"])
@@ -51,23 +51,23 @@ def test_plain_code_has_the_same_loss(workload: str, request: pytest.FixtureRequ
     images = images_of(parts, 0)
     ours, _, keep = parts.algorithm.loss(parts.network, images, stream(0, "test"))
     family = torch.stack([view.data for view in images.views(5, stream(0, "test"))])
-    made, _, sigma = peer_torch.setup(opened)
-    method = dict(made.method) | {"lambda_anchor": 0.0}
-    theirs, kept = peer_torch.loss_of(made.model, images.data / 255, family.transpose(0, 1) / 255, sigma, method)
+    built, _, sigma = peer_torch.setup(opened)
+    method = dict(built.method) | {"lambda_anchor": 0.0}
+    theirs, kept = peer_torch.loss_of(built.model, images.data / 255, family.transpose(0, 1) / 255, sigma, method)
     assert kept == int(keep.sum())
     assert theirs.item() == pytest.approx(ours.item(), rel=1e-4)
 
 
 def test_plain_code_keeps_torchs_usual_layout(digits: Path) -> None:
     """A weight of one input channel in channels_last strides would make the whole network run channels_last."""
-    made, omega, _ = peer_torch.setup(open_workload(digits))
-    for name, parameter in made.model.named_parameters():
+    built, omega, _ = peer_torch.setup(open_workload(digits))
+    for name, parameter in built.model.named_parameters():
         assert parameter.stride() == torch.empty(parameter.shape).stride(), name
         assert omega[name].stride() == parameter.stride()
-    loader = DataLoader(peer_torch.ClientImages(made.pixels[0], 5, flips=False), batch_size=8)
+    loader = DataLoader(peer_torch.ClientImages(built.pixels[0], 5, flips=False), batch_size=8)
     images, family = next(iter(loader))
     assert family.shape == (8, 5, 1, 28, 28)
-    first = next(module for module in made.model.modules() if isinstance(module, nn.Conv2d))
+    first = next(module for module in built.model.modules() if isinstance(module, nn.Conv2d))
     for batch in (images, family[:, 0], family.transpose(0, 1).flatten(0, 1)):
         assert first(batch).is_contiguous()
 
@@ -97,9 +97,9 @@ def test_the_arithmetic_is_what_is_really_computed(workload: str, request: pytes
     images = opened.workload.images
     assert counter.get_total_flops() == pytest.approx(one.shared(5, trained.metrics["coverage"]) * images)
 
-    made, omega, sigma = peer_torch.setup(opened)
+    built, omega, sigma = peer_torch.setup(opened)
     with FlopCounterMode(display=False) as counter:
-        peer_torch.train_client(made, 0, omega, sigma)
+        peer_torch.train_client(built, 0, omega, sigma)
     assert counter.get_total_flops() == pytest.approx(one.naive(5) * images)
 
 
@@ -114,51 +114,51 @@ def test_every_contestant_answers_with_its_rounds(digits: Path) -> None:
     opened = open_workload(digits)
     inline = peer_fedfew.contest(opened, 2, threads=1)
     plain = peer_torch.contest(opened, 2)
-    assert [len(found["rounds"]) for found in (inline, plain)] == [2, 2]
+    assert [len(result["rounds"]) for result in (inline, plain)] == [2, 2]
     assert all(0 < even < whole for even, whole in zip(inline["even"], inline["rounds"], strict=True))
     assert 0 <= inline["coverage"] <= 1
 
 
 def test_the_average_is_the_mixed_model(digits: Path) -> None:
     """α Σ w ψ + β σ + γ ω with equal weights, against the same sum by hand."""
-    made, omega, sigma = peer_torch.setup(open_workload(digits))
+    built, omega, sigma = peer_torch.setup(open_workload(digits))
     replies = [{name: tensor + k for name, tensor in omega.items()} for k in (1.0, 3.0)]
-    mixed = peer_torch.average(replies, omega, sigma, made.method)
+    mixed = peer_torch.average(replies, omega, sigma, built.method)
     for name in omega:
         torch.testing.assert_close(mixed[name], 0.5 * (omega[name] + 2.0) + 0.3 * sigma[name] + 0.2 * omega[name])
 
 
 @pytest.mark.slow
 def test_the_pool_in_a_process_of_its_own_gives_the_same_coverage_as_inline(digits: Path) -> None:
-    found, memory = run_watched(
+    result, memory = run_watched(
         "benchmarks.performance.contestant", ["pool", str(digits), "--rounds", "1", "--cores", "2"]
     )
     inline = peer_fedfew.contest(open_workload(digits), 1, threads=1)
-    assert found["coverage"] == inline["coverage"]
-    assert found["start"] > 0
+    assert result["coverage"] == inline["coverage"]
+    assert result["start"] > 0
     assert memory > 100e6  # three processes that have imported torch
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra simulation is not installed")
 def test_flowers_simulation_trains_the_same_clients(digits: Path) -> None:
-    found, _ = run_watched(
+    result, _ = run_watched(
         "benchmarks.performance.contestant", ["flower", str(digits), "--rounds", "1", "--cores", "2"]
     )
-    assert len(found["rounds"]) == 1
-    assert found["threads"] == 1
-    assert 0 <= found["coverage"] <= 1
+    assert len(result["rounds"]) == 1
+    assert result["threads"] == 1
+    assert 0 <= result["coverage"] <= 1
 
 
 def test_ratios_and_targets_say_who_is_faster() -> None:
     turn: dict[str, Any] = {"coverage": 0.5, "start": 1.0, "memory": 10**8, "threads": 1}
-    found = {
+    result = {
         "pool": [turn | {"rounds": [2.0, 4.0, 3.0], "even": [2.0]}],
         "inline": [turn | {"rounds": [5.0], "even": [4.0]}],
         "torch": [turn | {"rounds": [9.0]}],
     }
     one = Cost(forward=10**9, both=3 * 10**9)
-    made = Workload("cifar", images=10, clients=5)
-    workload = summary(made, found, one, 5, {"best": 262.5, "core": 131.25})
+    built = Workload("cifar", images=10, clients=5)
+    workload = summary(built, result, one, 5, {"best": 262.5, "core": 131.25})
     assert workload["floor_seconds"] == pytest.approx(50 * 10.5 / 262.5)  # 2 s
     assert ratio(workload, "torch") == pytest.approx(3.0)
     assert ratio(workload, "floor") == pytest.approx(2 / 3)

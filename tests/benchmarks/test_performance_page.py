@@ -18,13 +18,13 @@ ROOT = Path(__file__).parents[2]
 def some_results() -> dict[str, Any]:
     """Results of the right form whose ratios are known: the pool takes 2 s, plain PyTorch 5."""
     turn: dict[str, Any] = {"coverage": 0.5, "start": 1.0, "memory": 10**8, "threads": 1}
-    found = {
+    result = {
         "pool": [turn | {"rounds": [2.0, 2.2, 1.9], "even": [1.6]}],
         "inline": [turn | {"rounds": [3.9], "even": [3.1]}],
         "torch": [turn | {"rounds": [5.0]}],
         "flower": [turn | {"rounds": [3.0]}],
     }
-    workload = summary(CIFAR, found, Cost(10**9, 3 * 10**9), 5, {"best": 4000.0, "core": 2000.0})
+    workload = summary(CIFAR, result, Cost(10**9, 3 * 10**9), 5, {"best": 4000.0, "core": 2000.0})
     about, workloads = machine() | {"busy_after": 0.02}, {"cifar": workload}
     phases = {"server": 0.5, "clients": 2.0, "aggregate": 0.01, "evaluate": 0.1, "checkpoint": 0.05, "round": 2.7}
     client = {"seconds": dict.fromkeys(KINDS, 0.2), "wall": 1.4, "coverage": 0.5}

@@ -18,12 +18,12 @@ from fedfew.data.samples import Images
 
 
 def test_a_cell_asks_its_clients_and_trains_nobody() -> None:
-    found = run(cell(clients=1_000_000, participation=5 / 1_000_000, rounds=3))
-    assert (found["cohort"], found["answered"]) == (5, 5)
-    assert found["around"] > 0
-    assert found["files"] > 0
-    assert found["round"] >= found["seconds"]["clients"]
-    assert found["peak_mb"] > 50
+    result = run(cell(clients=1_000_000, participation=5 / 1_000_000, rounds=3))
+    assert (result["cohort"], result["answered"]) == (5, 5)
+    assert result["around"] > 0
+    assert result["files"] > 0
+    assert result["round"] >= result["seconds"]["clients"]
+    assert result["peak_mb"] > 50
 
 
 def test_cells_cover_populations_cohorts_and_workers() -> None:
@@ -42,29 +42,29 @@ def test_targets_compare_the_most_clients_with_the_fewest() -> None:
     small = {"family": "K", "workers": 0, "around": 0.002, "files": 0.010, "peak_mb": 300.0}
     large = small | {"around": 0.004, "files": 0.018, "peak_mb": 550.0}
     few = {"family": "m", "workers": 2, "around": 0.1, "files": 0.0, "peak_mb": 400.0}
-    found = targets([small, large, few, few | {"peak_mb": 440.0}])
-    assert [target["got"] for target in found] == pytest.approx([4.0, 10.0, 250.0, 1.1])
-    assert [target["met"] for target in found] == [True, False, False, True]
+    result = targets([small, large, few, few | {"peak_mb": 440.0}])
+    assert [target["got"] for target in result] == pytest.approx([4.0, 10.0, 250.0, 1.1])
+    assert [target["met"] for target in result] == [True, False, False, True]
 
 
 def test_phases_come_from_a_real_run(digits: Path) -> None:
     opened = open_workload(digits, kind="inline")
-    found = phases_of(opened, 2)
+    result = phases_of(opened, 2)
     parts = ("server", "clients", "aggregate", "evaluate", "checkpoint")
-    assert set(found) == {*parts, "round"}
-    assert found["server"] > 0
-    assert found["clients"] > 0
+    assert set(result) == {*parts, "round"}
+    assert result["server"] > 0
+    assert result["clients"] > 0
 
 
 def test_a_clients_time_is_told_by_kind_and_adds_up(photographs: Path) -> None:
     opened = open_workload(photographs)
-    found = client_of(opened)
-    seconds = found["seconds"]
+    result = client_of(opened)
+    seconds = result["seconds"]
     assert tuple(seconds) == KINDS
-    assert sum(seconds.values()) == pytest.approx(found["wall"], rel=0.05)
+    assert sum(seconds.values()) == pytest.approx(result["wall"], rel=0.05)
     for kind in ("forward convolutions", "backward convolutions", "augment", "update"):
         assert seconds[kind] > 0, kind
-    assert found["gflops_in_convolutions"] > 0
+    assert result["gflops_in_convolutions"] > 0
     assert len(opened.warm) == WARM
 
 
@@ -92,6 +92,6 @@ def test_precision_compares_the_same_network_in_both_types() -> None:
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     assert half(Images(images)).dtype == torch.float32
     assert 0 < (full(Images(images)) - half(Images(images))).abs().max() < 0.1
-    found = measure(8, images=2, repeats=1)
+    result = measure(8, images=2, repeats=1)
     for name in ("forward", "forward and backward"):
-        assert found[name]["ratio"] == pytest.approx(found[name]["float32"] / found[name]["bfloat16"])
+        assert result[name]["ratio"] == pytest.approx(result[name]["float32"] / result[name]["bfloat16"])

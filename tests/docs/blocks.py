@@ -32,7 +32,7 @@ class Block:
 def blocks_of(page: Path, name: str) -> list[Block]:
     """All fenced blocks of a page, in order."""
     lines = page.read_text("utf-8").splitlines()
-    found, i = [], 0
+    result, i = [], 0
     while i < len(lines):
         opening = FENCE.match(lines[i])
         if not opening:
@@ -42,7 +42,7 @@ def blocks_of(page: Path, name: str) -> list[Block]:
         indent = len(opening["indent"])
         excuse = EXCUSE.match(lines[i - 1]) if i else None
         title = TITLE.search(opening["more"])
-        found.append(
+        result.append(
             Block(
                 page=name,
                 line=i + 1,
@@ -53,4 +53,4 @@ def blocks_of(page: Path, name: str) -> list[Block]:
             )
         )
         i = end + 1
-    return found
+    return result

@@ -52,10 +52,10 @@ def execute(path: Path) -> None:
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     for count, cell in enumerate(code_cells(notebook), 1):
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             value = run_cell("".join(cell["source"]), module)
-        printed = said.getvalue().splitlines(keepends=True)
+        printed = output.getvalue().splitlines(keepends=True)
         stream = [{"output_type": "stream", "name": "stdout", "text": printed}] if printed else []
         cell["execution_count"], cell["outputs"] = count, [*stream, *shown_as(value, count)]
     path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", "utf-8")

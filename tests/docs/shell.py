@@ -33,16 +33,16 @@ REFUSED = re.compile(r"refused: (E\d\d\d)")
 def run_block(block: Block) -> None:
     """Run every line; raises AssertionError with place and output where a line does not do what the page says."""
     for number, line in _lines(block.code):
-        place = f"{block.page}:{block.line + number}: {line}"
+        position = f"{block.page}:{block.line + number}: {line}"
         command = shlex.join(shlex.split(line, comments=True)) if not _needs_shell(line) else line
         if not command or any(re.search(pattern, line) for pattern in ELSEWHERE):
             continue
         refused = REFUSED.search(line)
-        status, said = _run(line)
+        status, output = _run(line)
         if refused:
-            assert status == 2 and refused[1] in said, f"{place}\nexpected {refused[1]}, got {status}:\n{said}"
+            assert status == 2 and refused[1] in output, f"{position}\nexpected {refused[1]}, got {status}:\n{output}"
         else:
-            assert status == 0, f"{place}\nended with {status}:\n{said}"
+            assert status == 0, f"{position}\nended with {status}:\n{output}"
 
 
 def _lines(code: str) -> Iterator[tuple[int, str]]:

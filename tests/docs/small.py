@@ -10,7 +10,7 @@ Table = dict[str, Any]
 
 def smaller(table: Table) -> Table:
     """Two rounds at most, a few hundred images, a narrow network, small images for a backbone, one process."""
-    made = table | {"rounds": min(table.get("rounds", 2), 2)}
+    built = table | {"rounds": min(table.get("rounds", 2), 2)}
     dataset = dict(table.get("dataset", {}))
     if dataset.get("name") == "mini-mnist":
         dataset |= {"unlabeled": 240, "test": 100, "validation": 50}
@@ -25,15 +25,15 @@ def smaller(table: Table) -> Table:
         "client": table.get("client", {}) | {"epochs": 1},
         "fleet": {"kind": "inline"},
     }
-    return made | sections
+    return built | sections
 
 
 def shrink(monkeypatch: Any) -> None:
     """From here on, presets and config files are read small; a run folder's run.toml is what it is."""
 
     def merged(source: str | Path | Table, *more: Any) -> tuple[Table, str]:
-        table, place = tables.merged(source, *more)
-        as_it_is = isinstance(source, dict) or Path(place).name == "run.toml"
-        return (table, place) if as_it_is else (smaller(table), place)
+        table, origin = tables.merged(source, *more)
+        as_it_is = isinstance(source, dict) or Path(origin).name == "run.toml"
+        return (table, origin) if as_it_is else (smaller(table), origin)
 
     monkeypatch.setattr(schema, "merged", merged)

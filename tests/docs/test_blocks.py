@@ -25,14 +25,14 @@ NOT_RUN = 12
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with a cache of its own, and presets that take a second."""
-    place = tmp_path / "place"
-    place.mkdir()
-    monkeypatch.chdir(place)
-    monkeypatch.syspath_prepend(place)  # as in a script or notebook that stands beside the files
+    folder = tmp_path / "place"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)  # as in a script or notebook that stands beside the files
     monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
     shrink(monkeypatch)
-    return place
+    return folder
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -54,14 +54,14 @@ def test_the_script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pyt
     monkeypatch.setattr(sys, "argv", ["compare_methods.py", "--seeds", "2", "--rounds", "1", "--out", "out"])
     script = runpy.run_path(str(EXAMPLES / "compare_methods.py"))
     script["main"]()
-    said = capsys.readouterr().out
-    assert {line.split()[0] for line in said.splitlines()[1:5]} == set(script["METHODS"])
+    printed = capsys.readouterr().out
+    assert {line.split()[0] for line in printed.splitlines()[1:5]} == set(script["METHODS"])
     assert "fedfew" in script["METHODS"]
-    assert "±" in said and "no pair" not in said
+    assert "±" in printed and "no pair" not in printed
     splits = {Run.open(tmp_path / f"out/{name}-1").config.dataset.seed for name in script["METHODS"]}
     assert splits == {1}
     assert (tmp_path / "out/accuracy.png").stat().st_size > 5000
     before = (tmp_path / "out/semifl-0/summary.json").stat().st_mtime_ns
     script["main"]()
     assert (tmp_path / "out/semifl-0/summary.json").stat().st_mtime_ns == before, "a finished run is not repeated"
-    assert capsys.readouterr().out == said
+    assert capsys.readouterr().out == printed

@@ -80,10 +80,10 @@ class Requests(HTMLParser):
         self.found: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        wanted = [given.get("src"), given.get("srcset"), given.get("poster")]
-        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
-            wanted.append(given.get("href"))
+        options = dict(attrs)
+        wanted = [options.get("src"), options.get("srcset"), options.get("poster")]
+        if tag == "link" and options.get("rel") not in ("canonical", "prev", "next"):
+            wanted.append(options.get("href"))
         self.found += [address for address in wanted if address]
 
 
