@@ -113,23 +113,23 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     digits = {"dataset.name": "mini-mnist", "partition.mu": mu, "seed": seed, "dataset.seed": seed}
     moments = method == "fedmoments"
     parts = assemble(load("server-only", SHARED | digits) if moments else load(preset, SHARED | own | digits))
-    result = parts.federation
-    held = [result.server, result.validation, result.test, LabeledSet(result.samples, result.truth)]
+    federation = parts.federation
+    held = [federation.server, federation.validation, federation.test, LabeledSet(federation.samples, federation.truth)]
     built: list[Samples] = [
         Vectors(features(s.labels, seed, i)) if moments else s.samples.like(small(s.samples.data))
         for i, s in enumerate(held)
     ]
-    about = dict(result.about) | {"shape": [1, 14, 14]}
-    result = result.with_sets(dict(zip(result.sets, built, strict=True)))
+    about = dict(federation.about) | {"shape": [1, 14, 14]}
+    federation = federation.with_sets(dict(zip(federation.sets, built, strict=True)))
     if moments:
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
-        result = replace(result, origin=Origin(about, "", {}))
-        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, result))
+        federation = replace(federation, origin=Origin(about, "", {}))
+        parts = replace(parts, config=config, algorithm=config.method, network=network_of(config, federation))
         parts = replace(parts, clients=replace(parts.clients, cohort=CLIENTS))
-    site = replace(parts.server, labeled=result.server, network=parts.network)
-    parts = replace(parts, federation=result, server=site)
-    sites = sites_of(parts.config, result, parts.network)
+    site = replace(parts.server, labeled=federation.server, network=parts.network)
+    parts = replace(parts, federation=federation, server=site)
+    sites = sites_of(parts.config, federation, parts.network)
     start = parts.algorithm.start(parts.network.snapshot())
     return parts, sites, start if moments else play(parts, sites, start, CLEAN, {})[-1][0]
 
