@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedfew.core.samples import StrongView
 from fedfew.data.samples import Images, Vectors
-from fedfew.data.samples.images import cutout, shifted
-from fedfew.data.samples.randaugment import GREY, POOL, operate, rand_augment
+from fedfew.data.samples.images import GREY, cutout, shifted
+from fedfew.data.samples.randaugment import POOL, operate, rand_augment
 from fedfew.data.samples.vectors import DROPPED
 
 

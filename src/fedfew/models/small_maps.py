@@ -20,11 +20,9 @@ SMALL = 8
 
 
 def gathers(x: Tensor) -> bool:
-    """Small maps in a bfloat16 autocast on a CPU with AMX."""
+    """Whether, in an autocast, the maps are small, in bfloat16 and on a CPU with AMX."""
     return (
-        not torch.compiler.is_compiling()
-        and torch.is_autocast_enabled("cpu")
-        and torch.get_autocast_dtype("cpu") is torch.bfloat16
+        torch.get_autocast_dtype("cpu") is torch.bfloat16
         and x.device.type == "cpu"
         and x.dim() == 4
         and max(x.shape[2:]) <= SMALL

@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from fedfew.models import small_maps
-
 TILE = 4
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0)
 """The sixth is ∞, the leading coefficient. Points far apart cost digits, points close together too."""
@@ -78,9 +76,12 @@ class Conv3x3(nn.Conv2d):
         if self._many and _fits(input):
             out: Tensor = Winograd.apply(input, self.weight)
             return out
-        if self._many and small_maps.gathers(input):
-            half: Tensor = small_maps.SmallMaps.apply(input.bfloat16(), self.weight.bfloat16())
-            return half
+        if self._many and not torch.compiler.is_compiling() and torch.is_autocast_enabled("cpu"):
+            from fedfew.models import small_maps
+
+            if small_maps.gathers(input):
+                half: Tensor = small_maps.SmallMaps.apply(input.bfloat16(), self.weight.bfloat16())
+                return half
         return super().forward(input)
 
 

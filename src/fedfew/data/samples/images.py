@@ -16,8 +16,9 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import STANDARD, OwnView, Samples, StrongView
-from fedfew.data.samples.randaugment import GREY, POOL, gather, rand_augment
 
+GREY = 127
+"""Fill value where an operation leaves a pixel undefined."""
 ENLARGED = 1.15
 """A crop is taken from the image at this many times its size."""
 
@@ -61,6 +62,8 @@ class Images(Samples):
         """Weak, then RandAugment, then a grey square; or the user's own function."""
         if isinstance(how, OwnView):
             return self.like(how(self.data, rng))
+        from fedfew.data.samples.randaugment import POOL, rand_augment  # most methods have no strong view
+
         here = self.like(self.data.cpu())
         moved = here.data if how.shift is None else here.weak(rng, how.shift).data
         pool = POOL if how.identity else POOL[1:]
@@ -223,3 +226,8 @@ def _moved(images: Tensor, offsets: NDArray[np.int64], mirrored: NDArray[np.bool
         columns = np.where(mirrored, width - 1 - columns, columns)
     down_to, right_to = (torch.from_numpy(part).to(images.device) for part in (rows, columns))
     return gather(images, down_to[:, :, None] + right_to[:, None, :]).view(images.shape)
+
+
+def gather(images: Tensor, index: Tensor) -> Tensor:
+    """Pixels by their flat index (N×H×W), the same in each channel: N×C×HW."""
+    return images.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, images.shape[1], -1))

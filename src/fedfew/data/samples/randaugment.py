@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-GREY = 127
-"""Fill value where an operation leaves a pixel undefined."""
+from fedfew.data.samples.images import GREY, gather
+
 LEVELS = 10
 """Steps from the mildest form of an operation (level 0) to the strongest (level 9)."""
 
@@ -209,8 +209,3 @@ _KINDS: tuple[tuple[int, int, Callable[[Bytes, Floats, Spans], None]], ...] = tu
         ("rotate", "translate_y", _move),
     )
 )
-
-
-def gather(images: Tensor, index: Tensor) -> Tensor:
-    """Pixels by their flat index (N×H×W), the same in each channel: N×C×HW."""
-    return images.flatten(2).gather(2, index.flatten(1)[:, None].expand(-1, images.shape[1], -1))
