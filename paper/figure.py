@@ -22,7 +22,7 @@ from paper.drawing import draw
 from paper.gains import Gain, gain_sentence, gains
 from paper.measures import Verdict
 from paper.plan import ArmKey, Plan
-from paper.results import Results, curves_csv, results, table_csv
+from paper.results import Results, as_table, results
 from paper.study import Request, Study
 
 FIG3_LEVELS = (0.1, 1.0, 10.0)
@@ -36,8 +36,8 @@ class Figure:
     request: Request
     verdicts: Sequence[Verdict]
     drawing: Drawing
-    tables: Mapping[str, bytes]
-    """The content of its CSV files, by what is added to the figure's name."""
+    table: bytes
+    """Its numbers as CSV."""
     results: Results = field(default_factory=dict)
     gains: Mapping[ArmKey, Gain] = field(default_factory=dict)
 
@@ -56,12 +56,11 @@ class Figure:
         return [gain_sentence(key, gain) for key, gain in self.gains.items()]
 
     def save(self, folder: Path) -> list[Path]:
-        """Write the drawing as SVG and the tables as CSV."""
-        files = save(self.drawing, folder / self.own_name, ("svg",))
-        for suffix, content in self.tables.items():
-            files.append(folder / f"{self.own_name}{suffix}.csv")
-            write_atomically(files[-1], content)
-        return files
+        """Write the drawing as SVG and the numbers as CSV."""
+        (drawing,) = save(self.drawing, folder / self.own_name, ("svg",))
+        numbers = folder / f"{self.own_name}.csv"
+        write_atomically(numbers, self.table)
+        return [drawing, numbers]
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -79,8 +78,7 @@ def make(name: str, request: Request, study: Study) -> Figure:
     if name == FIG3:
         return _partitions(request)
     arms = results(name, request, study)
-    tables = {"": curves_csv(arms), "-table": table_csv(arms)}
-    return Figure(name, request, verdicts(name, arms), draw(name, arms), tables, arms, gains(arms))
+    return Figure(name, request, verdicts(name, arms), draw(name, arms), as_table(arms), arms, gains(arms))
 
 
 def _partitions(request: Request) -> Figure:
@@ -93,7 +91,7 @@ def _partitions(request: Request) -> Figure:
     ]
     drawing = bubbles({f"μ = {mu}": h for mu, h in histograms.items()}, request.classes)
     judged = partitions({float(mu): h for mu, h in histograms.items()})
-    return Figure(FIG3, request, judged, drawing, {"": as_csv(rows, ["mu", "client", "class", "images"])})
+    return Figure(FIG3, request, judged, drawing, as_csv(rows, ["mu", "client", "class", "images"]))
 
 
 def request_partitions(plan: Plan, command: str) -> Request:

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
-from fedfew.runs.summary import HEADLINE
 from fedfew.studies.tables import as_csv
 from paper.arms import Arm, arms_of
 from paper.plan import ArmKey
@@ -95,7 +94,7 @@ def last_scored(run: Run) -> int:
     return next((r["round"] for r in reversed(run.records) if r["accuracy"] is not None), 0)
 
 
-def curves_csv(arms: Results) -> bytes:
+def as_table(arms: Results) -> bytes:
     """One line for each round of each run that was scored."""
     keys = ("round", "accuracy", "validation", "loss", "coverage", "correct")
     rows = [
@@ -107,9 +106,3 @@ def curves_csv(arms: Results) -> bytes:
         if record["accuracy"] is not None
     ]
     return as_csv(rows, ["panel", "arm", "seed", "finished", *keys])
-
-
-def table_csv(arms: Results) -> bytes:
-    """One line for each arm."""
-    rows = [arm.row() | {"measure": HEADLINE} for arm in arms.values()]
-    return as_csv(rows, list(rows[0]) if rows else [])

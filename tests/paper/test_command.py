@@ -46,7 +46,7 @@ def test_runs_are_made_once_and_figures_each_time(
     assert first.json["runs"] == {"ran": 8, "skipped": 0, "paused": 0, "busy": [], "failed": {}}
     assert {(arm["seeds"], arm["finished"]) for arm in first.json["arms"]} == {(2, True)}
     files = {Path(name).name: Path(name).read_bytes() for name in first.json["files"]}
-    assert set(files) == {"extra.svg", "extra.csv", "extra-table.csv"}
+    assert set(files) == {"extra.svg", "extra.csv"}
     rows = list(csv.DictReader(files["extra.csv"].decode().splitlines()))
     assert len(rows) == 4 * 2 * 2  # arms, seeds, rounds
     again = paper(capsys, *words, "--json")

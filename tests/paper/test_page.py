@@ -10,7 +10,7 @@ from paper.figure import Figure
 from paper.measures import Verdict
 from paper.page import better_server, claims_table, put, section
 from paper.plan import Plan, cells
-from paper.results import ArmResult, Results, curves_csv, level, results, table_csv
+from paper.results import ArmResult, Results, as_table, level, results
 from paper.study import Request, Study
 from tests.runtime.tiny_run import TINY
 from tests.studies.runs_by_hand import by_hand, flat
@@ -90,18 +90,16 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
     assert mixed["", "a"].partial
 
 
-def test_csvs_hold_every_round_and_every_arm() -> None:
+def test_the_csv_holds_every_scored_round_of_every_run() -> None:
     found = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
-    lines = curves_csv(found).decode().splitlines()
+    lines = as_table(found).decode().splitlines()
     assert lines[0] == "panel,arm,seed,finished,round,accuracy,validation,loss,coverage,correct"
     assert len(lines) == 1 + 2 * 3
     assert lines[4].startswith(",μ = 1,1,True,1,0.6,0.6,1.0")
-    table = table_csv(found).decode().splitlines()
-    assert table[1].startswith(",μ = 1,0.5,0.1414")
 
 
 def drawn(arms: Results, *verdicts: Verdict, scale: str | None = None) -> Figure:
-    return Figure("fig6a", Request("python -m paper fig6a", scale, 2), verdicts, Drawing(), {}, arms)
+    return Figure("fig6a", Request("python -m paper fig6a", scale, 2), verdicts, Drawing(), b"", arms)
 
 
 def test_a_section_says_what_was_run_and_what_was_cut_short() -> None:
