@@ -114,13 +114,14 @@ def world(method: str, mu: float, seed: int) -> tuple[Parts, Sites, ServerState]
     moments = method == "fedmoments"
     parts = assemble(load("server-only", SHARED | digits) if moments else load(preset, SHARED | own | digits))
     federation = parts.federation
-    held = [federation.server, federation.validation, federation.test, LabeledSet(federation.samples, federation.truth)]
-    built: list[Samples] = [
-        Vectors(features(s.labels, seed, i)) if moments else s.samples.like(small(s.samples.data))
-        for i, s in enumerate(held)
-    ]
+    held = {"server": federation.server, "validation": federation.validation, "test": federation.test}
+    held["samples"] = LabeledSet(federation.samples, federation.truth)
+    built: dict[str, Samples] = {
+        name: Vectors(features(part.labels, seed, i)) if moments else part.samples.like(small(part.samples.data))
+        for i, (name, part) in enumerate(held.items())
+    }
     about = dict(federation.about) | {"shape": [1, 14, 14]}
-    federation = federation.with_sets(dict(zip(federation.sets, built, strict=True)))
+    federation = federation.with_sets(built)
     if moments:
         shared = {key: value for key, value in SHARED.items() if not key.startswith("model.")}
         config = load(preset, shared | own | {"partition.mu": mu, "seed": seed})
