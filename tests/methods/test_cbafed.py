@@ -17,7 +17,7 @@ from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Outcome, ServerSite, ServerState
 from fedfew.data.samples import Images
-from fedfew.methods.cbafed import CBAFed, believed, miscounted, shares
+from fedfew.methods.cbafed import CBAFed, miscounted, shares, trusted_counts
 from fedfew.training.sgd import Hooks, LocalSGD, Residual, descend
 from fedfew.training.supervised import Supervised, train_server
 
@@ -269,8 +269,8 @@ def test_counts_that_cannot_be_are_refused() -> None:
 
 def test_no_more_labels_than_images_are_believed() -> None:
     update = ClientUpdate(0, {"counts": torch.tensor([30.0, -5.0, 10.0])}, 20)
-    assert believed(update).tolist() == [15, 0, 5]
-    assert believed(replace(update, examples=100)).tolist() == [30, 0, 10]
+    assert trusted_counts(update).tolist() == [15, 0, 5]
+    assert trusted_counts(replace(update, examples=100)).tolist() == [30, 0, 10]
 
 
 def test_a_reply_is_a_model_and_a_number_for_each_class() -> None:

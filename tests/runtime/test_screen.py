@@ -18,7 +18,7 @@ from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.data.samples import Images
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
-from fedfew.runtime.screen import HOPELESS, Finding, Screen, spread_over_classes, typical
+from fedfew.runtime.screen import MOST_HARM, Measurement, Screen, spread_over_classes, typical
 from fedfew.runtime.wire import Wire
 
 Craft = Callable[[Tensor, Tensor], Tensor]
@@ -149,15 +149,15 @@ def judged(
     before: tuple[float, ...] = (),
     gate: Gate | None = None,
 ) -> Any:
-    findings = {k: Finding({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
-    return Screen(gate or Gate(), {}, None, own, None, {"psi": before}).judge(findings)  # type: ignore[arg-type]
+    measurements = {k: Measurement({"psi": (lengths or [1.0] * len(harms))[k]}, harm) for k, harm in enumerate(harms)}
+    return Screen(gate or Gate(), {}, None, own, None, {"psi": before}).judge(measurements)  # type: ignore[arg-type]
 
 
 def test_harm_is_judged_by_the_least_harmful_quarter() -> None:
     assert list(judged([0.0, 0.1, 0.3, 0.2, 0.51]).refused) == [4]
     assert not judged([0.8, 0.9, 1.1, 1.5, 3.0]).refused, "where training hurts as a whole nobody is accused"
     assert list(judged([0.0, 0.1, 50.0, 60.0, 70.0]).refused) == [2, 3, 4], "hostile clients in the majority"
-    assert list(judged([HOPELESS + 1]).refused) == [0] and not judged([3.0]).refused
+    assert list(judged([MOST_HARM + 1]).refused) == [0] and not judged([3.0]).refused
     assert list(judged([float("inf"), 0.0]).refused) == [0]
     assert not judged([0.5, 0.0, 0.0, 0.0, 0.0]).refused, "as much as allowed"
     nine = [0.0, 0.1, 0.2, 0.3, 0.4, 0.7, 0.79, 0.81, 0.9]
@@ -233,11 +233,11 @@ def test_harm_is_the_rise_of_the_loss_from_what_each_client_was_sent() -> None:
 
     for sent in (first, second, second, first):
         trained = sent + 0.1 * torch.randn(len(sent), generator=torch.Generator().manual_seed(1))
-        found = screen.look({"psi": trained}, {"omega": sent})
+        found = screen.measure({"psi": trained}, {"omega": sent})
         assert found.harm == pytest.approx(loss(torch.lerp(sent, trained, 0.25)) - loss(sent), abs=1e-5)
         assert found.lengths == {"psi": pytest.approx(float((trained - sent).norm()))}
     beyond = torch.full_like(first, 3e38)
-    assert screen.look({"psi": beyond}, {"omega": first}).harm == float("inf"), "a loss that is no number"
+    assert screen.measure({"psi": beyond}, {"omega": first}).harm == float("inf"), "a loss that is no number"
 
 
 def test_a_change_without_a_sent_tensor_is_scaled_itself() -> None:

@@ -51,14 +51,14 @@ def test_a_vector_of_another_layout_is_stored_by_its_values() -> None:
 
 def test_a_contribution_reads_pieces() -> None:
     update = ClientUpdate(3, ReplySpill(0).put({"psi": REPLY["psi"]}), 1)
-    place = update.place("psi")
+    place = update.stored("psi")
     assert isinstance(place, SpilledTensor)
     for stored in (place, REPLY["psi"]):
         part = Contribution(3, stored, 1, 1)
         assert torch.equal(part.vector, REPLY["psi"])
         for start, stop in ((0, 10), (10, 990), (990, 1000), (5, 5)):
             assert torch.equal(part.piece(start, stop), REPLY["psi"][start:stop])
-    assert ClientUpdate(3, REPLY, 1).place("psi") is REPLY["psi"]
+    assert ClientUpdate(3, REPLY, 1).stored("psi") is REPLY["psi"]
 
 
 def test_the_file_has_no_name_and_goes_with_the_last_reply(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_every_aggregator_gives_the_same_bits_from_disk(rule: str) -> None:
     updates = [ClientUpdate(k, spill.put({"psi": vector}), k + 1) for k, vector in enumerate(vectors)]
     assert spill.stored == 4 * 4 * 3000
     here = [Contribution(k, vector, k + 1, k + 1, k + 1.0) for k, vector in enumerate(vectors)]
-    there = [Contribution(k, u.place("psi"), k + 1, k + 1, k + 1.0) for k, u in enumerate(updates)]
+    there = [Contribution(k, u.stored("psi"), k + 1, k + 1, k + 1.0) for k, u in enumerate(updates)]
     one, other = AGGREGATORS[rule](here, omega, sigma), AGGREGATORS[rule](there, omega, sigma)
     assert torch.equal(one.vector, other.vector)
     assert one.weights == other.weights

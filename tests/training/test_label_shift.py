@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedfew.training.label_shift import TEMPERATURES, em_prior, honest_temperature, shifted, tempered
+from fedfew.training.label_shift import TEMPERATURES, calibrated_temperature, em_prior, shifted, tempered
 
 SERVER = torch.tensor([0.25, 0.25, 0.5])
 
@@ -123,11 +123,11 @@ def test_shifted_is_bayes_rule() -> None:
 @pytest.mark.parametrize("accuracy", [0.4, 0.6, 0.8])
 def test_an_honest_model_is_as_sure_as_it_is_right(accuracy: float) -> None:
     q = torch.randn(200, 10, generator=torch.Generator().manual_seed(0)).mul(4).softmax(1)
-    temperature = honest_temperature(q, accuracy)
+    temperature = calibrated_temperature(q, accuracy)
     assert float(tempered(q, temperature).amax(1).mean()) == pytest.approx(accuracy, abs=1e-4)
 
 
 def test_an_honest_temperature_stays_within_its_bounds() -> None:
     sure = torch.eye(10).clamp_min(1e-9)
-    assert honest_temperature(sure, 0.11) == pytest.approx(TEMPERATURES[1])
-    assert honest_temperature(torch.full((4, 10), 0.1), 0.9) == pytest.approx(TEMPERATURES[0])
+    assert calibrated_temperature(sure, 0.11) == pytest.approx(TEMPERATURES[1])
+    assert calibrated_temperature(torch.full((4, 10), 0.1), 0.9) == pytest.approx(TEMPERATURES[0])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fedfew
-from fedfew.training.vote import Ballot, hopeful, vote
+from fedfew.training.vote import Ballot, can_reach_threshold, vote
 
 # A = 2 views of B = 3 images in C = 3 classes; eighths, so that every mean is exact
 VIEWS = torch.tensor(
@@ -52,7 +52,7 @@ def test_a_ballot_keeps_the_last_vote_on_each_image() -> None:
 def test_images_without_hope_are_exactly_those_that_no_further_view_can_lift(threshold: float, mask_on: str) -> None:
     rng = torch.Generator().manual_seed(0)
     views = (torch.randn(5, 4000, 4, generator=rng) * 2).softmax(2)
-    hope = hopeful(views[:2], 5, threshold, mask_on)
+    hope = can_reach_threshold(views[:2], 5, threshold, mask_on)
     labels, keep = vote(views, threshold, mask_on)
     assert 0 < int(hope.sum()) < 4000 and not (keep & ~hope).any()
     without = torch.where(hope[:, None], views, torch.cat([views[:2], torch.zeros(3, 4000, 4)]))

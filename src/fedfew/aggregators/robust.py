@@ -44,7 +44,7 @@ def krum(
     sigma: Vector,
     *,
     faulty: Annotated[Natural, Doc("f: clients that may be hostile; needs at least 2f + 3 a round")] = 1,
-    select: Annotated[Count, Doc("models averaged: 1 is Krum, more is multi-Krum")] = 1,
+    select: Annotated[Count, Doc("number of models averaged: 1 is Krum, more is multi-Krum")] = 1,
 ) -> Aggregate:
     """Krum (Blanchard et al. 2017): the model nearest to its m − f − 2 nearest others, or the mean of the best few.
 
@@ -92,7 +92,7 @@ def fltrust(
     sigma: Vector,
     *,
     stretch: Annotated[
-        bool, Doc("also scale shorter changes up to the length of the server's, as published; false: leave them")
+        bool, Doc("also lengthen changes that are shorter than the server's, as published; false: leave them")
     ] = True,
 ) -> Aggregate:
     """FLTrust (Cao et al. 2021): clients are weighted by their cosine with the server's step and scaled to its length.
@@ -115,7 +115,7 @@ def fltrust(
         trust[part.client] = max(float(change @ way / (norm * length)), 0.0)
         factor = float(length / norm)
         total.add_(change, alpha=trust[part.client] * (factor if stretch else min(factor, 1.0)))
-    whole = sum(trust.values())
-    if not whole:
+    total_trust = sum(trust.values())
+    if not total_trust:
         return Aggregate(sigma.clone(), trust)
-    return Aggregate((omega + total / whole).float(), {client: t / whole for client, t in trust.items()})
+    return Aggregate((omega + total / total_trust).float(), {client: t / total_trust for client, t in trust.items()})

@@ -17,8 +17,8 @@ def fedfreq_weights(counts: Sequence[float]) -> list[float]:
     """FedFreq, Eq. 10: w_k = (1 − p_k)/(m − 1) with p_k = q_k / Σ q over the clients that answered; m = 1 gives 1."""
     m, total = len(counts), sum(counts)
     if m and not (min(counts) >= 0 and 0 < total < math.inf):
-        given = ", ".join(f"{q:g}" for q in counts)
-        raise FedfewError("E103", "counts", f"{given} are not numbers of rounds", "Count each client's rounds from 1")
+        listed = ", ".join(f"{q:g}" for q in counts)
+        raise FedfewError("E103", "counts", f"{listed} are not numbers of rounds", "Count each client's rounds from 1")
     if m == 1:
         return [1.0]
     return [(1 - q / total) / (m - 1) for q in counts]

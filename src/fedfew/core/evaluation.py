@@ -31,7 +31,8 @@ class Evaluation:
     """What is evaluated after a round, and after which rounds."""
 
     every: Annotated[
-        Count, Doc("evaluate every so many rounds and after the last: at a small scale it takes a third of the time")
+        Count,
+        Doc("evaluate every so many rounds and after the last; in small runs evaluation takes a third of the time"),
     ] = 1
     clients: Annotated[
         bool, Doc("also score the clients' model before the server's turn, as accuracy_clients; costs another pass")

@@ -104,8 +104,8 @@ class ClientUpdate:
     examples: int
     metrics: dict[str, float] = field(default_factory=dict)
 
-    def place(self, name: str) -> Tensor | SpilledTensor:
-        """A tensor of the reply, or its place in the spill file."""
+    def stored(self, name: str) -> Tensor | SpilledTensor:
+        """A tensor of the reply, or where the spill file holds it."""
         return self.reply.places[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
 
 

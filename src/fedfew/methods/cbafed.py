@@ -59,18 +59,25 @@ class CBAFed(Method):
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    threshold: Annotated[Fraction, Doc("τ: what the thresholds of the classes are made from")] = 0.84
-    highest: Annotated[Fraction, Doc("no threshold is above this")] = 0.95
+    threshold: Annotated[
+        Fraction, Doc("τ: base of the class thresholds; a class that is trained on more often gets a higher one")
+    ] = 0.84
+    highest: Annotated[Fraction, Doc("upper bound of every class threshold")] = 0.95
     tail: Annotated[
-        NonNegative, Doc("classes with P below this, a mean class having .1, take second guesses; 0: none")
+        NonNegative,
+        Doc("an unsure image takes its second class if that class's share P is below this (average: 0.1); 0: never"),
     ] = 0.03
-    label_weight: Annotated[Positive, Doc("pseudo-labels that a label of the server weighs like in the mean")] = 1.0
-    server_residual: Annotated[Fraction, Doc("share of the earlier model where the server mixes its own; 0: none")] = (
-        0.8
-    )
-    server_interval: Annotated[Count, Doc("the server mixes every this many passes over its labels")] = 5
-    global_residual: Annotated[Fraction, Doc("share of the earlier global model in the mix; 0: none")] = 0.5
-    global_interval: Annotated[Count, Doc("global models are mixed every this many rounds")] = 5
+    label_weight: Annotated[
+        Positive, Doc("how many pseudo-labels one label of the server counts as in the mean of the models")
+    ] = 1.0
+    server_residual: Annotated[
+        Fraction, Doc("share of its earlier model that the server mixes into its own; 0: none")
+    ] = 0.8
+    server_interval: Annotated[Count, Doc("passes over the server's labels between two such mixes")] = 5
+    global_residual: Annotated[
+        Fraction, Doc("share of the earlier global model that is mixed into the new one; 0: none")
+    ] = 0.5
+    global_interval: Annotated[Count, Doc("rounds between two such mixes")] = 5
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
 
@@ -98,7 +105,7 @@ class CBAFed(Method):
         return payload | self.vote.message(state)
 
     def thresholds(self, shares: Tensor) -> Tensor:
-        """τ_c = min(P_c + τ − std P, highest): a class that is seldom trained on has a lower bar to pass."""
+        """τ_c = min(P_c + τ − std P, highest): a class that is rarely trained on has a lower threshold."""
         return (shares + self.threshold - shares.std()).clamp_max(self.highest)
 
     def labels(self, probabilities: Tensor, shares: Tensor) -> Tensor:
@@ -131,16 +138,16 @@ class CBAFed(Method):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> tuple[ServerState, Outcome]:
         """The mean of the server's model and the clients', mixed with an earlier one; and P for the next round."""
-        heard = [believed(update) for update in updates]
-        kept = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, heard, strict=True)]
-        parts = active(contributions(state, kept, self.client))
+        counts = [trusted_counts(update) for update in updates]
+        labeled = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, counts, strict=True)]
+        parts = active(contributions(state, labeled, self.client))
         psi, weights, share = state.sigma, {}, 1.0
         if parts:
             made = self.aggregator(parts, state.omega, state.sigma)
             own = self.label_weight * len(site.labeled)
             psi, weights, share = made.vector, made.weights, own / (own + sum(part.examples for part in parts))
         omega = torch.lerp(psi, state.sigma, share)
-        extra = state.extra | {"shares": shares(sum(heard, label_counts(site)))}
+        extra = state.extra | {"shares": shares(sum(counts, label_counts(site)))}
         if state.round and state.round % self.global_interval == 0:
             omega = torch.lerp(omega, state.extra["earlier"], self.global_residual)
             extra |= {"earlier": omega}
@@ -155,8 +162,8 @@ class CBAFed(Method):
 
 def miscounted(counts: Tensor, payload: Payload, examples: int) -> str:
     """Why these are not counts of pseudo-labels: they are whole, and each image has one at most."""
-    whole = bool((counts >= 0).all() and (counts == counts.round()).all())
-    return "" if whole and float(counts.sum()) <= examples else f"its pseudo-labels do not count {examples} images"
+    possible = bool((counts >= 0).all() and (counts == counts.round()).all())
+    return "" if possible and float(counts.sum()) <= examples else f"its pseudo-labels do not count {examples} images"
 
 
 def shares(counts: Tensor) -> Tensor:
@@ -169,8 +176,8 @@ def label_counts(site: ServerSite) -> Tensor:
     return torch.bincount(site.labeled.labels, minlength=site.classes).double()
 
 
-def believed(update: ClientUpdate) -> Tensor:
-    """A client's pseudo-labels by class, scaled down where they are more than the images that are believed."""
+def trusted_counts(update: ClientUpdate) -> Tensor:
+    """A client's pseudo-labels by class, scaled down where they are more than the images it is credited with."""
     counts = update.reply["counts"].double().clamp_min(0)
     return counts * min(1.0, update.examples / max(float(counts.sum()), 1.0))
 

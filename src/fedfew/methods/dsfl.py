@@ -93,8 +93,8 @@ class DSFL(Method):
         """The open set; E113 if it is too small."""
         size = 0 if site.open is None else len(site.open)
         if site.open is None or size < self.subset:
-            what = f"method.subset is {self.subset}, but the open set has {size} images"
-            raise FedfewError("E113", "dataset.open", what, "Raise dataset.open or lower method.subset")
+            problem = f"method.subset is {self.subset}, but the open set has {size} images"
+            raise FedfewError("E113", "dataset.open", problem, "Raise dataset.open or lower method.subset")
         return site.open
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
@@ -117,11 +117,11 @@ class DSFL(Method):
         ]
         site.network.load(state.sigma)
         own = site.network.probabilities(asked).flatten()
-        heard = self.aggregator(parts, own, own)
-        targets = sharpened(heard.vector.view(len(asked), site.classes), self.temperature)
+        mean = self.aggregator(parts, own, own)
+        targets = sharpened(mean.vector.view(len(asked), site.classes), self.temperature)
         distilled = self.distill(state, asked, targets, site, rng)
         omega = train_server(self.server, distilled, state, site, rng, self.lambda_s)
-        return replace(state, omega=omega), Outcome(heard.weights, clients=distilled)
+        return replace(state, omega=omega), Outcome(mean.weights, clients=distilled)
 
     def distill(
         self, state: ServerState, asked: Samples, targets: Tensor, site: ServerSite, rng: torch.Generator
@@ -156,11 +156,11 @@ def settle(method: DSFL, scenario: Scenario) -> dict[str, int]:
 def refuse(method: DSFL, scenario: Scenario) -> Iterator[FedfewError]:
     """Open images are required: a dataset with its own sites has none."""
     if scenario.open is None:
-        what = "ds-fl needs public images, and a dataset with its own sites has none"
-        yield FedfewError("E113", "method.name", what, "Use a method that sends models")
+        problem = "ds-fl needs public images, and a dataset with its own sites has none"
+        yield FedfewError("E113", "method.name", problem, "Use a method that sends models")
     elif scenario.open < method.subset:
-        what = f"method.subset = {method.subset} open images a round, but dataset.open = {scenario.open}"
-        yield FedfewError("E113", "method.subset", what, "Raise dataset.open or lower method.subset")
+        problem = f"method.subset = {method.subset} open images a round, but dataset.open = {scenario.open}"
+        yield FedfewError("E113", "method.subset", problem, "Raise dataset.open or lower method.subset")
 
 
 DS_FL = Entry(

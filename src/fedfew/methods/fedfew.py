@@ -43,8 +43,8 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.objectives.consistency import apart
-from fedfew.training.label_shift import em_prior, honest_temperature, log_ratio
+from fedfew.objectives.consistency import disagreement
+from fedfew.training.label_shift import calibrated_temperature, em_prior, log_ratio
 from fedfew.training.sgd import LocalSGD, descend
 from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import active, contributions, scalar, step_size
@@ -61,27 +61,38 @@ class FedFew(Method):
     client: LocalSGD
     aggregator: Aggregator
     views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities give its label")] = 3
-    threshold: Annotated[Fraction, Doc("τ: smallest (adjusted) probability of a label that counts")] = 0.9
+    threshold: Annotated[
+        Fraction, Doc("τ: a pseudo-label is used where its probability, given the class mix, is at least this")
+    ] = 0.9
     soft: Annotated[
         bool,
-        Doc("train on the (adjusted) probabilities, not the likeliest class; with correction = 1 only views teach"),
+        Doc("train on probabilities, not on the likeliest class; with correction = 1 clients learn only from views"),
     ] = False
     temperature: Annotated[
         NonNegative,
-        Doc("T of the probabilities, above 1 for an over-confident model; 0: calibrated on validation images"),
+        Doc("T: flattens the probabilities of an over-confident model; 0: calibrated on the validation images"),
     ] = 1.0
-    steps: Annotated[Natural, Doc("EM iterations for the client's own class mix; 0: the server's mix")] = 0
-    concentration: Annotated[NonNegative, Doc("strength, in images, of π_k's pull towards the server's mix")] = 5.0
-    correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
+    steps: Annotated[
+        Natural, Doc("EM steps in which a client estimates its own class mix; 0: it assumes the server's")
+    ] = 0
+    concentration: Annotated[
+        NonNegative, Doc("how strongly a client's class mix is held near the server's, as a number of images")
+    ] = 5.0
+    correction: Annotated[
+        NonNegative, Doc("κ: how much of the client's class mix is added to its logits in training")
+    ] = 1.0
     consistency: Annotated[
-        NonNegative, Doc("w: weight of the agreement of two noisy views of every image; 0: none, two views fewer")
+        NonNegative,
+        Doc("w: weight of the agreement between two noisy views of every image; 0: off, which saves two passes"),
     ] = 0.0
-    average: Annotated[Fraction, Doc("a: share of ω_t in ω_{t+1}, a mean over the rounds; 0: none")] = 0.0
+    average: Annotated[Fraction, Doc("a: share of the last ω in the new one, an average over the rounds; 0: none")] = (
+        0.0
+    )
     teacher: Annotated[
         Literal["current", "start"],
         Doc("the model that labels: each round's, or the one before the first round"),
     ] = "current"
-    warmup: Annotated[Natural, Doc("server epochs before the first round")] = 300
+    warmup: Annotated[Natural, Doc("epochs the server trains before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
 
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
@@ -127,7 +138,7 @@ class FedFew(Method):
             if len(sure := chosen[votes[chosen] >= 0]):
                 views.append(samples.take(sure).strong(rng, strong))
             one, other, *labeled = network(joined(views)).split(len(chosen))
-            loss = self.consistency * apart(one.softmax(1), other.softmax(1))
+            loss = self.consistency * disagreement(one.softmax(1), other.softmax(1))
             for outputs in labeled:
                 loss = loss + len(sure) / len(chosen) * cross_entropy(outputs + shift, targets[sure])
             return loss
@@ -143,7 +154,7 @@ class FedFew(Method):
         outputs = [site.network.probabilities(site.samples.weak(rng)) for _ in range(self.views)]
         mean, temperature = torch.stack(outputs).mean(0), self.temperature
         if not temperature:
-            temperature = honest_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0
+            temperature = calibrated_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0
         return em_prior(mean, payload["prior"], temperature, self.steps, self.concentration)
 
     def after_clients(
@@ -166,11 +177,11 @@ class FedFew(Method):
 def refuse(method: FedFew, scenario: Scenario) -> Iterator[FedfewError]:
     """A temperature of 0 needs validation images; the client's class mix has its own settings here."""
     if not method.temperature and scenario.validation == 0:
-        what = "a temperature of 0 is calibrated on validation images, but dataset.validation is 0"
-        yield FedfewError("E113", "method.temperature", what, "Set dataset.validation, or give a temperature")
+        problem = "a temperature of 0 is calibrated on validation images, but dataset.validation is 0"
+        yield FedfewError("E113", "method.temperature", problem, "Set dataset.validation, or give a temperature")
     if scenario.class_prior != "server":
-        what = "method fedfew already has this estimate, as method.steps"
-        yield FedfewError("E113", "vote.prior", what, "Set method.steps instead")
+        problem = "method fedfew already has this estimate, as method.steps"
+        yield FedfewError("E113", "vote.prior", problem, "Set method.steps instead")
 
 
 FEDFEW = Entry(

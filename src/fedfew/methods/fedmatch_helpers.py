@@ -82,6 +82,6 @@ def changed_bytes(state: ServerState, client: int) -> int:
     total = 0
     for name in ("sigma", "psi"):
         stamps = state.extra[f"stamp_{name}"]
-        whole = VALUE_BYTES * len(stamps)
-        total += whole if last is None else min(whole, ENTRY_BYTES * int((stamps > last + 1).sum()))
+        full = VALUE_BYTES * len(stamps)
+        total += full if last is None else min(full, ENTRY_BYTES * int((stamps > last + 1).sum()))
     return total

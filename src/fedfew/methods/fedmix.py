@@ -40,7 +40,7 @@ from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
 from fedfew.training.supervised import Supervised, label_loss, summed, train_server
 from fedfew.training.updates import contributions, step_size
-from fedfew.training.vote import Ballot, hopeful, vote
+from fedfew.training.vote import Ballot, can_reach_threshold, vote
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,21 @@ class FedMix(Method):
     beta: Annotated[Fraction, Doc("weight of σ, the server's model")] = 0.3
     gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2
     views: Annotated[int, Ge(2), Doc("A: views of an image that vote on its label, at least 2")] = 5
-    threshold: Annotated[Fraction, Doc("τ: smallest mean probability of a label that counts")] = 0.8
+    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its mean probability is at least this")] = 0.8
     lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 1.0
     lambda_ce: Annotated[NonNegative, Doc("λ_1: weight of the pseudo-label cross-entropy")] = 1.0
     lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the consistency of views 1 and 2")] = 1.0
     lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
     anchor: Annotated[
         Literal["trained", "previous", "omega"],
-        Doc("the σ of the anchor: this round's, the last round's, or ω (FedProx)"),
+        Doc("what the anchor pulls to: this round's σ, the last round's σ, or ω (FedProx)"),
     ] = "trained"
-    mask_on: Annotated[Literal["mean", "first"], Doc("τ is compared with the views' mean, or with view 1 alone")] = (
-        "mean"
-    )
+    mask_on: Annotated[
+        Literal["mean", "first"], Doc("τ is compared with the mean of the views, or with view 1 alone")
+    ] = "mean"
     ce_over: Annotated[
-        Literal["confident", "batch"], Doc("cross-entropy averaged over the confident samples, or over the batch")
+        Literal["confident", "batch"],
+        Doc("the cross-entropy is averaged over the confident images, or over the whole batch"),
     ] = "confident"
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS
@@ -136,11 +137,11 @@ class FedMix(Method):
         others = ballots.new_zeros(len(family) - len(ballots), *ballots.shape[1:])
         wanted = torch.ones(len(family[0]), dtype=torch.bool)
         if adjust is unadjusted and not network.layout.has_buffers:
-            wanted = hopeful(ballots, self.views, self.threshold, self.mask_on).cpu()
+            wanted = can_reach_threshold(ballots, self.views, self.threshold, self.mask_on).cpu()
         if wanted.any():
             with torch.no_grad():
-                found = network(joined([view.take(wanted) for view in family[len(ballots) :]])).softmax(1)
-            others[:, wanted.to(others.device)] = found.unflatten(0, (len(others), -1))
+                outputs = network(joined([view.take(wanted) for view in family[len(ballots) :]])).softmax(1)
+            others[:, wanted.to(others.device)] = outputs.unflatten(0, (len(others), -1))
         return others
 
     def after_clients(
@@ -157,8 +158,8 @@ class FedMix(Method):
 def check_mix(alpha: float, beta: float, gamma: float) -> None:
     """Refuse weights that are negative or do not sum to 1."""
     if not (min(alpha, beta, gamma) >= 0 and abs(alpha + beta + gamma - 1) <= 1e-6):  # so that NaN is refused too
-        given = f"α={alpha:g}, β={beta:g}, γ={gamma:g} sum to {alpha + beta + gamma:g}"
-        raise FedfewError("E106", "method.alpha, method.beta, method.gamma", f"{given}, not to 1 with all ≥ 0")
+        weights = f"α={alpha:g}, β={beta:g}, γ={gamma:g} sum to {alpha + beta + gamma:g}"
+        raise FedfewError("E106", "method.alpha, method.beta, method.gamma", f"{weights}, not to 1 with all ≥ 0")
 
 
 def mix(psi: Tensor, sigma: Tensor, omega: Tensor, alpha: float, beta: float, gamma: float) -> Tensor:

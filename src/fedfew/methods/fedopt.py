@@ -34,7 +34,7 @@ class FedAdam(FedAvg):
     server_lr: Annotated[Positive, Doc("η_s: the server's step size along the clients' mean change")] = 0.01
     beta1: Annotated[Decay, Doc("β_1: decay of the mean change from round to round")] = 0.9
     beta2: Annotated[Decay, Doc("β_2: decay of the mean square")] = 0.99
-    tau: Annotated[Positive, Doc("τ: the smaller, the more each entry's step is scaled to the same length")] = 1e-3
+    tau: Annotated[Positive, Doc("τ: added to √v; the smaller, the more alike are the steps of all entries")] = 1e-3
     rule: Literal["adam", "yogi"] = "adam"
 
     def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:

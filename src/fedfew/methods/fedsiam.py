@@ -39,7 +39,7 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.objectives.consistency import apart
+from fedfew.objectives.consistency import disagreement
 from fedfew.objectives.objective import soft_ramp
 from fedfew.training.sgd import Hooks, LocalSGD, descend
 from fedfew.training.supervised import Supervised, train_server
@@ -56,7 +56,9 @@ class FedSiam(Method):
     weight: Annotated[NonNegative, Doc("β: weight of the consistency loss at the end of the ramp")] = 10.0
     ramp: Annotated[Fraction, Doc("share of the run over which β and a grow")] = 0.2
     decay: Annotated[float, Ge(0), Lt(1), Doc("a: decay of the target at each step, after the ramp")] = 0.999
-    noise: Annotated[NonNegative, Doc("deviation of the noise η on pixels in [0, 1], on top of a weak view")] = 0.1
+    noise: Annotated[
+        NonNegative, Doc("standard deviation of the noise η, for pixels in [0, 1], on top of a weak view")
+    ] = 0.1
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     uploads: Literal["both", "online"] = "both"
@@ -103,8 +105,8 @@ class FedSiam(Method):
         one, other = (samples.weak(rng).noisy(self.noise, rng) for _ in range(2))
         if target is None:
             first, second = network(one.join(other)).softmax(1).chunk(2)
-            return apart(first, second)
-        return apart(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
+            return disagreement(first, second)
+        return disagreement(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
 
     def after_clients(
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
@@ -113,7 +115,7 @@ class FedSiam(Method):
         psi = self.aggregator(online, state.sigma, state.sigma)
         target = None
         if self.uploads == "both":
-            targets = [replace(part, vector=u.place("target")) for part, u in zip(online, updates, strict=True)]
+            targets = [replace(part, vector=u.stored("target")) for part, u in zip(online, updates, strict=True)]
             sent = state.extra["target"]
             target = self.aggregator(targets, sent, sent).vector.to(site.network.device)
         decay = self.decay * soft_ramp(state.round / max(self.client.rounds, 1), self.ramp)

@@ -67,8 +67,8 @@ def sequence(count: int, start: int, length: int, lot: int) -> Tensor:
 def refuse(method: Pooled, scenario: Scenario) -> Iterator[FedfewError]:
     """Real sites have no pool."""
     if scenario.real_sites:
-        what = "pooled needs all images and their labels in one place, which only a simulation has"
-        yield FedfewError("E113", "method.name", what, "Use it without fleet.network")
+        problem = "pooled needs all images and their labels in one place, which only a simulation has"
+        yield FedfewError("E113", "method.name", problem, "Use it without fleet.network")
 
 
 POOLED = Entry(Pooled, aggregator="uniform", asks_clients=False, pools=True, refuse=refuse)

@@ -39,7 +39,7 @@ from fedfew.objectives.unlabeled import train_unlabeled
 class Scaffold(FedAvg):
     """FedAvg with control variates against client drift; twice the traffic."""
 
-    population: Annotated[Natural, Doc("K in c's update, the total number of clients; 0: as many as in the config")] = 0
+    population: Annotated[Natural, Doc("K: total number of clients, for the update of c; 0: as in the config")] = 0
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
         return super().broadcast(state, client) | {"control": state.extra["control"]}
@@ -85,8 +85,8 @@ def settle(method: Scaffold, scenario: Scenario) -> dict[str, int]:
 def refuse(method: Scaffold, scenario: Scenario) -> Iterator[FedfewError]:
     """With a dataset of sites, their number is known too late."""
     if not method.population and scenario.clients is None:
-        what = "is 0, and the number of sites is not known yet"
-        yield FedfewError("E113", "method.population", what, "Set it to the number of sites")
+        problem = "is 0, and the number of sites is not known yet"
+        yield FedfewError("E113", "method.population", problem, "Set it to the number of sites")
 
 
 SCAFFOLD = Entry(Scaffold, unfit=STARTS_FROM_SERVER, settle=settle, refuse=refuse)

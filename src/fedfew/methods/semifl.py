@@ -31,7 +31,7 @@ from fedfew.training.mixup import beta_draw
 class SemiFL(Alternate):
     """SemiFL with its published settings."""
 
-    threshold: Annotated[Fraction, Doc("τ: smallest probability of a label that counts")] = 0.95
+    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.95
     beta: Annotated[Positive, Doc("a of Beta(a, a), from which λ is drawn")] = 0.75
     lambda_mix: Annotated[NonNegative, Doc("weight of the mixed term; 0: the fixed term alone")] = 1.0
 

@@ -22,7 +22,7 @@ from fedfew.training.label_shift import Adjust, unadjusted
 Decay = Annotated[float, Ge(0), Lt(1)]
 
 
-def apart(first: Tensor, second: Tensor) -> Tensor:
+def disagreement(first: Tensor, second: Tensor) -> Tensor:
     """‖p − q‖²: summed over the classes, averaged over the batch."""
     return (first - second).square().sum(1).mean()
 
@@ -42,7 +42,7 @@ class PiModel:
             samples = site.samples.take(indices)
             pair = samples.weak(rng).join(samples.weak(rng))
             first, second = site.network(pair).softmax(1).chunk(2)
-            return Step(weight * apart(first, second) if weight else None)
+            return Step(weight * disagreement(first, second) if weight else None)
 
         return step
 
@@ -69,7 +69,9 @@ class TemporalEnsembling:
             p = site.network(samples.weak(rng)).softmax(1)
             known = visits[indices] > 0
             targets = ensemble[indices][known] / (1 - self.decay ** visits[indices][known, None])
-            loss = weight * apart(p[known.to(p.device)], targets.to(p.device)) if weight and known.any() else None
+            loss = (
+                weight * disagreement(p[known.to(p.device)], targets.to(p.device)) if weight and known.any() else None
+            )
             ensemble[indices] = self.decay * ensemble[indices] + (1 - self.decay) * p.detach().cpu()
             visits[indices] += 1
             return Step(loss)
@@ -117,6 +119,6 @@ class MeanTeacher:
             samples = site.samples.take(indices)
             target = site.network.outputs_of(teacher, samples.weak(rng)).softmax(1)
             student = site.network(samples.weak(rng)).softmax(1)
-            return Step(weight * apart(student, target))
+            return Step(weight * disagreement(student, target))
 
         return step

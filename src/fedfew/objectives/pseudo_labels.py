@@ -23,7 +23,7 @@ from fedfew.training.label_shift import Adjust, tempered, unadjusted
 class PseudoLabel:
     """Pseudo-Label (Lee 2013): CE(argmax f(u), f(weak u)) on the confident images, with a ramp over the rounds."""
 
-    threshold: Annotated[Fraction, Doc("smallest probability of a label that counts")] = 0.8
+    threshold: Annotated[Fraction, Doc("a pseudo-label is used where its probability is at least this")] = 0.8
     weight: Annotated[NonNegative, Doc("weight of the loss at the end of the ramp")] = 1.0
     ramp: Annotated[Fraction, Doc("share of the run over which the weight grows from 0")] = 0.0
     labels: ClassVar[bool] = True
@@ -48,7 +48,7 @@ class PseudoLabel:
 class FixMatch:
     """FixMatch (Sohn et al. 2020): a confident label from the weak view trains the strong view."""
 
-    threshold: Annotated[Fraction, Doc("τ: smallest probability of a label that counts")] = 0.95
+    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.95
     weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
     strong_views: ClassVar[bool] = True
@@ -73,7 +73,9 @@ class UDA:
     Its training signal annealing is for labels, which the server has: ``server.annealing``.
     """
 
-    threshold: Annotated[Fraction, Doc("τ: smallest probability of an image that counts")] = 0.8
+    threshold: Annotated[
+        Fraction, Doc("τ: an image is used where the model's largest probability is at least this")
+    ] = 0.8
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True

@@ -15,7 +15,7 @@ from fedfew.core.spill import ReplySpill
 from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
-from fedfew.runtime.screen import Finding, Screen, Verdict
+from fedfew.runtime.screen import Judgement, Measurement, Screen
 from fedfew.runtime.wire import Wire
 
 
@@ -27,7 +27,7 @@ class CountsBytes(Protocol):
 
 
 @runtime_checkable
-class Network(Protocol):
+class RealSites(Protocol):
     """A fleet of real sites: it knows who can be reached, and the real traffic."""
 
     def online(self) -> list[int]: ...
@@ -91,7 +91,7 @@ class Inbox:
     missing: dict[int, Missing]
     updates: dict[int, ClientUpdate] = field(default_factory=dict)
     unused: list[Missing] = field(default_factory=list)
-    findings: dict[int, Finding] = field(default_factory=dict)
+    measurements: dict[int, Measurement] = field(default_factory=dict)
     spill: ReplySpill = field(default_factory=ReplySpill)
     bytes_up: int = 0
 
@@ -112,18 +112,18 @@ class Inbox:
             if isinstance(checked, Missing):
                 self.missing[k] = checked
                 return
-            self.findings[k] = self.screen.look(checked.reply, self.payloads[k])
+            self.measurements[k] = self.screen.measure(checked.reply, self.payloads[k])
             self.updates[k] = replace(checked, reply=self.spill.put(checked.reply))
 
-    def judge(self) -> Verdict:
+    def judge(self) -> Judgement:
         """Compare the answers: some are refused or scaled down."""
-        verdict = self.screen.judge(self.findings)
-        for k, factors in verdict.scaled.items():
+        judgement = self.screen.judge(self.measurements)
+        for k, factors in judgement.scaled.items():
             reply = self.screen.shrunk(self.updates[k].reply, self.payloads[k], factors)
             self.updates[k] = replace(self.updates[k], reply=self.spill.put(reply))
-        self.missing |= verdict.refused
+        self.missing |= judgement.refused
         self.updates = {k: update for k, update in self.updates.items() if k not in self.missing}
-        return verdict
+        return judgement
 
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
@@ -143,15 +143,15 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
     )
     for answer in fleet.train(state.round, {k: payload for k, payload in payloads.items() if k not in gone}):
         inbox.take(answer)
-    verdict = inbox.judge()
+    judgement = inbox.judge()
     updates, missing = inbox.updates, inbox.missing
     counted = inbox.screen.overstated(updates) if clients.sizes is None else {}
     updates |= counted
     silent = (k for k in cohort if k not in updates and k not in missing)
     missing |= {k: Missing(k, Refusal.NO_ANSWER, "gave no answer") for k in silent}
     if 0 < len(updates) < clients.min_updates:
-        what = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
-        missing |= {k: Missing(k, Refusal.TOO_FEW, what) for k in updates}
+        problem = f"answered, but only {len(updates)} of min_updates = {clients.min_updates} did"
+        missing |= {k: Missing(k, Refusal.TOO_FEW, problem) for k in updates}
         updates = {}
     return Answers(
         cohort,
@@ -161,11 +161,11 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, st
         down,
         inbox.bytes_up,
         inbox.unused,
-        fleet.traffic() if isinstance(fleet, Network) else {},
+        fleet.traffic() if isinstance(fleet, RealSites) else {},
         site.classes,
-        {k: min(verdict.scaled[k].values()) for k in sorted(verdict.scaled) if k in updates},
+        {k: min(judgement.scaled[k].values()) for k in sorted(judgement.scaled) if k in updates},
         {k: update.examples for k, update in counted.items() if k in updates},
-        verdict.lengths,
+        judgement.lengths,
     )
 
 
@@ -196,8 +196,8 @@ def refuse_common_fault(answers: Answers) -> None:
     if answers.missing and len(kinds) == 1 and answers.missing[0].code in SHARED_CAUSE:
         first, count = answers.missing[0], len(answers.missing)
         who = f"all {count} clients failed in the same way" if count > 1 else "the only selected client failed"
-        what = f"{who}: {first.code} {first.reason}"
-        raise FedfewError("E512", "first round", what[:400])
+        problem = f"{who}: {first.code} {first.reason}"
+        raise FedfewError("E512", "first round", problem[:400])
 
 
 def _bytes_down(algorithm: Method, state: ServerState, payloads: Mapping[int, Payload]) -> int:
@@ -215,6 +215,6 @@ def received_bytes(reply: Mapping[str, object]) -> int:
 
 def draw(clients: Clients, fleet: Trains, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if all can be reached."""
-    online = fleet.online() if isinstance(fleet, Network) else range(clients.count)
+    online = fleet.online() if isinstance(fleet, RealSites) else range(clients.count)
     size = min(clients.cohort, len(online))
     return [online[i] for i in draw_cohort(clients.seed, t, len(online), size, clients.availability)]

@@ -19,23 +19,27 @@ class Gate:
     """Bounds on updates; names, shapes, dtypes, finiteness and counts are always checked."""
 
     max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
-    max_growth: Annotated[NonNegative, Doc("bound on ‖reply‖ / ‖what was sent‖; 0: no bound")] = 1000.0
-    max_examples: Annotated[Count, Doc("largest number of images a client may claim where its size is not known")] = (
+    max_growth: Annotated[
+        NonNegative, Doc("a reply may be this many times as long as the vector that was sent; 0: no bound")
+    ] = 1000.0
+    max_examples: Annotated[Count, Doc("largest number of images a client may claim, where its size is unknown")] = (
         1_000_000
     )
     max_times: Annotated[
         NonNegative,
-        Doc("where sizes are not known, images beyond this many times the cohort's median are not counted; 0: all are"),
+        Doc("where sizes are unknown, a client counts for at most this many times the cohort's median; 0: no limit"),
     ] = 5.0
     clip: Annotated[
         NonNegative,
-        Doc("changes longer than this times the usual median, and than the server's own, are shortened; 0: none"),
+        Doc("a change is shortened if it exceeds this many times the usual median and the server's own step; 0: never"),
     ] = 3.0
     max_harm: Annotated[
         NonNegative,
-        Doc("an update is refused if a quarter of it raises the loss on the server's labels by more nats; 0: never"),
+        Doc("an update is refused if a quarter of it adds more than this to the loss on the server's labels; 0: never"),
     ] = 0.5
-    images: Annotated[Natural, Doc("most labeled images that every update is tried on; 0: none is tried")] = 200
+    images: Annotated[
+        Natural, Doc("number of labeled images, at most, that every update is tried on; 0: updates are not tried")
+    ] = 200
 
     def check(
         self,

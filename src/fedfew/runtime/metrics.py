@@ -37,8 +37,8 @@ def metric_fault(metrics: object, images: int, classes: int | None) -> Fault | N
 
 
 def _is_class(name: str, classes: int | None) -> bool:
-    found = _CLASS.fullmatch(name)
-    return found is not None and (classes is None or int(found[1]) < classes)
+    match = _CLASS.fullmatch(name)
+    return match is not None and (classes is None or int(match[1]) < classes)
 
 
 def _count_fault(metrics: Mapping[str, float], by_class: list[str], images: int) -> Fault | None:

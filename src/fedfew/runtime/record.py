@@ -143,18 +143,18 @@ def _fault(missing: "Missing") -> Fault:
 
 def _direction(answers: "Answers", client: int, psi: "Tensor | None", step: "Tensor", length: float) -> Direction:
     sent = answers.payloads[client].get("omega")
-    found: Direction = {"client": client}
+    direction: Direction = {"client": client}
     if client in answers.scaled:
-        found["scaled"] = _short(answers.scaled[client])
+        direction["scaled"] = _short(answers.scaled[client])
     if client in answers.counted:
-        found["counted"] = answers.counted[client]
+        direction["counted"] = answers.counted[client]
     if psi is None or sent is None:
-        return found
+        return direction
     change = psi - sent
     norm = float(change.norm())
-    found["norm"] = _short(norm)
-    found["cosine"] = _short(float(change @ step) / (norm * length) if norm and length else 0.0)
-    return found
+    direction["norm"] = _short(norm)
+    direction["cosine"] = _short(float(change @ step) / (norm * length) if norm and length else 0.0)
+    return direction
 
 
 def _short(value: float | None) -> float | None:

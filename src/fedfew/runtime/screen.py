@@ -38,16 +38,16 @@ from fedfew.runtime.wire import Wire
 
 SHARE = 0.25
 """How much of a client's change is tried."""
-HOPELESS = 10.0
+MOST_HARM = 10.0
 """Nats: an update of which a quarter costs more is refused, whatever the others do."""
-AS_OTHERS = 4.0
+TIMES_QUARTILE = 4.0
 """An update may do this many times the lower quartile of the cohort's harm."""
 FEWEST, ROUNDS, LONGER = 2, 10, 2.0
 """How many rounds make the usual length, at least and at most, and how many times as long a cohort's median may be."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class Measurement:
     """What was measured on one update."""
 
     lengths: dict[str, float]
@@ -57,7 +57,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """Which updates are refused, and the factors by which tensors of others are scaled down."""
 
     refused: dict[int, Missing]
@@ -92,14 +92,14 @@ class Screen:
         own_step = float(torch.linalg.vector_norm(state.sigma - state.omega)) if models else 0.0
         return Screen(gate, schema, site, own_step, tries, state.screen.lengths)
 
-    def look(self, reply: Mapping[str, Tensor], payload: Payload) -> Finding:
+    def measure(self, reply: Mapping[str, Tensor], payload: Payload) -> Measurement:
         """Measure one update that has passed the gate."""
         lengths = {}
         for name, expected in self.schema.items():
             if expected.near or expected.delta:
                 change = reply[name] - payload[expected.near] if expected.near else reply[name]
                 lengths[name] = float(torch.linalg.vector_norm(change))
-        return Finding(lengths, self._harm(reply, payload))
+        return Measurement(lengths, self._harm(reply, payload))
 
     def _harm(self, reply: Mapping[str, Tensor], payload: Payload) -> float | None:
         if self.tries is None or not len(self.tries):
@@ -146,14 +146,14 @@ class Screen:
         reply = {**update.reply, **sums} if sums else update.reply
         return replace(update, reply=reply, examples=most, metrics=metrics)
 
-    def judge(self, findings: Mapping[int, Finding]) -> Verdict:
+    def judge(self, measurements: Mapping[int, Measurement]) -> Judgement:
         """Decide which updates of the round are refused or scaled down."""
-        refused = {k: Missing(k, Refusal.HARMFUL, reason) for k, reason in self._harmful(findings).items()}
+        refused = {k: Missing(k, Refusal.HARMFUL, reason) for k, reason in self._harmful(measurements).items()}
         scaled: dict[int, dict[str, float]] = {}
         after = dict(self.before)
-        rest = {k: found for k, found in findings.items() if k not in refused}
-        for name in sorted({name for found in rest.values() for name in found.lengths}) if self.gate.clip else ():
-            lengths = {k: found.lengths[name] for k, found in rest.items()}
+        rest = {k: one for k, one in measurements.items() if k not in refused}
+        for name in sorted({name for one in rest.values() for name in one.lengths}) if self.gate.clip else ():
+            lengths = {k: one.lengths[name] for k, one in rest.items()}
             middle, before = typical(list(lengths.values()), self.own_step), self.before.get(name, ())
             if math.isfinite(middle):
                 after[name] = (*before, middle)[-ROUNDS:]
@@ -162,16 +162,16 @@ class Screen:
             for k, length in lengths.items():
                 if length > bound:
                     scaled.setdefault(k, {})[name] = (bound / length) ** 2 / clip
-        return Verdict(refused, scaled, after)
+        return Judgement(refused, scaled, after)
 
-    def _harmful(self, findings: Mapping[int, Finding]) -> dict[int, str]:
-        harms = {k: found.harm for k, found in findings.items() if found.harm is not None}
+    def _harmful(self, measurements: Mapping[int, Measurement]) -> dict[int, str]:
+        harms = {k: one.harm for k, one in measurements.items() if one.harm is not None}
         if not harms or not self.gate.max_harm:
             return {}
         quartile = sorted(harms.values())[(len(harms) - 1) // 4]
-        limit = min(max(self.gate.max_harm, AS_OTHERS * quartile), HOPELESS)
-        what = "a quarter of its change raises the loss on the server's labels by"
-        return {k: f"{what} {harm:.3g}, the bound is {limit:.3g}" for k, harm in harms.items() if harm > limit}
+        limit = min(max(self.gate.max_harm, TIMES_QUARTILE * quartile), MOST_HARM)
+        problem = "a quarter of its change raises the loss on the server's labels by"
+        return {k: f"{problem} {harm:.3g}, the bound is {limit:.3g}" for k, harm in harms.items() if harm > limit}
 
 
 def models(schema: Schema, payload: Payload, reply: Mapping[str, Tensor]) -> tuple[Vector, Vector] | None:

@@ -29,10 +29,10 @@ class Wire:
 
     def schemas(self, layout: Layout) -> list[Schema]:
         """The schema of the method's reply, then of each transform's output; the last one is what is sent."""
-        found = [self.method.reply_schema(layout)]
+        schemas = [self.method.reply_schema(layout)]
         for transform in self.transforms:
-            found.append(transform.travels(found[-1], layout))
-        return found
+            schemas.append(transform.travels(schemas[-1], layout))
+        return schemas
 
     def reply_schema(self, layout: Layout) -> Schema:
         """The schema of what is sent."""

@@ -40,7 +40,7 @@ def tempered(probabilities: Tensor, temperature: float) -> Tensor:
     return (probabilities.clamp_min(1e-30).log() / temperature).softmax(-1)
 
 
-def honest_temperature(probabilities: Tensor, accuracy: float) -> float:
+def calibrated_temperature(probabilities: Tensor, accuracy: float) -> float:
     """T at which the mean confidence of the probabilities N×C equals the accuracy: mean max p^(1/T) = ``accuracy``.
 
     Confidence falls with T, so bisection finds it, within bounds that limit the influence of a few images.
@@ -96,15 +96,19 @@ class Voting:
     """Which class prior pseudo-labels assume; ``em`` works with any method that makes pseudo-labels."""
 
     prior: Annotated[
-        Literal["server", "em"], Doc("class shares a vote assumes: the server's, or the client's own by label-shift EM")
+        Literal["server", "em"],
+        Doc("whose class shares pseudo-labels assume: the server's, or the client's own, estimated by EM"),
     ] = "server"
-    views: Annotated[Count, Doc("em: weak views of an image whose mean probabilities the estimate starts from")] = 3
-    temperature: Annotated[Positive, Doc("em: T of q; above 1 for an over-confident model")] = 1.5
-    steps: Annotated[Natural, Doc("em: EM iterations")] = 30
+    views: Annotated[Count, Doc("em: number of weak views of an image whose mean probabilities start the estimate")] = 3
+    temperature: Annotated[
+        Positive, Doc("em: temperature of the probabilities; above 1 for an over-confident model")
+    ] = 1.5
+    steps: Annotated[Natural, Doc("em: number of EM steps")] = 30
     concentration: Annotated[
-        NonNegative, Doc("em: strength of the prior that holds π_k near π_s, in images; 0: none")
+        NonNegative,
+        Doc("em: how strongly the estimate is held near the server's shares, as a number of images; 0: not at all"),
     ] = 0.0
-    warmup: Annotated[Fraction, Doc("em: share of the rounds before the estimate is trusted")] = 0.1
+    warmup: Annotated[Fraction, Doc("em: share of the rounds before the estimate is used")] = 0.1
     rounds: int = 150
 
     def learn(self, site: ServerSite) -> dict[str, Tensor]:

@@ -27,10 +27,10 @@ class LocalSGD:
     epochs: Annotated[Natural, Doc("passes over the site's images in a round")] = 1
     batch: Annotated[Count, Doc("images in a mini-batch")] = 64
     lr: Annotated[Positive, Doc("step size η in the first round")] = 1e-3
-    momentum: Annotated[Fraction, Doc("momentum, starting at zero in every round")] = 0.0
+    momentum: Annotated[Fraction, Doc("momentum; it starts at zero in every round")] = 0.0
     nesterov: Annotated[bool, Doc("Nesterov's form of the momentum")] = False
-    weight_decay: Annotated[NonNegative, Doc("pull of the weights towards zero")] = 0.0
-    clip: Annotated[NonNegative, Doc("bound on the gradient's norm; 0: none")] = 0.0
+    weight_decay: Annotated[NonNegative, Doc("weight decay")] = 0.0
+    clip: Annotated[NonNegative, Doc("gradients are clipped to this norm; 0: off")] = 0.0
     schedule: Annotated[
         Literal["constant", "cosine", "plateau"],
         Doc("step size over the rounds: constant, cosine decay to 0, or cut when validation accuracy stops rising"),

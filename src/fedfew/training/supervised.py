@@ -31,7 +31,7 @@ class Supervised:
     shift: Annotated[Natural, Doc("augmentation: largest shift in pixels, vertical and horizontal")] = 2
     annealing: Annotated[
         Literal["none", "log", "linear", "exp"],
-        Doc("training signal annealing (UDA): how the bound on the probability of labels that still train rises"),
+        Doc("annealing (UDA): labels the model is sure of are left out; this is how the bound on sure rises"),
     ] = "none"
     own: OwnView | None = None
     """The user's own function, if ``augment`` names one."""

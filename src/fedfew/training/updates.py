@@ -14,7 +14,7 @@ from fedfew.training.sgd import LocalSGD
 
 Order = Annotated[
     Literal["before", "after"],
-    Doc("the server trains after the aggregation (and once before the first round), or before the clients"),
+    Doc("whether the server trains after the aggregation (and once before the first round) or before the clients"),
 ]
 """When the server trains. Both orders train the same way; the model at the end of a round is scored."""
 Warmup = Annotated[Natural, Doc("server epochs before the first round; 0: as many as in any other round")]
@@ -52,7 +52,7 @@ def contributions(
     return [
         Contribution(
             u.client,
-            u.place("psi"),
+            u.stored("psi"),
             u.examples,
             state.answered(u.client),
             work(u),
@@ -88,5 +88,5 @@ def outputs(layout: Layout) -> int:
 def check_outputs(site: ServerSite, method: str) -> None:
     """E113 unless that number is right: replies with an entry for each class could not be checked."""
     if outputs(site.network.layout) != site.classes:
-        what = f"{method} cannot find the number of classes: the model's last matrix must be the layer of the logits"
-        raise FedfewError("E113", "model.name", what, "Use another model, or a method that sends only models")
+        problem = f"{method} cannot find the number of classes: the model's last matrix must be the layer of the logits"
+        raise FedfewError("E113", "model.name", problem, "Use another model, or a method that sends only models")

@@ -22,7 +22,7 @@ def vote(
     return labels, confidence >= threshold
 
 
-def hopeful(first: Tensor, views: int, threshold: float, mask_on: str = "mean") -> Tensor:
+def can_reach_threshold(first: Tensor, views: int, threshold: float, mask_on: str = "mean") -> Tensor:
     """The mask of images whose label may still be kept, given the softmax outputs of their first views.
 
     No view can give a class more than 1, so an image whose mean stays below the threshold even then needs no further

@@ -55,8 +55,8 @@ def _accepted(tries: int, source: Keystream) -> NDArray[np.int64]:
     kept = _exp_minus(low << np.uint64(64 - BITS), source)  # y mod S
     low, negative = low[kept], (first[kept] >> np.uint64(63)).astype(bool)
     # |y| div S is geometric: it is at least j with probability exp(−j)
-    whole = len(_powers()) - np.searchsorted(_powers(), source.words(len(low)), "right")
-    size = low + np.uint64(S) * whole.astype(np.uint64)
+    multiples = len(_powers()) - np.searchsorted(_powers(), source.words(len(low)), "right")
+    size = low + np.uint64(S) * multiples.astype(np.uint64)
     kept = ~(negative & (size == 0))  # zero has one sign
     size, negative = size[kept], negative[kept]
     distance = np.abs(size.astype(np.int64) - S).astype(np.uint64)

@@ -44,8 +44,8 @@ class LocalNorm(Transform):
 
     def check(self, site: ServerSite) -> None:
         if not norm_entries(site.network).any():
-            what = "the model has no normalisation layers, so clients have nothing to keep"
-            raise FedfewError("E113", "model.name", what, 'Use norm.policy = "average"')
+            problem = "the model has no normalisation layers, so clients have nothing to keep"
+            raise FedfewError("E113", "model.name", problem, 'Use norm.policy = "average"')
 
     def incoming(self, payload: Payload, schema: Schema, site: ClientSite) -> Payload:
         """The payload with the client's own normalisation layers."""
@@ -96,8 +96,8 @@ class AllStatistics(ServerStatistics):
 
     def check(self, site: ServerSite) -> None:
         if site.pool is None:
-            what = "statistics of all clients' images need them in one place, which only a simulation has"
-            raise FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
+            problem = "statistics of all clients' images need them in one place, which only a simulation has"
+            raise FedfewError("E113", "norm.policy", problem, 'Use norm.policy = "server-data"')
 
     def samples(self, site: ServerSite) -> Samples:
         """The server's samples and every client's."""

@@ -12,20 +12,19 @@ STRENGTHS, PENALTIES = (0.0, 0.25, 0.5, 1.0), (0.1, 0.3, 1.0, 3.0, 30.0)
 
 
 def corrected(
-    x: Tensor, labels: Tensor, alone: Tensor, whole: Tensor, classes: int, folds: int = 5
+    x: Tensor, labels: Tensor, unseen: Tensor, scores: Tensor, classes: int, folds: int = 5
 ) -> tuple[float, Tensor, Tensor]:
-    """How far the labels correct scores that came from the clients: strength s, and W, b added to s · scores.
+    """How far the labels correct ``scores`` that came from the clients: strength s, and W, b added to s · scores.
 
-    Logistic regression on labeled features x with s times the given scores as offset; s and the penalty are chosen by
-    cross-validation on these labels. ``alone`` are the scores of a model that has not seen the labels, for a
-    fair comparison; ``whole`` are those to correct. s = 0 uses the labels alone.
+    Logistic regression on labeled features x with s · scores as offset. Cross-validation on these labels chooses s and
+    the penalty; for that, ``unseen`` are the scores of a model that has not seen the labels. s = 0: the labels alone.
     """
     span = torch.linalg.qr(x.T).Q if len(x) < x.shape[1] else torch.eye(x.shape[1], dtype=x.dtype)
     inner, folds = x @ span, folds if len(x) < 500 else 3
     fold = torch.empty(len(labels), dtype=torch.long)
     for c in range(classes):
-        place = (labels == c).nonzero()[:, 0]
-        fold[place] = (torch.arange(len(place)) + c) % folds
+        members = (labels == c).nonzero()[:, 0]
+        fold[members] = (torch.arange(len(members)) + c) % folds
     best = (float("inf"), 0.0, PENALTIES[0])
     for strength in STRENGTHS:
         for penalty in PENALTIES:
@@ -34,12 +33,12 @@ def corrected(
                 train, test = fold != held, fold == held
                 if not test.any() or not train.any():
                     continue
-                weight, bias = logistic(inner[train], labels[train], strength * alone[train], penalty, 25)
-                scores = strength * alone[test] + inner[test] @ weight + bias
-                risk += float(cross_entropy(scores, labels[test], reduction="sum"))
+                weight, bias = logistic(inner[train], labels[train], strength * unseen[train], penalty, 25)
+                predicted = strength * unseen[test] + inner[test] @ weight + bias
+                risk += float(cross_entropy(predicted, labels[test], reduction="sum"))
             best = min(best, (risk, strength, penalty))
     _, strength, penalty = best
-    weight, bias = logistic(inner, labels, strength * whole, penalty)
+    weight, bias = logistic(inner, labels, strength * scores, penalty)
     return strength, span @ weight, bias
 
 
@@ -78,12 +77,12 @@ def minimise(loss: Callable[[Tensor], tuple[float, Tensor]], start: Tensor, step
         slope, size = float((gradient * step).sum()), 1.0
         if slope > -TOLERANCE:
             break
-        there, new = loss(point + step)
-        while there > value + 1e-4 * size * slope and size > 1e-6:
+        height, new = loss(point + step)
+        while height > value + 1e-4 * size * slope and size > 1e-6:
             size /= 2
-            there, new = loss(point + size * step)
+            height, new = loss(point + size * step)
         turn = size * float((step * (new - gradient)).sum())
         if turn > 1e-14:
             pairs = [*pairs[-9:], (size * step, new - gradient, 1 / turn)]
-        point, value, gradient = point + size * step, there, new
+        point, value, gradient = point + size * step, height, new
     return point

@@ -78,16 +78,24 @@ class FedMoments(Method):
     server: Supervised
     client: LocalSGD
     aggregator: Aggregator
-    width: Annotated[Count, Doc("principal directions of the features in which EM works")] = 128
-    wide: Annotated[Count, Doc("principal directions of the final model")] = 512
-    mix: Annotated[Literal["even", "labels"], Doc("classes' shares over all clients: equal, or the labels'")] = "even"
-    confidence: Annotated[Fraction, Doc("target of the model's mean confidence, without a client's mix; sets T")] = 0.75
-    label_weight: Annotated[NonNegative, Doc("κ: unlabeled images that one label outweighs in a class mean")] = 50.0
-    evidence: Annotated[Positive, Doc("images per class that the prior assumes when it shrinks a class mean")] = 30.0
-    steps: Annotated[Count, Doc("steps in which a client finds its own class mix")] = 10
-    settled: Annotated[Fraction, Doc("EM stops when the share of images changing class is below this, or rises")] = 0.02
-    survey: Annotated[Count, Doc("images to survey before EM starts, if there are as many")] = 8000
-    hear: Annotated[Fraction, Doc("images that answers cover before an EM step, as a share of those surveyed")] = 1.0
+    width: Annotated[Count, Doc("number of principal directions of the features that EM uses")] = 128
+    wide: Annotated[Count, Doc("number of principal directions that the final model uses")] = 512
+    mix: Annotated[Literal["even", "labels"], Doc("class shares over all clients: equal, or those of the labels")] = (
+        "even"
+    )
+    confidence: Annotated[
+        Fraction, Doc("mean confidence, without a client's class mix, that the temperature is chosen for")
+    ] = 0.75
+    label_weight: Annotated[NonNegative, Doc("κ: how many unlabeled images one label outweighs in a class mean")] = 50.0
+    evidence: Annotated[
+        Positive, Doc("how many images of each class the prior assumes when it shrinks a class mean")
+    ] = 30.0
+    steps: Annotated[Count, Doc("steps in which a client estimates its own class mix")] = 10
+    settled: Annotated[
+        Fraction, Doc("EM stops when the share of images that change class falls below this, or rises")
+    ] = 0.02
+    survey: Annotated[Count, Doc("images to survey before EM starts; all, if there are fewer")] = 8000
+    hear: Annotated[Fraction, Doc("share of the surveyed images that answers must cover before a step of EM")] = 1.0
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=state.omega)
@@ -232,21 +240,21 @@ class FedMoments(Method):
         """Gaussian classes in all directions, with the labels' correction; and how far the clients are trusted."""
         space = Space.kept(extra)
         mine, labels = space(features(site.labeled.samples)), site.labeled.labels
-        there, own = space.sums(sums.counts, sums.moments), class_sums(mine, labels, site.classes)
+        theirs, own = space.sums(sums.counts, sums.moments), class_sums(mine, labels, site.classes)
         known = torch.bincount(labels, minlength=site.classes).double()
         eye = float(extra["images"]) * torch.eye(mine.shape[1], dtype=torch.float64)
 
         def head(more: Tensor, labeled: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
             both = sums.counts + more
-            means = (there + labeled) / both[:, None].clamp_min(1e-3)
+            means = (theirs + labeled) / both[:, None].clamp_min(1e-3)
             within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
             return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
 
-        alone = head(torch.zeros_like(known), torch.zeros_like(own), torch.zeros_like(eye))
+        unseen = head(torch.zeros_like(known), torch.zeros_like(own), torch.zeros_like(eye))
         weight, bias = head(known, own, mine.T @ mine)
         scale = (space.values / space.values.mean()).sqrt()
         trust, more, offset = corrected(
-            mine * scale, labels, mine @ alone[0] + alone[1], mine @ weight + bias, site.classes
+            mine * scale, labels, mine @ unseen[0] + unseen[1], mine @ weight + bias, site.classes
         )
         full = space.basis @ (trust * weight + scale[:, None] * more)
         return as_model(site, full, trust * bias + offset - space.centre @ full), trust
@@ -286,8 +294,8 @@ def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
 def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
     """The backbone must be frozen."""
     if not scenario.frozen_backbone:
-        what = "fedmoments works on the features of a frozen backbone"
-        yield FedfewError("E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"')
+        problem = "fedmoments works on the features of a frozen backbone"
+        yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 
 FEDMOMENTS = Entry(

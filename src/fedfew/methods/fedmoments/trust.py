@@ -29,9 +29,9 @@ FEW = 0.1
 """A client with fewer images of a class than this says nothing about the class."""
 
 
-def falling(far: Tensor, whole: float) -> Tensor:
-    """1 up to ``whole``, then down to 0 at a quarter more."""
-    return (5 - 4 * far / whole).clamp(0, 1)
+def redescending(distance: Tensor, limit: float) -> Tensor:
+    """1 up to ``limit``, then down to 0 at a quarter more."""
+    return (5 - 4 * distance / limit).clamp(0, 1)
 
 
 def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> list[float]:
@@ -41,8 +41,8 @@ def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> 
     centre = labeled.mean(0)
     furthest = max(float((labeled[labels == c].mean(0) - centre).norm()) for c in labels.unique())
     far = (torch.stack(list(means)) - centre).norm(dim=1)
-    found: list[float] = falling(far / max(furthest, float(far.median()), 1e-9), SURVEY).tolist()
-    return found
+    weights: list[float] = redescending(far / max(furthest, float(far.median()), 1e-9), SURVEY).tolist()
+    return weights
 
 
 def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list[float]:
@@ -50,9 +50,9 @@ def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list
     end = classes * (len(space.centre) + 1)
     counts = torch.stack([sums[:classes] for sums in replies]).double()
     moments = [sums[classes:end].double().view(classes, -1) for sums in replies]
-    there = counts > FEW
-    n = torch.where(there, counts, 0.0)
-    sums = torch.stack([space.sums(*pair) for pair in zip(n, moments, strict=True)]) * there[..., None]
+    present = counts > FEW
+    n = torch.where(present, counts, 0.0)
+    sums = torch.stack([space.sums(*pair) for pair in zip(n, moments, strict=True)]) * present[..., None]
     images, flat = n.sum(1), sums.flatten(1)
     alike = torch.cdist(flat, flat).square() <= COPY * sums.shape[2] * (images[:, None] + images)
     together = n.sum(0).clamp_min(FEW)
@@ -65,5 +65,5 @@ def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list
     expected = expected.clamp_min(FEW)
     far = (off / expected).sqrt()
     chance = far[compared].median().clamp_min(1e-9) * (1 + 3 / expected.sqrt())
-    found: list[float] = (torch.where(compared, falling(far / chance, CLASSES), 1.0) / alike.sum(1)).tolist()
-    return found
+    weights: list[float] = (torch.where(compared, redescending(far / chance, CLASSES), 1.0) / alike.sum(1)).tolist()
+    return weights
