@@ -118,7 +118,7 @@ def _client_labels(config: Config) -> Iterator[FedfewError]:
 
 
 def _methods_with(part: str) -> str:
-    return ", ".join(name for name, entry in METHODS.items() if entry.takes(part))
+    return ", ".join(name for name in METHODS.table if METHODS[name].takes(part))
 
 
 def _no_server_labels(config: Config) -> Iterator[FedfewError]:

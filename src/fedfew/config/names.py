@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from torch import nn
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.registry import Registry
 from fedfew.core.settings import Setting, settings_of
 from fedfew.core.types import Method
 from fedfew.methods import METHODS
@@ -55,15 +56,12 @@ class Named(Generic[T]):
     name: str
     entry: Callable[..., T]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    own: bool = False
+    """Whether it is code outside fedfew."""
 
     def __call__(self, *given: Any) -> T:
         """Call the entry with its settings."""
         return self.entry(*given, **self.settings)
-
-    @property
-    def own(self) -> bool:
-        """Whether it is the user's own code."""
-        return is_own(self.name)
 
     @staticmethod
     def sites() -> "Named[Any]":
@@ -77,8 +75,13 @@ def _no_partition(*_: Any) -> None:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name points to code outside fedfew."""
+    """Whether a name is the ``package.module:Name`` of code outside fedfew."""
     return ":" in name
+
+
+def is_foreign(name: str, registry: Mapping[str, Any]) -> bool:
+    """Whether a name stands for code outside fedfew: the user's own, or an installed package's."""
+    return is_own(name) or (isinstance(registry, Registry) and name not in registry.table)
 
 
 def own_code(document: Mapping[str, Any]) -> dict[str, str]:
@@ -120,11 +123,10 @@ def _is_allowed(name: str, allow_code: Collection[str]) -> bool:
 
 def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
     """What a name stands for; the user's own code is checked first, to report faults before anything runs."""
-    if not is_own(name):
-        entry: Callable[..., Any] = registry[name]
-        return entry
     place = f"{section}.{'kind' if section == 'partition' else 'name'}"
-    target = imported(name, place)
+    target = imported(name, place) if is_own(name) else _registered(name, registry, place)
+    if not is_foreign(name, registry):
+        return target
     if section == "model" and isinstance(target, nn.Module):
         module = target  # each network is a copy, so that no two train the same weights
         target = lambda: deepcopy(module)  # noqa: E731 - a model without parameters
@@ -135,12 +137,23 @@ def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., 
 
 def entry_of(name: str) -> Entry[Any]:
     """The method of this name: a registry's entry, or the user's own class, function or Entry."""
-    if not is_own(name):
-        return METHODS[name]
-    target: Any = imported(name, "method.name")
+    place = "method.name"
+    target: Any = imported(name, place) if is_own(name) else _registered(name, METHODS, place)
     entry: Entry[Any] = target if isinstance(target, Entry) else Entry(target)
-    if fault := _misfit("method", entry.method):
+    if is_foreign(name, METHODS) and (fault := _misfit("method", entry.method)):
         raise FedfewError("E115", "method.name", f"{name!r} {fault}")
+    return entry
+
+
+def _registered(name: str, registry: Mapping[str, Any], place: str) -> Callable[..., Any]:
+    """A registry's entry; an installed package's may fail on import."""
+    try:
+        entry: Callable[..., Any] = registry[name]
+    except Exception as error:
+        if not is_foreign(name, registry) or isinstance(error, KeyError):
+            raise
+        what = f"{name!r} of an installed package cannot be imported: {_import_fault(error)}"
+        raise FedfewError("E111", place, what) from error
     return entry
 
 

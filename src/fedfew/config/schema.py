@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from types import new_class
 from typing import Any, TypeVar
@@ -13,27 +14,26 @@ from typing_extensions import TypedDict
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.checks import misfits, unused_objective
-from fedfew.config.names import OPTIONAL_PARTS, SITES, Named, entry_of, find, imported, is_own, own_code, refuse_code
+from fedfew.config.names import (
+    OPTIONAL_PARTS,
+    SITES,
+    Named,
+    entry_of,
+    find,
+    imported,
+    is_foreign,
+    is_own,
+    own_code,
+    refuse_code,
+)
 from fedfew.config.sections import AUTO, NAMED, PLAIN, SECTIONS, settings_for
 from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, merged
 from fedfew.config.tree import Config, DatasetSettings, FleetSettings, General, Model
-from fedfew.core.engine import Engine
 from fedfew.core.errors import ConfigErrors, FedfewError
-from fedfew.core.evaluation import Evaluation
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import Setting, settings_of
-from fedfew.core.types import Method
 from fedfew.data import DATASETS
-from fedfew.data.shares import ClientLabels
 from fedfew.methods import METHODS
-from fedfew.methods.entry import Entry
-from fedfew.objectives.pseudo_labels import PseudoLabel
-from fedfew.runtime.cohort import Availability
-from fedfew.runtime.gate import Gate
-from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import ClientSGD, LocalSGD
-from fedfew.training.supervised import Supervised
-from fedfew.transforms import Compression, NormPolicy, Privacy
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -66,38 +66,13 @@ def check(table: Table, place: str = "config", allow_code: Collection[str] | Non
     if allow_code is not None:
         refuse_code(table, allow_code, place)
     read = _Reader(_on_features(table), place)
-    if isinstance(dataset := table.get("dataset"), dict) and brings_sites(dataset.get("name")):
-        read.table = _with_sites(read.table, place, read.faults)
+    read.bring_sites()
     general = read.part("", General)
-    method, objective, aggregator = (read.named(section) for section in ("method", "objective", "aggregator"))
-    config = Config(
-        **vars(general),
-        dataset=read.dataset(),
-        partition=read.named("partition"),
-        model=read.model(),
-        method=Method(),
-        method_name=method.name,
-        entry=Entry(Method),
-        objective=PseudoLabel(),
-        objective_name=objective.name,
-        aggregator=aggregator,
-        server=read.server(general.rounds),
-        client=read.client(general.rounds),
-        client_labels=read.part("client_labels", ClientLabels),
-        vote=read.part("vote", Voting, rounds=general.rounds),
-        norm=read.part("norm", NormPolicy),
-        privacy=read.part("privacy", Privacy),
-        compression=read.part("compression", Compression),
-        availability=read.part("availability", Availability),
-        gate=read.part("gate", Gate),
-        evaluate=read.part("evaluate", Evaluation),
-        engine=read.part("engine", Engine),
-        fleet=read.fleet(),
-        document={},
-    )
+    named = {section: read.named(section) for section in NAMED}
+    parts = {section: read.part(section, kind, general.rounds) for section, kind in PLAIN.items()}
     read.raise_faults()
     try:
-        config = _with_method(config, method.settings, objective, read.ordered())
+        config = _built(general, named, parts, read.ordered())
         faults = list(misfits(config))
     except FedfewError as fault:
         faults = [fault]
@@ -116,29 +91,47 @@ def check_part(section: str, given: Table, place: str, allow_code: Collection[st
     return checked
 
 
-def _with_method(config: Config, settings: Mapping[str, Any], objective: Named[Any], document: Table) -> Config:
-    """The config with its method, and with what the method decides where the config leaves it open."""
-    entry, aggregator = entry_of(config.method_name), config.aggregator
+def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, document: Table) -> Config:
+    """The tree, and in it the method, which decides what the config leaves open."""
+    method, aggregator, source, fleet = (named[key] for key in ("method", "aggregator", "dataset", "fleet"))
+    entry = entry_of(method.name)
     if aggregator.name == AUTO:
-        usual = entry.aggregator
-        options = {key: setting.default for key, setting in settings_for("aggregator", usual).items()}
-        aggregator = Named(usual, find("aggregator", usual, AGGREGATORS), options)
-        document["aggregator"] = {"name": usual} | options
+        options = {key: setting.default for key, setting in settings_for("aggregator", entry.aggregator).items()}
+        aggregator = Named(entry.aggregator, find("aggregator", entry.aggregator, AGGREGATORS), options)
+        document["aggregator"] = {"name": aggregator.name} | options
     if aggregator.name in entry.unfit:
         fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
-        reason = f"does not fit method {config.method_name}: {entry.unfit[aggregator.name]}"
+        reason = f"does not fit method {method.name}: {entry.unfit[aggregator.name]}"
         raise FedfewError("E107", "aggregator.name", f"{aggregator.name!r} {reason}", f"These fit: {fits}")
-    config = replace(config, entry=entry, aggregator=aggregator, objective=objective())
-    parts = {part: getattr(config, part) for part in OPTIONAL_PARTS if entry.takes(part)}
-    made = entry.build(server=config.server, client=config.client, aggregator=config.aggregator, **parts, **settings)
+    objective = named["objective"]()
+    taken = {part: (parts | {"objective": objective})[part] for part in OPTIONAL_PARTS if entry.takes(part)}
+    made = entry.build(
+        server=parts["server"], client=parts["client"], aggregator=aggregator, **taken, **method.settings
+    )
+    split = settings_of(DatasetSettings)
+    own = {key: value for key, value in source.settings.items() if key not in split}
+    config = Config(
+        **vars(general),
+        **parts,
+        dataset=DatasetSettings(
+            **{key: source.settings[key] for key in split}, source=Named(source.name, source.entry, own)
+        ),
+        partition=named["partition"],
+        model=Model(**vars(named["model"])),
+        method=made,
+        method_name=method.name,
+        entry=entry,
+        objective=objective,
+        objective_name=named["objective"].name,
+        aggregator=aggregator,
+        fleet=FleetSettings(**fleet.settings, kind=fleet.name),
+        document=document,
+    )
     for path, value in entry.settle(made, config.scenario).items():
         section, _, key = path.partition(".")
         document[section][key] = value
-        if section == "method":
-            made = replace(made, **{key: value})
-        else:
-            config = replace(config, **{section: replace(getattr(config, section), **{key: value})})
-    return replace(config, method=made, document=document)
+        config = replace(config, **{section: replace(getattr(config, section), **{key: value})})
+    return config
 
 
 def _on_features(table: Table) -> Table:
@@ -150,20 +143,6 @@ def _on_features(table: Table) -> Table:
             if frozen and method in METHODS and (better := METHODS[method].on_features):
                 return table | {"method": {"name": better}}
     return table
-
-
-def brings_sites(name: Any) -> bool:
-    """Whether a dataset declares in advance that it has its own sites; for others this is known only after loading."""
-    return getattr(DATASETS.get(name), "brings_sites", False) if isinstance(name, str) else False
-
-
-def _with_sites(table: Table, place: str, faults: list[FedfewError]) -> Table:
-    """The data have their own clients, so there is nothing to partition."""
-    given = table.get("partition", {"kind": SITES})
-    if given != {"kind": SITES}:
-        what = "partition.* has no effect for a dataset with its own sites"
-        faults.append(FedfewError("E113", place, what, "Remove the section [partition]"))
-    return table | {"partition": {"kind": SITES}}
 
 
 @dataclass
@@ -184,37 +163,23 @@ class _Reader:
         if self.faults:
             raise ConfigErrors(self.faults)
 
-    def part(self, section: str, kind: Callable[..., T], **more: Any) -> T:
+    def bring_sites(self) -> None:
+        """Name no partition for a dataset that declares in advance that it has its own sites."""
+        name = self._given("dataset").get("name")
+        if isinstance(name, str) and getattr(DATASETS.get(name), "brings_sites", False):
+            if self.table.get("partition", {"kind": SITES}) != {"kind": SITES}:
+                what = "partition.* has no effect for a dataset with its own sites"
+                self.faults.append(FedfewError("E113", self.place, what, "Remove the section [partition]"))
+            self.table = self.table | {"partition": {"kind": SITES}}
+
+    def part(self, section: str, kind: Callable[..., T], rounds: int = 0) -> T:
         """A section as an object; keys with faults have their default."""
         values = self._values(section, self._given(section), settings_for(section, ""))
-        if section:
-            self.document[section] = values
-        else:
-            self.document |= values
+        self.document |= {section: dict(values)} if section else values
+        more: Table = {"rounds": rounds} if "rounds" in signature(kind).parameters and section else {}
+        if "augment" in values:
+            more["own"] = self._own_view(f"{section}.augment", values["augment"])
         return kind(**values, **more)
-
-    def server(self, rounds: int) -> Supervised:
-        values = self.part("server", dict[str, Any])
-        sgd = LocalSGD(**{key: values.pop(key) for key in settings_of(LocalSGD)}, rounds=rounds)
-        return Supervised(sgd, **values, own=self._own_view("server", values["augment"]))
-
-    def client(self, rounds: int) -> ClientSGD:
-        client = self.part("client", ClientSGD, rounds=rounds)
-        return replace(client, own=self._own_view("client", client.augment))
-
-    def dataset(self) -> DatasetSettings:
-        chosen, split = self.named("dataset"), settings_of(DatasetSettings)
-        own = {key: value for key, value in chosen.settings.items() if key not in split}
-        values = {key: value for key, value in chosen.settings.items() if key in split}
-        return DatasetSettings(**values, source=Named(chosen.name, chosen.entry, own))
-
-    def model(self) -> Model:
-        chosen = self.named("model")
-        return Model(chosen.name, chosen.entry, chosen.settings)
-
-    def fleet(self) -> FleetSettings:
-        chosen = self.named("fleet")
-        return FleetSettings(**chosen.settings, kind=chosen.name)
 
     def named(self, section: str) -> Named[Any]:
         """What a section names, with its settings."""
@@ -239,12 +204,11 @@ class _Reader:
             given = {}
         values = self._values(section, given, known, str(name))
         self.document[section] = {key: name} | values
-        return Named(name, entry, values)
+        return Named(name, entry, values, isinstance(name, str) and is_foreign(name, registry))
 
-    def _own_view(self, section: str, name: str) -> OwnView | None:
+    def _own_view(self, key: str, name: str) -> OwnView | None:
         """The user's own augmentation, if the config names one."""
         try:
-            key = f"{section}.augment"
             return OwnView(imported(name, key), key) if is_own(name) else None
         except FedfewError as fault:
             self.faults.append(fault)
@@ -257,9 +221,9 @@ class _Reader:
         given = self.table.get(section, {})
         if isinstance(given, dict):
             return given
-        self.faults.append(
-            FedfewError("E103", self.place, f"{section} = {given!r} is not a section", f"Write [{section}]")
-        )
+        fault = FedfewError("E103", self.place, f"{section} = {given!r} is not a section", f"Write [{section}]")
+        if fault.what not in [known.what for known in self.faults]:
+            self.faults.append(fault)
         return {}
 
     def _values(self, section: str, given: Table, known: Mapping[str, Setting], name: str = "") -> Table:

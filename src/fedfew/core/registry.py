@@ -1,10 +1,10 @@
 """Registries: literal tables of what a config can name, each imported when it is looked up, with a line about it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -13,11 +13,16 @@ class Registry(Mapping[str, T]):
     """Names, and for each the ``package.module:attribute`` it stands for and a line about it.
 
     An installed package adds names by entry points of the group, such as ``fedfew.methods``; the table's own names
-    come first.
+    come first. ``adapt`` makes an entry of what a package offers.
     """
 
-    def __init__(self, group: str, table: Mapping[str, tuple[str, str]]) -> None:
-        self.group, self.table = group, table
+    def __init__(
+        self,
+        group: str,
+        table: Mapping[str, tuple[str, str]],
+        adapt: Callable[[Any], T] = lambda target: cast(T, target),
+    ) -> None:
+        self.group, self.table, self._adapt = group, table, adapt
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
@@ -25,7 +30,7 @@ class Registry(Mapping[str, T]):
 
     def __getitem__(self, name: str) -> T:
         if name not in self.table:
-            return cast(T, self._installed[name].load())
+            return self._adapt(self._installed[name].load())
         module, _, attribute = self.table[name][0].partition(":")
         return cast(T, getattr(import_module(module), attribute))
 

@@ -7,6 +7,14 @@ from fedfew.core.registry import Registry
 if TYPE_CHECKING:
     from fedfew.methods.entry import Entry
 
+
+def _entry(target: Any) -> "Entry[Any]":
+    """An installed package may offer an Entry, or a method's class alone."""
+    from fedfew.methods.entry import Entry  # noqa: PLC0415 - needs torch, which a list of names does not
+
+    return target if isinstance(target, Entry) else Entry(target)
+
+
 METHODS: "Registry[Entry[Any]]" = Registry(
     "fedfew.methods",
     {
@@ -50,4 +58,5 @@ METHODS: "Registry[Entry[Any]]" = Registry(
             "All labels, no federation: the upper bound; in simulation only.",
         ),
     },
+    _entry,
 )
