@@ -52,7 +52,7 @@ def space_of(grids: Sequence[str], ranges: Sequence[str]) -> Space:
 def search(
     source: str | Path | dict[str, Any],
     base: Mapping[str, Any],
-    space: Space,
+    keys: Space,
     trials: int,
     folder: Path,
     warn: Warn,
@@ -65,47 +65,47 @@ def search(
     if not load(source, base).document["dataset"]["validation"]:
         why = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", why)
-    study = _study(optuna, folder)
+    study, states = _study(optuna, folder), optuna.trial.TrialState
+    space = {key: _distribution(optuna, values) for key, values in keys.items()}
 
     def cell_of(drawn: Mapping[str, Any]) -> Cell:
         own = {key: _short(drawn[key]) for key in space if key in drawn}
         return Cell(slug(own), load(source, {**base, **own}))
 
-    def judged(number: int, drawn: Mapping[str, Any]) -> Iterator[Event]:
-        for event in advance([cell_of(drawn)], folder, warn, anyway=anyway, command=command):
+    def judged(trial: Any) -> Iterator[Event]:
+        for event in advance([cell_of(trial.params)], folder, warn, anyway=anyway, command=command):
             yield event
             if event.kind in ("failed", "busy"):
-                study.tell(number, state=optuna.trial.TrialState.FAIL)
+                study.tell(trial.number, state=states.FAIL)
             elif event.kind in ("finished", "skipped"):
-                study.tell(number, best_validation(event.path))
+                study.tell(trial.number, best_validation(event.path))
 
-    states = optuna.trial.TrialState
     complete = [cell_of(trial.params) for trial in study.trials if trial.state == states.COMPLETE]
     for cell, path in zip(complete, paths(complete, folder), strict=True):
         yield Event(cell, "skipped", path)
     for trial in study.trials:  # trials that were running when the search was interrupted are resumed
         if trial.state == states.RUNNING and trial.params.keys() == space.keys():
-            yield from judged(trial.number, trial.params)
+            yield from judged(trial)
         elif trial.state == states.RUNNING:
             study.tell(trial.number, state=states.FAIL)
     while sum(trial.state.is_finished() for trial in study.trials) < trials:
-        trial = study.ask()
-        yield from judged(trial.number, {key: _suggest(trial, key, values) for key, values in space.items()})
+        try:
+            trial = study.ask(space)
+        except ValueError as error:
+            why = f"the folder holds a search over other values ({error})"
+            raise FedfewError("E113", "--out", why, "Give another folder, or the same values as before") from None
+        yield from judged(trial)
+
+
+def _distribution(optuna: Any, values: Range | list[Any]) -> Any:
+    if isinstance(values, Range):
+        return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
+    return optuna.distributions.CategoricalDistribution(values)
 
 
 def best_validation(path: Path) -> float:
     """The objective: the best validation accuracy of a run, never a number from the test images."""
     return max((v for r in Run.open(path).records if (v := r["validation"]) is not None), default=0.0)
-
-
-def _suggest(trial: Any, key: str, values: Range | list[Any]) -> Any:
-    try:
-        if isinstance(values, Range):
-            return trial.suggest_float(key, values.low, values.high, log=values.log)
-        return trial.suggest_categorical(key, values)
-    except ValueError as error:
-        why = f"the folder holds a search over other values of {key} ({error})"
-        raise FedfewError("E113", "--out", why, "Give another folder, or the same values as before") from None
 
 
 def _short(value: Any) -> Any:
