@@ -245,7 +245,7 @@ def learning_curve(**given: Any) -> None:
 
 
 @app.command()
-@options.place("path", "RUN|FOLDER", "A run folder, or a folder that contains runs.")
+@options.place("path", "RUN|FOLDER", "A run folder, a folder of runs, or an archive.")
 @options.path("--out", "FILE", "Where to write (default: report/index.html in it).")
 @options.as_json
 def report(**given: Any) -> None:

@@ -86,7 +86,7 @@ as_csv = flag("--csv", "Print a CSV table.")
 
 config = click.argument("config", metavar="PRESET|CONFIG.toml", type=ConfigName(), help="A preset or a TOML file.")
 runs = click.argument(
-    "runs", metavar="RUN…", nargs=-1, required=True, type=PATH, help="Run folders, or folders that contain runs."
+    "runs", metavar="RUN…", nargs=-1, required=True, type=PATH, help="Run folders, folders of runs, or archives."
 )
 finished = place("run", "RUN", "Folder of a finished run.")
 images = place("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
