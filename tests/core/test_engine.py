@@ -49,8 +49,8 @@ def slope(network: Network, images: torch.Tensor, labels: torch.Tensor) -> torch
 def test_auto_takes_the_first_of_what_is_here() -> None:
     here = devices()
     assert here[-1] == "cpu"
-    assert Engine().place() == torch.device(here[0])
-    assert Engine(device="cpu").place() == torch.device("cpu")
+    assert Engine().chosen_device() == torch.device(here[0])
+    assert Engine(device="cpu").chosen_device() == torch.device("cpu")
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])

@@ -61,7 +61,7 @@ def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
     after = read_folder(digits, 28, 1)
     assert after.survey.groups == before.survey.groups
     assert after.survey.unused == []
-    assert (after.places, after.problems) == (before.places, before.problems)
+    assert (after.files, after.problems) == (before.files, before.problems)
     assert len(read_images(digits / "clients" / "hospital-1", 28, 1)[1]) == 0
 
 
@@ -166,7 +166,7 @@ def test_the_same_image_at_server_and_in_test_is_refused_unless_allowed(digits: 
     assert ("E207", False) in codes(digits, allow_overlap=True)
     assert len(folder(path=str(digits), size=28, channels=1, allow_overlap=True).test) == 31
     [copy] = find_copies(read_folder(digits, 28, 1))
-    assert (copy.path, copy.across, copy.torn) == ("test/digit 3/again.bmp", True, False)
+    assert (copy.path, copy.across, copy.in_two_classes) == ("test/digit 3/again.bmp", True, False)
 
 
 def test_copies_at_sites_and_in_two_classes_are_told(digits: Path) -> None:
@@ -174,7 +174,7 @@ def test_copies_at_sites_and_in_two_classes_are_told(digits: Path) -> None:
     shutil.copy(image, digits / "server" / "digit 5" / "torn.png")
     shutil.copy(image, digits / "clients" / "hospital-1" / "copy.png")
     assert codes(digits) == [("E210", False), ("E210", False)]
-    copies = {copy.path: copy.torn for copy in find_copies(read_folder(digits, 28, 1))}
+    copies = {copy.path: copy.in_two_classes for copy in find_copies(read_folder(digits, 28, 1))}
     assert copies == {"server/digit 5/torn.png": True, "clients/hospital-1/copy.png": False}
 
 

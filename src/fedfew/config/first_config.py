@@ -54,7 +54,7 @@ def choose(survey: Survey, network: bool = False) -> Choice:
 
     In a ``network`` the sites' images are elsewhere, and nothing is known about them.
     """
-    counts = {part: [p for p in survey.places if p.part == part] for part in ("server", "clients", "test")}
+    counts = {part: [p for p in survey.files if p.part == part] for part in ("server", "clients", "test")}
     if not counts["server"]:
         raise FedfewError("E206", shown(survey.root), "there are no files in server/<class>/", LAYOUT)
     if not counts["clients"] and not network:
@@ -64,7 +64,7 @@ def choose(survey: Survey, network: bool = False) -> Choice:
     middle = median(sides)
     backbone = color and middle >= SMALLEST_PHOTOGRAPH and installed("pretrained")
     size = max([s for s in (SIZES + SEEN if backbone else SIZES) if s <= middle], default=SIZES[0])
-    seen, minutes = _seen(0 if network else len(survey.places))
+    seen, minutes = _seen(0 if network else len(survey.files))
     sites = 0 if network else len(survey.groups["clients"])
     asked = min(sites, 10)
     smallest = min((sum(p.group == site for p in counts["clients"]) for site in survey.groups["clients"]), default=16)
@@ -87,15 +87,15 @@ def choose(survey: Survey, network: bool = False) -> Choice:
         backbone=backbone,
         seen=seen,
         why_seen="pixels a side it sees; each site computes its own features, once" if network else
-        f"pixels a side it sees: {minutes:.1f} minutes of one core for all {len(survey.places):,} images, once",
+        f"pixels a side it sees: {minutes:.1f} minutes of one core for all {len(survey.files):,} images, once",
     )  # fmt: skip
 
 
 def _look(survey: Survey) -> tuple[list[int], bool]:
     """Shorter sides, and whether any image has color; a file that stores grey as RGB is grey."""
-    step = max(1, len(survey.places) // LOOKED_AT)
+    step = max(1, len(survey.files) // LOOKED_AT)
     sides, color = [], False
-    for place in survey.places[::step]:
+    for place in survey.files[::step]:
         try:
             content = read_file(survey.root / place.path)
             width, height, colorful = probe(content)
@@ -106,7 +106,7 @@ def _look(survey: Survey) -> tuple[list[int], bool]:
         except Unreadable:
             continue
     if not sides:
-        raise FedfewError("E209", shown(survey.root), f"none of the {len(survey.places)} files is a readable image")
+        raise FedfewError("E209", shown(survey.root), f"none of the {len(survey.files)} files is a readable image")
     return sides, color
 
 
@@ -127,8 +127,8 @@ def first_config(survey: Survey, choice: Choice, out: Path, network: bool = Fals
     sites = "sites on other machines" if network else f"{len(survey.groups['clients'])} sites"
     steps = "\n".join(f"# then:  {line}" for line in next_steps(Path(out.name), network))
     of_sites = "the sites" if network else f"the {sites}"
-    labels = sum(place.part == "server" for place in survey.places)
-    tested = sum(place.part == "test" for place in survey.places)
+    labels = sum(place.part == "server" for place in survey.files)
+    tested = sum(place.part == "test" for place in survey.files)
     path = "." if out.parent.resolve() == folder.resolve() else str(folder.resolve())
     validation = (
         f"validation = {choice.validation:<13} # images of test/ held out to choose the best round by"

@@ -89,7 +89,7 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     if isinstance(module, HasBackbone):
         module.check(data.samples)
     if isinstance(module, HasBackbone) and module.once:
-        data = module.featured(data, cores(), engine.place(), report)
+        data = module.featured(data, cores(), engine.chosen_device(), report)
         module = module.trained_part()
     return data, _bound(module, data, engine)
 

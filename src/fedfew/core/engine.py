@@ -38,13 +38,13 @@ class Engine:
         bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")
     ] = False
 
-    def place(self) -> torch.device:
+    def chosen_device(self) -> torch.device:
         """The chosen device; E116 if this machine does not have it, E120 if it cannot compute in ``autocast``."""
         here = devices()
         name = here[0] if self.device == "auto" else self.device
         if name not in here:
-            what = f"engine.device = {name!r}, but torch {torch.__version__} finds none on this machine"
-            raise FedfewError("E116", "engine.device", what, f'Available: {", ".join(here)}; "auto" takes the first')
+            message = f"engine.device = {name!r}, but torch {torch.__version__} finds none on this machine"
+            raise FedfewError("E116", "engine.device", message, f'Available: {", ".join(here)}; "auto" takes the first')
         if name == "cpu" and self.autocast == "bfloat16" and crashes_in_bfloat16():
             raise FedfewError("E120", "engine.autocast", "a product of bfloat16 matrices ends the process here")
         return torch.device(name)
@@ -52,8 +52,8 @@ class Engine:
 
 def devices() -> list[str]:
     """The available devices, fastest first."""
-    found = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    return [name for name, here in found.items() if here]
+    known = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [name for name, here in known.items() if here]
 
 
 @cache
@@ -72,11 +72,11 @@ def crashes_in_bfloat16() -> bool:
     return status in CRASHES
 
 
-def precision(engine: Engine, place: torch.device) -> AbstractContextManager[object]:
+def precision(engine: Engine, device: torch.device) -> AbstractContextManager[object]:
     """The autocast context of one forward pass; cast weights are not reused, because the next step changes them."""
     if engine.autocast == "off":
         return nullcontext()
-    return torch.autocast(place.type, getattr(torch, engine.autocast))
+    return torch.autocast(device.type, getattr(torch, engine.autocast))
 
 
 def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -92,8 +92,8 @@ def compiled(module: nn.Module, example: torch.Tensor) -> Callable[[torch.Tensor
         with torch.no_grad():
             fast(example)
     except Exception as error:  # torch wraps compiler errors in its own types, which change between versions
-        what = f"torch.compile failed: {type(error).__name__}: {_beginning(error)}"
-        raise FedfewError("E117", "engine.compile", what) from error
+        message = f"torch.compile failed: {type(error).__name__}: {_beginning(error)}"
+        raise FedfewError("E117", "engine.compile", message) from error
     finally:
         module.train(was_training)
     return fast

@@ -37,13 +37,13 @@ class Network:
 
         ``example`` are samples to compile it with, which the engine may ask for.
         """
-        place = engine.place()
-        module.to(place)
+        device = engine.chosen_device()
+        module.to(device)
         layout = Layout.of(module)
         if not layout.trainable:
             raise FedfewError("E115", "model", "has no parameter that can be trained (requires_grad)")
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
-        vector = layout.pack({name: tensors[name].detach() for name in layout.names}).to(place)
+        vector = layout.pack({name: tensors[name].detach() for name in layout.names}).to(device)
         gradient = torch.zeros_like(vector)
         views, slopes = layout.views(vector), layout.views(gradient)
         for name, parameter in module.named_parameters():
@@ -58,9 +58,9 @@ class Network:
         if engine.compile:
             assert example is not None, "samples are needed to compile a network"
             two = example.like(torch.zeros(2, *example.data.shape[1:], dtype=example.data.dtype))
-            with precision(engine, place):
-                fast = compiled(module, two.inputs(place))
-        return Network(module, layout, vector, gradient, place, engine, fast)
+            with precision(engine, device):
+                fast = compiled(module, two.inputs(device))
+        return Network(module, layout, vector, gradient, device, engine, fast)
 
     def set_training(self, training: bool) -> None:
         """Set training or evaluation mode; only if it changes, because that is slow compared with a small model."""

@@ -36,19 +36,19 @@ def take(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
 
 
 def _from_folder(folder: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
-    found = {}
+    contents = {}
     for name, cap in caps.items():
         for pattern in (f"{deep}{name}{end}" for deep in ("", "*/", "*/*/") for end in ("", ".gz")):
             file = next((match for match in sorted(folder.glob(pattern)) if match.is_file()), None)
             if file is not None:
                 with file.open("rb") as stream:
-                    found[name] = _capped(stream, str(file), cap, zipped=file.suffix == ".gz" and name != file.name)
+                    contents[name] = _capped(stream, str(file), cap, zipped=file.suffix == ".gz" and name != file.name)
                 break
-    return found
+    return contents
 
 
 def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     with tempfile.TemporaryFile() as plain:
         # Decompressed and counted first, so that no more than this is ever read, whatever a header claims.
         _inflate(path, plain)
@@ -59,12 +59,12 @@ def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
                 _refuse_unsafe(path, member)
                 file = PurePosixPath(member.name).name
                 name = file if file in caps else file.removesuffix(".gz")
-                if name in caps and name not in found and member.isfile():
+                if name in caps and name not in contents and member.isfile():
                     stream = archive.extractfile(member)
                     if stream is not None:
                         with stream:
-                            found[name] = _capped(stream, f"{path} {member.name}", caps[name], zipped=name != file)
-    return found
+                            contents[name] = _capped(stream, f"{path} {member.name}", caps[name], zipped=name != file)
+    return contents
 
 
 def _inflate(path: Path, plain: IO[bytes]) -> None:
@@ -87,9 +87,9 @@ def _refuse_unsafe(path: Path, member: tarfile.TarInfo) -> None:
         raise FedfewError("E205", str(path), f"its member {member.name[:80]!r} is a link or a device")
 
 
-def _capped(stream: IO[bytes], place: str, cap: int, *, zipped: bool) -> bytes:
+def _capped(stream: IO[bytes], where: str, cap: int, *, zipped: bool) -> bytes:
     with gzip.open(stream) if zipped else stream as source:
         content: bytes = source.read(cap + 1)
     if len(content) > cap:
-        raise FedfewError("E205", place, f"it holds more than the {cap:,} bytes that belong there")
+        raise FedfewError("E205", where, f"it holds more than the {cap:,} bytes that belong there")
     return content

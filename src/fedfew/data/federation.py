@@ -99,8 +99,8 @@ def federate(
     elif not dataset.sites.names:
         raise FedfewError("E206", f"dataset {dataset.name}", "there are no sites: clients/ has no folders")
     elif split.split != "standard" or split.unlabeled or split.open:
-        what = "split, unlabeled and open do not apply to sites with their own images"
-        raise FedfewError("E113", "dataset", what)
+        message = "split, unlabeled and open do not apply to sites with their own images"
+        raise FedfewError("E113", "dataset", message)
     else:
         federation = _of_sites(dataset, dataset.sites, split, labels)
     return federation.standardized() if split.normalize == "standard" else federation
@@ -172,15 +172,15 @@ def _of_sites(dataset: Dataset, sites: SiteSamples, split: Split, labels: int) -
 
 def _check(dataset: Dataset) -> None:
     """E204 for a dataset, perhaps of the user's own, that cannot be used."""
-    place = f"dataset {dataset.name}"
+    where = f"dataset {dataset.name}"
     if dataset.users is not None and len(dataset.users) != len(dataset.train):
-        what = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
-        raise FedfewError("E204", place, what)
+        message = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
+        raise FedfewError("E204", where, message)
     if dataset.sites is not None and (fault := _site_fault(dataset.sites, len(dataset.classes))):
-        raise FedfewError("E204", place, f"its sites are unusable: {fault}")
+        raise FedfewError("E204", where, f"its sites are unusable: {fault}")
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         if fault := _fault(part, len(dataset.classes)):
-            raise FedfewError("E204", place, f"its {name} set is unusable: {fault}")
+            raise FedfewError("E204", where, f"its {name} set is unusable: {fault}")
 
 
 def _fault(part: LabeledSet, classes: int) -> str:
@@ -207,8 +207,8 @@ def _afford(images: int, **counts: int) -> None:
     if sum(counts.values()) <= images:
         return
     wanted = " + ".join(f"{count:,} {key}" for key, count in counts.items() if count)
-    place = "labels" if "labels" in counts else "dataset.test"
-    raise FedfewError("E109", place, f"{wanted} images are asked for, but the dataset has {images:,} to take them from")
+    where = "labels" if "labels" in counts else "dataset.test"
+    raise FedfewError("E109", where, f"{wanted} images are asked for, but the dataset has {images:,} to take them from")
 
 
 def _draw(

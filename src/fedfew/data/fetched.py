@@ -171,8 +171,8 @@ def _verify(recipe: Recipe, arrays: Arrays, path: Path, remedy: str = "") -> Non
         array, kind = np.ascontiguousarray(arrays[part]), np.uint8 if part.endswith("images") else np.int64
         expected = recipe.shape.of(part)
         if array.shape != expected or array.dtype != kind:
-            what = f"{part} of {recipe.name} are {array.dtype} {array.shape}, not {np.dtype(kind)} {expected}"
-            raise FedfewError("E202", str(path), what, remedy)
+            message = f"{part} of {recipe.name} are {array.dtype} {array.shape}, not {np.dtype(kind)} {expected}"
+            raise FedfewError("E202", str(path), message, remedy)
         little = array if kind is np.uint8 else array.astype("<i8")
         if hashlib.sha256(little.data).hexdigest() != recipe.sha256[part]:
             raise FedfewError("E202", str(path), f"{part} are not those of {recipe.name}: their hash differs", remedy)

@@ -1,4 +1,4 @@
-"""Partitions of the unlabeled images among the clients: every image exactly once, with given class and size skew."""
+"""Partitions of the unlabeled images among the clients: every image exactly once, with the class and size skew that is asked for."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
@@ -101,8 +101,8 @@ def dirichlet_by_class(
     for first, last in pairwise(bounds):
         shares = _dirichlet(rng, mu, clients, 1)[0] * weights
         cuts = np.cumsum(shares)
-        places = (np.arange(last - first) + 0.5) * (cuts[-1] / max(last - first, 1))
-        owner[by_class[first:last]] = np.minimum(np.searchsorted(cuts, places, side="right"), clients - 1)
+        points = (np.arange(last - first) + 0.5) * (cuts[-1] / max(last - first, 1))
+        owner[by_class[first:last]] = np.minimum(np.searchsorted(cuts, points, side="right"), clients - 1)
     return from_owners(owner if empty else _one_each(owner, clients, rng), clients)
 
 
@@ -150,8 +150,8 @@ def virtual(
 def by_user(labels: Indices, clients: int, rng: np.random.Generator, *, users: Indices | None = None) -> Partition:
     """A user's images stay together at one client; with more users than clients some share one, at random."""
     if users is None:
-        what = "the dataset does not say which user each image belongs to"
-        raise FedfewError("E113", "partition.kind", what, "Use another partition, or give the dataset `users`")
+        message = "the dataset does not say which user each image belongs to"
+        raise FedfewError("E113", "partition.kind", message, "Use another partition, or give the dataset `users`")
     _, owner = np.unique(users, return_inverse=True)
     people = int(owner.max(initial=-1)) + 1
     if clients > people:
@@ -176,17 +176,17 @@ def make_partition(
     ``users`` holds the user of each image; a function with a parameter of that name gets it.
     """
     if not isinstance(kind, str):
-        classes, given = _classes(labels), dict(options or {}) | _asked(kind, users)
-        own = kind(classes, clients, numpy_stream(seed, "partition"), **given)
+        classes, settings = _classes(labels), dict(options or {}) | _asked(kind, users)
+        own = kind(classes, clients, numpy_stream(seed, "partition"), **settings)
         return own if isinstance(own, Partition | VirtualPartition) else from_lists(own, len(classes), clients)
     if kind not in PARTITIONS:
         raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")
-    deal, given = PARTITIONS[kind], dict(options or {})
+    deal, settings = PARTITIONS[kind], dict(options or {})
     known = settings_of(deal)
-    for name in given:
+    for name in settings:
         if name not in known:
             raise FedfewError("E104", f"partition.{name}", f"{kind} has no such option, only {', '.join(known)}")
-    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **given, **_asked(deal, users))
+    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **settings, **_asked(deal, users))
 
 
 def _asked(deal: Deal, users: Indices | None) -> dict[str, Any]:

@@ -151,8 +151,8 @@ def from_lists(shares: Sequence[ArrayLike], images: int, clients: int) -> Partit
         raise FedfewError("E115", "partition.kind", f"it returned {partition.clients} lists for {clients} clients")
     if not np.array_equal(np.sort(partition.order), np.arange(images)):
         known = np.unique(partition.order[(partition.order >= 0) & (partition.order < images)])
-        what = f"it assigned {len(partition.order)} indices, which name {len(known)} of {images} images"
-        raise FedfewError("E115", "partition.kind", what, "Every image must go to exactly one client")
+        message = f"it assigned {len(partition.order)} indices, which name {len(known)} of {images} images"
+        raise FedfewError("E115", "partition.kind", message, "Every image must go to exactly one client")
     return partition
 
 

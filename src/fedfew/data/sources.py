@@ -161,12 +161,12 @@ def _debian(package: str, temporary: Path) -> Path:
 
 
 def _command(program: str, *arguments: str, cwd: Path, output: IO[bytes] | None = None) -> None:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise UnavailableError(f"{program} is not installed")
     try:
         done = subprocess.run(
-            [found, *arguments],
+            [path, *arguments],
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=output or subprocess.DEVNULL,
@@ -182,7 +182,7 @@ def _command(program: str, *arguments: str, cwd: Path, output: IO[bytes] | None 
 
 
 def _only(folder: Path, pattern: str) -> Path:
-    found = sorted(folder.glob(pattern))
-    if not found:
+    files = sorted(folder.glob(pattern))
+    if not files:
         raise UnavailableError("it left no file behind")
-    return found[0]
+    return files[0]

@@ -67,42 +67,42 @@ def huggingface(
     if bool(path) == bool(hub):
         raise FedfewError("E206", "dataset.path", "give either path or hub", 'Write path = "FOLDER" under [dataset]')
     datasets = import_optional("datasets", "fedfew[data]", "dataset huggingface")
-    place = shown(path or hub)
+    where = shown(path or hub)
     try:
-        found = datasets.load_from_disk(str(Path(path).expanduser())) if path else datasets.load_dataset(hub)
-        parts = dict(found) if isinstance(found, Mapping) else {"train": found}
-        rows = [_hub_rows(datasets, name, part, image, label, place) for name, part in parts.items()]
-        return _dataset("huggingface", place, rows, size, channels, flips)
+        loaded = datasets.load_from_disk(str(Path(path).expanduser())) if path else datasets.load_dataset(hub)
+        parts = dict(loaded) if isinstance(loaded, Mapping) else {"train": loaded}
+        rows = [_hub_rows(datasets, name, part, image, label, where) for name, part in parts.items()]
+        return _dataset("huggingface", where, rows, size, channels, flips)
     except FedfewError:
         raise
     except Exception as error:  # files, network, formats: the package raises nearly anything
         text = " ".join(str(error).split())[:200]
-        raise FedfewError("E204", place, f"it cannot be read as a dataset ({text})") from None
+        raise FedfewError("E204", where, f"it cannot be read as a dataset ({text})") from None
 
 
 def _parquet_files(path: Path) -> list[Path]:
     files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
     if not files or not files[0].is_file():
-        what = "holds no .parquet files" if path.is_dir() else "does not exist"
-        raise FedfewError("E206", shown(path), what, "Give a parquet file or a folder of them")
+        message = "holds no .parquet files" if path.is_dir() else "does not exist"
+        raise FedfewError("E206", shown(path), message, "Give a parquet file or a folder of them")
     return files
 
 
 def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
-    place = shown(path)
+    where = shown(path)
     try:
         file = reader.ParquetFile(path)
         about = file.metadata
         claimed = sum(about.row_group(g).total_byte_size for g in range(about.num_row_groups))
         if claimed > FREE and claimed > RATIO * path.stat().st_size:
-            raise FedfewError("E205", place, f"it would expand to {claimed / 2**20:,.0f} MB")
+            raise FedfewError("E205", where, f"it would expand to {claimed / 2**20:,.0f} MB")
         columns = file.schema_arrow.names
         notes = file.schema_arrow.metadata or {}
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
-        raise FedfewError("E204", place, f"it cannot be read as parquet ({error})") from None
+        raise FedfewError("E204", where, f"it cannot be read as parquet ({error})") from None
     for column in (image, label):
         if column not in columns:
-            raise FedfewError("E204", place, f"it has no column {column}", f"It has {', '.join(columns)}")
+            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(columns)}")
 
     def pairs() -> Iterator[tuple[Any, Any]]:
         try:
@@ -110,7 +110,7 @@ def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
                 for row in batch.to_pylist():
                     yield row[image], row[label]
         except (OSError, ValueError) as error:
-            raise FedfewError("E202", place, f"it is damaged ({error})") from None
+            raise FedfewError("E202", where, f"it is damaged ({error})") from None
 
     return Rows(path.stem, pairs(), _names_in(notes, label))
 
@@ -124,17 +124,17 @@ def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
         return ()
 
 
-def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, place: str) -> Rows:
+def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, where: str) -> Rows:
     for column in (image, label):
         if column not in part.column_names:
-            raise FedfewError("E204", place, f"it has no column {column}", f"It has {', '.join(part.column_names)}")
+            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(part.column_names)}")
     feature = part.features[label]
     encoded = part.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
     names = tuple(feature.names) if hasattr(feature, "names") else ()
     return Rows(name, ((row[image], row[label]) for row in encoded), names)
 
 
-def _dataset(name: str, place: str, parts: list[Rows], size: int, channels: int, flips: bool) -> Dataset:
+def _dataset(name: str, where: str, parts: list[Rows], size: int, channels: int, flips: bool) -> Dataset:
     images: dict[bool, list[NDArray[np.uint8]]] = {False: [], True: []}
     labels: dict[bool, list[Any]] = {False: [], True: []}
     problems: list[Problem] = []
@@ -146,16 +146,16 @@ def _dataset(name: str, place: str, parts: list[Rows], size: int, channels: int,
                     raise Unreadable("has no label")
                 pixels, remark = decode(_content(image), size, channels)
             except Unreadable as fault:
-                problems.append(Problem(f"{place} {part.name} row {number}", str(fault)))
+                problems.append(Problem(f"{where} {part.name} row {number}", str(fault)))
                 continue
             images[tested].append(pixels)
             labels[tested].append(label)
             if remark:
-                problems.append(Problem(f"{place} {part.name} row {number}", remark, skipped=False))
+                problems.append(Problem(f"{where} {part.name} row {number}", remark, skipped=False))
     if not images[False]:
         why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
-        raise FedfewError("E209", place, f"there is no readable image to learn from{why}")
-    classes, numbers = _numbered(labels, next((p.classes for p in parts if p.classes), ()), place)
+        raise FedfewError("E209", where, f"there is no readable image to learn from{why}")
+    classes, numbers = _numbered(labels, next((p.classes for p in parts if p.classes), ()), where)
     train, test = (
         LabeledSet(
             Images(_stacked(images[t], (channels, size, size)), flips),
@@ -186,7 +186,7 @@ def _content(image: Any) -> bytes:
 
 
 def _numbered(
-    labels: dict[bool, list[Any]], names: tuple[str, ...], place: str
+    labels: dict[bool, list[Any]], names: tuple[str, ...], where: str
 ) -> tuple[tuple[str, ...], dict[bool, list[int]]]:
     """Classes as numbers: names are sorted, numbers are kept."""
     seen = {label for part in labels.values() for label in part}
@@ -194,10 +194,10 @@ def _numbered(
         order = {label: c for c, label in enumerate(sorted(seen))}
         return tuple(order), {t: [order[label] for label in part] for t, part in labels.items()}
     if not all(isinstance(label, int) and not isinstance(label, bool) for label in seen) or min(seen) < 0:
-        raise FedfewError("E204", place, "the labels are neither names nor whole numbers from 0")
+        raise FedfewError("E204", where, "the labels are neither names nor whole numbers from 0")
     count = max(seen) + 1
     if names and len(names) < count:
-        raise FedfewError("E204", place, f"there are {len(names)} class names, but labels go up to {count - 1}")
+        raise FedfewError("E204", where, f"there are {len(names)} class names, but labels go up to {count - 1}")
     if not names and count > sum(map(len, labels.values())):
-        raise FedfewError("E204", place, f"the labels go up to {count - 1:,}, with fewer images than that")
+        raise FedfewError("E204", where, f"the labels go up to {count - 1:,}, with fewer images than that")
     return names or tuple(str(c) for c in range(count)), labels

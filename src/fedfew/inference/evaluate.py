@@ -8,7 +8,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.cache import read_files
-from fedfew.data.images.folders import LABELS, Place, existing, look_into
+from fedfew.data.images.folders import LABELS, ImageFile, existing, look_into
 from fedfew.data.samples import Images
 from fedfew.inference.predict import square
 from fedfew.runs.files import site_results
@@ -44,18 +44,18 @@ def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tupl
     """The measures on a folder with a subfolder for each class, or with a labels.csv."""
     about, root = run.about_model(), existing(folder)
     problems: list[Problem] = []
-    places: list[Place] = look_into(root, problems)
+    images: list[ImageFile] = look_into(root, problems)
     classes = [str(name) for name in about["classes"]]
-    strange = sorted({shown(p.group) for p in places} - set(classes))
-    if strange or not places:
+    strange = sorted({shown(p.group) for p in images} - set(classes))
+    if strange or not images:
         what = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
         remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
         raise FedfewError("E208" if strange else "E206", shown(folder), what, remedy)
     size = square(about)
-    pictures = read_files(root, [p.path for p in places], size, about["shape"][0], report, cached=False)
+    pictures = read_files(root, [p.path for p in images], size, about["shape"][0], report, cached=False)
     problems += pictures.problems
     if not pictures.kept:
         raise FedfewError("E209", shown(folder), "there is no readable image")
-    labels = [classes.index(shown(places[i].group)) for i in pictures.kept]
+    labels = [classes.index(shown(images[i].group)) for i in pictures.kept]
     probabilities = run.network().probabilities(Images.described(pictures.images, about)).double().numpy()
     return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, problems

@@ -63,11 +63,11 @@ def build_model(
     make = MODELS[model] if isinstance(model, str) else model
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
-        given, named = shape_arguments(make, channels, size, classes)
+        positional, named = shape_arguments(make, channels, size, classes)
         if model in SCALABLE:
-            _refuse_too_large(lambda: make(*given, **named, **options), f"{model} with {_shown(options)}")
+            _refuse_too_large(lambda: make(*positional, **named, **options), f"{model} with {_shown(options)}")
         torch.default_generator.manual_seed(seed)
-        module = make(*given, **named, **options)
+        module = make(*positional, **named, **options)
     if isinstance(module, HasBackbone):
         initialise(module.head, rng)
     elif isinstance(model, str):
@@ -77,17 +77,17 @@ def build_model(
     return module
 
 
-def _refuse_too_large(make: Callable[[], nn.Module], what: str) -> None:
+def _refuse_too_large(make: Callable[[], nn.Module], message: str) -> None:
     """E119 for a model that cannot be trained in this machine's memory; it is built here without allocating any."""
     try:
         with torch.device("meta"):
             weights = sum(parameter.numel() for parameter in make().parameters())
     except (RuntimeError, TypeError, OverflowError):  # more weights than 64 bits can count
-        raise FedfewError("E119", "model", f"{what} has more weights than can be counted") from None
+        raise FedfewError("E119", "model", f"{message} has more weights than can be counted") from None
     need, have = 4 * COPIES * weights, machine_memory()
     if need > have:
-        what = f"{what} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB"
-        raise FedfewError("E119", "model", f"{what}; {have / 1e9:,.1f} GB are available")
+        message = f"{message} has {weights:,} weights and needs at least {need / 1e9:,.0f} GB"
+        raise FedfewError("E119", "model", f"{message}; {have / 1e9:,.1f} GB are available")
 
 
 def _shown(options: Mapping[str, Any]) -> str:
@@ -98,10 +98,10 @@ def shape_arguments(
     make: Callable[..., Any], channels: int, size: int, classes: int
 ) -> tuple[tuple[int, ...], dict[str, int]]:
     """How a model is called: with those of channels, size and classes that it names, or with all three in order."""
-    given, parameters = dict(zip(SHAPE, (channels, size, classes), strict=True)), inspect.signature(make).parameters
-    if all(name in given for name in required(parameters.values())):
-        return (), {name: value for name, value in given.items() if name in parameters}
-    return tuple(given.values()), {}
+    values, parameters = dict(zip(SHAPE, (channels, size, classes), strict=True)), inspect.signature(make).parameters
+    if all(name in values for name in required(parameters.values())):
+        return (), {name: value for name, value in values.items() if name in parameters}
+    return tuple(values.values()), {}
 
 
 def required(parameters: Iterable[inspect.Parameter]) -> list[str]:
@@ -121,14 +121,14 @@ def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
         with torch.no_grad():
             logits = module(torch.zeros(2, *image))
     except Exception as error:  # the user's own code
-        what = f"fails on images of {shape}: {type(error).__name__}: {error}"[:300]
-        raise FedfewError("E115", "model.name", what) from error
+        message = f"fails on images of {shape}: {type(error).__name__}: {error}"[:300]
+        raise FedfewError("E115", "model.name", message) from error
     finally:
         module.train(was_training)
-    found = tuple(getattr(logits, "shape", ()))
-    if found != (2, classes):
-        what = f"returns {found} for two images of {shape}; {classes} classes need (2, {classes})"
-        raise FedfewError("E115", "model.name", what)
+    result = tuple(getattr(logits, "shape", ()))
+    if result != (2, classes):
+        message = f"returns {result} for two images of {shape}; {classes} classes need (2, {classes})"
+        raise FedfewError("E115", "model.name", message)
 
 
 def build_head(width: int, classes: int, rng: torch.Generator) -> Head:

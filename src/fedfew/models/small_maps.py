@@ -64,7 +64,7 @@ class SmallMaps(torch.autograd.Function):
 def weight_gradient(x: Tensor, gradient: Tensor) -> Tensor:
     """∂/∂W of Σ gradient · conv(x, W)."""
     inputs, outputs = x.shape[1], gradient.shape[1]
-    around = pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
-    gathered = around.permute(0, 1, 2, 4, 5, 3).reshape(-1, 9 * inputs)
+    neighbours = pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).unfold(1, 3, 1).unfold(2, 3, 1)
+    gathered = neighbours.permute(0, 1, 2, 4, 5, 3).reshape(-1, 9 * inputs)
     product = gradient.permute(0, 2, 3, 1).reshape(-1, outputs).T @ gathered
     return product.view(outputs, 3, 3, inputs).permute(0, 3, 1, 2)

@@ -40,9 +40,9 @@ def _maps() -> tuple[Tensor, Tensor, Tensor]:
     infinite = torch.zeros(1, 6, dtype=torch.float64)
     infinite[0, 5] = 1.0
     evaluate = torch.cat([p[:, None] ** torch.arange(6), infinite])
-    apart = [torch.prod(p[i] - torch.cat([p[:i], p[i + 1 :]])) for i in range(5)]
+    denominators = [torch.prod(p[i] - torch.cat([p[:i], p[i + 1 :]])) for i in range(5)]
     kernel = evaluate[:, :3].clone()
-    kernel[:5] /= torch.stack(apart)[:, None]
+    kernel[:5] /= torch.stack(denominators)[:, None]
     kernel[5] = torch.tensor([0.0, 0.0, 1.0])
     tile = torch.stack([_coefficients(torch.cat([p[:i], p[i + 1 :]])) for i in range(5)] + [_coefficients(p)])
     output = evaluate[:, :4].T.clone()
@@ -52,10 +52,10 @@ def _maps() -> tuple[Tensor, Tensor, Tensor]:
 
 def _coefficients(roots: Tensor) -> Tensor:
     """The coefficients of ∏ (x − root), lowest power first, padded to six."""
-    found = torch.ones(1, dtype=torch.float64)
+    coefficients = torch.ones(1, dtype=torch.float64)
     for root in roots:
-        found = pad(found, (1, 0)) - root * pad(found, (0, 1))
-    return pad(found, (0, 6 - len(found)))
+        coefficients = pad(coefficients, (1, 0)) - root * pad(coefficients, (0, 1))
+    return pad(coefficients, (0, 6 - len(coefficients)))
 
 
 B_T, G, A_T = _maps()
@@ -160,12 +160,12 @@ def _pointwise(x: Tensor, kernels: Tensor) -> Tensor:
     outputs = kernels.shape[-1]
     result = torch.empty(images, outputs, height, width, dtype=x.dtype, memory_format=torch.channels_last)
     few = _few(x)
-    for seen, place in zip(_last(x).split(few), _last(result).split(few), strict=True):
+    for seen, target in zip(_last(x).split(few), _last(result).split(few), strict=True):
         points = torch.bmm(_turn(B_T, _tiles(seen)).flatten(0, 1), kernels)
         blocks = _turn(A_T, points.unflatten(0, (TILE + 2, TILE + 2)))
-        apart = blocks.view(TILE, TILE, len(place), height // TILE, width // TILE, outputs)
-        place.view(len(place), height // TILE, TILE, width // TILE, TILE, outputs).copy_(
-            apart.permute(2, 3, 0, 4, 1, 5)
+        tiles = blocks.view(TILE, TILE, len(target), height // TILE, width // TILE, outputs)
+        target.view(len(target), height // TILE, TILE, width // TILE, TILE, outputs).copy_(
+            tiles.permute(2, 3, 0, 4, 1, 5)
         )
     return result
 

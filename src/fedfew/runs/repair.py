@@ -34,7 +34,7 @@ def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bo
     """The run's environment, plus this one if it differs: then the bits may differ, and the folder says so."""
     around: dict[str, Any] = found.facts["environment"]
     before = [around, *around.get("resumed", [])][-1]["fingerprint"]
-    now = fingerprint(Engine(found.facts["document"]["engine"]["device"]).place())
+    now = fingerprint(Engine(found.facts["document"]["engine"]["device"]).chosen_device())
     then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
     other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
     if not other:

@@ -56,7 +56,7 @@ class Arena:
 
     def write(self, groups: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Index]:
         """Write named groups of tensors; a tensor in several groups is written once."""
-        places: dict[tuple[Any, ...], int] = {}
+        offsets: dict[tuple[Any, ...], int] = {}
         plan: list[tuple[int, Tensor]] = []
         index: dict[str, Index] = {}
         offset = 0
@@ -64,16 +64,16 @@ class Arena:
             index[group] = {}
             for name, tensor in tensors.items():
                 key = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-                if key not in places or not tensor.numel():
-                    places[key] = offset
+                if key not in offsets or not tensor.numel():
+                    offsets[key] = offset
                     plan.append((offset, tensor))
                     offset += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
-                index[group][name] = [places[key], list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
+                index[group][name] = [offsets[key], list(tensor.shape), str(tensor.dtype).removeprefix("torch.")]
         if offset > os.fstat(self.descriptor).st_size:
             os.ftruncate(self.descriptor, -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE)
         self._reach(offset)
-        for place, tensor in plan:
-            self._view(place, tuple(tensor.shape), tensor.dtype).copy_(tensor)
+        for start, tensor in plan:
+            self._view(start, tuple(tensor.shape), tensor.dtype).copy_(tensor)
         return index
 
     def read(self, index: Index, *, copy: bool) -> dict[str, Tensor]:

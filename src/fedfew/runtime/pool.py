@@ -213,8 +213,8 @@ class PoolFleet:
         try:
             size = index_bytes(tensors["reply"])
             if size > self._limit:
-                what = f"the reply has {size:,} bytes, at most {self._limit // 2:,} are possible"
-                return Missing(client, Refusal.TOO_LARGE, what)
+                reason = f"the reply has {size:,} bytes, at most {self._limit // 2:,} are possible"
+                return Missing(client, Refusal.TOO_LARGE, reason)
             reply = worker.answers.read(tensors["reply"], copy=True)
             memory = worker.answers.read(tensors["memory"], copy=True)
         except ValueError as error:

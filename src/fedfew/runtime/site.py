@@ -115,12 +115,12 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
     """How many pseudo-labels were kept, how many of these are right, and how many each class got."""
     if votes is None:
         return {}
-    said, true = votes.numpy(), truth.numpy()  # for a hundred numbers NumPy takes a third of torch's time
-    sure = said >= 0
-    counts = np.bincount(said[sure], minlength=classes)
+    predicted, actual = votes.numpy(), truth.numpy()  # for a hundred numbers NumPy takes a third of torch's time
+    sure = predicted >= 0
+    counts = np.bincount(predicted[sure], minlength=classes)
     audit = {"kept": float(counts.sum())} | {f"class/{c}": float(n) for c, n in enumerate(counts.tolist())}
-    if (true >= 0).all():
-        audit["right"] = float(np.count_nonzero(sure & (said == true)))
+    if (actual >= 0).all():
+        audit["right"] = float(np.count_nonzero(sure & (predicted == actual)))
     return audit
 
 

@@ -46,17 +46,17 @@ def read_files(
         with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
             return _load(Path(temporary), _read(Path(temporary), root, files, size, channels, report))
     key = json.dumps([str(root.resolve()), size, channels, VERSION])
-    place = cache_folder() / "folders" / hashlib.sha256(os.fsencode(key)).hexdigest()[:24]
-    mark = _fingerprint(root, files)
+    folder = cache_folder() / "folders" / hashlib.sha256(os.fsencode(key)).hexdigest()[:24]
+    state = _fingerprint(root, files)
     try:
-        facts = json.loads((place / "manifest.json").read_text("utf-8"))
-        if facts["files"] == mark and facts["sha256"] == file_digest(place / "images.npy"):
-            return _load(place, facts)
+        facts = json.loads((folder / "manifest.json").read_text("utf-8"))
+        if facts["files"] == state and facts["sha256"] == file_digest(folder / "images.npy"):
+            return _load(folder, facts)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not there, or damaged: read again
     try:
-        with new_folder(place) as made:
-            facts = _read(made, root, files, size, channels, report) | {"files": mark, "folder": shown(root.resolve())}
+        with new_folder(folder) as made:
+            facts = _read(made, root, files, size, channels, report) | {"files": state, "folder": shown(root.resolve())}
             facts["sha256"] = file_digest(made / "images.npy")
             (made / "manifest.json").write_text(json.dumps(facts, indent=1), "utf-8")
             return _load(made, facts)
@@ -65,12 +65,12 @@ def read_files(
 
 
 def _read(
-    place: Path, root: Path, files: Sequence[str], size: int, channels: int, report: Report | None
+    folder: Path, root: Path, files: Sequence[str], size: int, channels: int, report: Report | None
 ) -> dict[str, Any]:
     """Decode one file after the other straight to the disk, so that memory does not grow with their number."""
     kept, problems = [], []
     header = {"descr": "|u1", "fortran_order": False}
-    with (place / "images.npy").open("wb") as out:
+    with (folder / "images.npy").open("wb") as out:
         np.lib.format.write_array_header_1_0(out, header | {"shape": (len(files), channels, size, size)})
         for number, name in enumerate(files):
             try:
@@ -89,8 +89,8 @@ def _read(
     return {"kept": kept, "problems": [asdict(problem) for problem in problems]}
 
 
-def _load(place: Path, facts: dict[str, Any]) -> Pictures:
-    images = torch.from_numpy(np.load(place / "images.npy", allow_pickle=False))
+def _load(folder: Path, facts: dict[str, Any]) -> Pictures:
+    images = torch.from_numpy(np.load(folder / "images.npy", allow_pickle=False))
     return Pictures(images, facts["kept"], [Problem(**problem) for problem in facts["problems"]])
 
 

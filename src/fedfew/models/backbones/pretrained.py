@@ -161,8 +161,8 @@ class Pretrained(Head):
     def check(self, samples: Samples) -> None:
         """E113 for anything but images in [0, 1]: a backbone has its own mean and deviation of pixels."""
         if not isinstance(samples, Images) or samples.normalized:
-            what = f"{self.name} takes images and has its own mean and deviation of pixels"
-            raise FedfewError("E113", "dataset.normalize", what, 'Set dataset.normalize = "unit"')
+            message = f"{self.name} takes images and has its own mean and deviation of pixels"
+            raise FedfewError("E113", "dataset.normalize", message, 'Set dataset.normalize = "unit"')
 
     def rates(self, layout: Layout) -> Tensor | None:
         """The step size of each trainable entry relative to the head's, where the backbone's differs."""
@@ -187,25 +187,25 @@ def pretrained(
     backbone: Backbone, channels: int, pixels: int, classes: int, options: Mapping[str, Any] | None = None
 ) -> Pretrained:
     """The model on a backbone; it is tried on one grey image, so that a misfit is refused at once."""
-    place = f"model {backbone.name}"
+    where = f"model {backbone.name}"
     if channels not in (1, 3) or pixels < SMALLEST:
-        what = f"cannot take images of {channels}×{pixels}×{pixels}"
+        message = f"cannot take images of {channels}×{pixels}×{pixels}"
         remedy = f"Give images with 1 or 3 channels and at least {SMALLEST}×{SMALLEST} pixels"
-        raise FedfewError("E110", place, what, remedy)
+        raise FedfewError("E110", where, message, remedy)
     _without_batch_norm(backbone.module)
     size = backbone.preprocess.size
     try:
         with torch.no_grad():
-            found = backbone.module.eval()(torch.zeros(2, 3, size, size))
+            features = backbone.module.eval()(torch.zeros(2, 3, size, size))
     except Exception as error:  # a user's own backbone may fail in any way
-        what = f"fails on images of 3×{size}×{size}: {type(error).__name__}: {str(error)[:200]}"
-        raise FedfewError("E123", place, what, "Set model.size to a value that it accepts") from error
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2 or not found.is_floating_point():
-        shape = f"a tensor {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise FedfewError("E123", place, f"returns {shape} for 2 images, not one vector for each")
-    if not bool(found.isfinite().all()):
-        raise FedfewError("E123", place, "returns features that are not finite")
-    return Pretrained(backbone, found.shape[1], classes, **(options or {}))
+        message = f"fails on images of 3×{size}×{size}: {type(error).__name__}: {str(error)[:200]}"
+        raise FedfewError("E123", where, message, "Set model.size to a value that it accepts") from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2 or not features.is_floating_point():
+        shape = f"a tensor {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise FedfewError("E123", where, f"returns {shape} for 2 images, not one vector for each")
+    if not bool(features.isfinite().all()):
+        raise FedfewError("E123", where, "returns features that are not finite")
+    return Pretrained(backbone, features.shape[1], classes, **(options or {}))
 
 
 def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretrained]:

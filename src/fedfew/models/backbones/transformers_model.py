@@ -19,7 +19,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.models.backbones.pretrained import Backbone, Preprocess, from_source
 
-PLACE = "model transformers"
+WHERE = "model transformers"
 FILTERS = {2: "bilinear", 3: "bicubic"}
 """Pillow's numbers in a preprocessor's config; any other filter is treated as bicubic."""
 
@@ -38,22 +38,22 @@ class Features(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features N×d."""
         out = self.model(pixel_values=x, **({"interpolate_pos_encoding": True} if self.scales else {}))
-        found: Tensor = out.last_hidden_state
+        states: Tensor = out.last_hidden_state
         if self.token:
-            return found[:, 0]
+            return states[:, 0]
         pooled: Tensor | None = getattr(out, "pooler_output", None)
         if pooled is not None:
             return pooled.flatten(1)
-        return found.mean(1) if found.dim() == 3 else found.flatten(2).mean(2)
+        return states.mean(1) if states.dim() == 3 else states.flatten(2).mean(2)
 
 
 @from_source
 def transformers_model(source: str, size: int) -> Backbone:
     """A model in the format of Hugging Face transformers, from a local folder or the hub; needs the extra ``hub``."""
-    require("hub", PLACE)
+    require("hub", WHERE)
     if not source:
-        what, remedy = "model.source is empty", "Name a local folder or a model on the hub, e.g. facebook/dinov2-small"
-        raise FedfewError("E103", PLACE, what, remedy)
+        remedy = "Name a local folder, or a model on the hub such as facebook/dinov2-small"
+        raise FedfewError("E103", WHERE, "model.source is empty", remedy)
     module = Features(_load(source))
     last = last_block(n for n, _ in module.named_parameters())
     return Backbone(f"transformers {source}", module, _preprocess(source, size), last)
@@ -62,11 +62,11 @@ def transformers_model(source: str, size: int) -> Backbone:
 def last_block(names: Iterable[str]) -> tuple[str, ...]:
     """Name prefixes of the last numbered stage's parameters and of those after it."""
     order = list(names)
-    numbered = [(place, match[0]) for place, name in enumerate(order) if (match := re.match(r".*?\.\d+\.", name))]
+    numbered = [(position, match[0]) for position, name in enumerate(order) if (match := re.match(r".*?\.\d+\.", name))]
     if not numbered:
         return tuple(order[-2:])
-    place, prefix = numbered[-1]
-    return (prefix, *order[place + 1 :])
+    position, prefix = numbered[-1]
+    return (prefix, *order[position + 1 :])
 
 
 def _load(source: str) -> nn.Module:
@@ -89,7 +89,7 @@ def _load(source: str) -> nn.Module:
                     raise _fault(source, error) from error
     lacking = [name for name in info["missing_keys"] if not name.startswith("pooler.")]
     if lacking:
-        raise FedfewError("E121", PLACE, f"{source} has no weights for {', '.join(sorted(lacking)[:4])}")
+        raise FedfewError("E121", WHERE, f"{source} has no weights for {', '.join(sorted(lacking)[:4])}")
     loaded: nn.Module = model.eval()
     return loaded
 
@@ -98,15 +98,15 @@ def _fault(source: str, error: Exception) -> FedfewError:
     """The fault behind an error of transformers."""
     folder, words = Path(source), " ".join(str(error).split())[:240]
     if "trust_remote_code" in words or "custom code" in words:
-        return FedfewError("E122", PLACE, f"{source} contains code, which is never run: {words}")
+        return FedfewError("E122", WHERE, f"{source} contains code, which is never run: {words}")
     if not folder.is_dir():
         if "connect" in words or "offline" in words or "cached" in words:
-            return FedfewError("E124", PLACE, f"{source} is neither a folder nor available from the hub: {words}")
-        return FedfewError("E121", PLACE, f"{source} cannot be loaded: {words}")
+            return FedfewError("E124", WHERE, f"{source} is neither a folder nor available from the hub: {words}")
+        return FedfewError("E121", WHERE, f"{source} cannot be loaded: {words}")
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
-        what = f"{source} has pickled weights only, and a pickle can hold code"
-        return FedfewError("E122", PLACE, what, "Convert them with save_pretrained(folder, safe_serialization=True)")
-    return FedfewError("E121", PLACE, f"{source} cannot be loaded: {words}")
+        message = f"{source} has pickled weights only, and a pickle can hold code"
+        return FedfewError("E122", WHERE, message, "Convert them with save_pretrained(folder, safe_serialization=True)")
+    return FedfewError("E121", WHERE, f"{source} cannot be loaded: {words}")
 
 
 def _preprocess(source: str, size: int) -> Preprocess:
@@ -118,16 +118,16 @@ def _preprocess(source: str, size: int) -> Preprocess:
             path = cached_file(source, "preprocessor_config.json")
         known: dict[str, Any] = json.loads(Path(str(path)).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        what = f"{source} has no readable preprocessor_config.json, so its preprocessing is unknown"
-        raise FedfewError("E121", PLACE, what, "Save the model's image processor into the same folder") from error
+        message = f"{source} has no readable preprocessor_config.json, so its preprocessing is unknown"
+        raise FedfewError("E121", WHERE, message, "Save the model's image processor into the same folder") from error
     normalise = known.get("do_normalize", True)
     mean, std = (known.get(key) if normalise else None for key in ("image_mean", "image_std"))
     try:
-        numbers = tuple(tuple(float(v) for v in (given or [default] * 3)) for given, default in ((mean, 0), (std, 1)))
+        numbers = tuple(tuple(float(v) for v in (values or [default] * 3)) for values, default in ((mean, 0), (std, 1)))
     except (TypeError, ValueError):
         numbers = ()
     if [len(row) for row in numbers] != [3, 3] or not all(v > 0 for v in numbers[1]):
-        raise FedfewError("E121", PLACE, f"{source}: image_mean and image_std are not three numbers each")
+        raise FedfewError("E121", WHERE, f"{source}: image_mean and image_std are not three numbers each")
     return Preprocess(size, numbers[0], numbers[1], FILTERS.get(known.get("resample", 3), "bicubic"))
 
 
