@@ -1,4 +1,4 @@
-"""Partitions of the unlabeled images among the clients: every image exactly once, with the class and size skew that is asked for."""
+"""Partitions of the unlabeled images among the clients: every image exactly once, with class and size skew."""
 
 from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
