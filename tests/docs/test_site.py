@@ -64,7 +64,7 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_modules_named_on_a_page_exist(page: str) -> None:
-    """Above all the walk through a run in design.md and the way of a message in message-path.md."""
+    """Above all the walk through a run in design.md and the path of a message, both in design.md."""
     text = (ROOT / "docs" / page).read_text("utf-8")
     named = set(re.findall(r"(?<![\w/.\"])((?:[a-z_]+/)+[a-z_0-9]+\.py)\b", text))  # not titles of blocks
     missing = [name for name in named if not any((ROOT / base / name).is_file() for base in ("", "src/fedfew"))]
