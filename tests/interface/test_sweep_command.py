@@ -34,7 +34,7 @@ def test_a_grid_in_one_folder_kept_when_repeated(
     assert said.json["best"]["best_validation"] == best
     again = fedfew(capsys, *words, "--out", tmp_path / "s")
     assert again.status == 0
-    assert "best validation" in again.out
+    assert "by validation accuracy, best first" in again.out
     assert len(list((tmp_path / "s").iterdir())) == 4
 
 

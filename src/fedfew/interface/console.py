@@ -2,9 +2,14 @@
 
 import json
 import sys
+from collections.abc import Iterable, Sequence
+from textwrap import fill
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from fedfew.core.errors import ConfigErrors, FedfewError
 
@@ -24,6 +29,34 @@ def warn(fault: FedfewError) -> None:
     """Print a warning that does not stop the work."""
     err.print(f"[bold yellow]{fault.code}[/]", end=" ")
     err.print(str(fault).removeprefix(fault.code).strip(), markup=False, soft_wrap=True)
+
+
+def say(text: str) -> None:
+    """Print a line of a result on stdout."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def note(text: str) -> None:
+    """Print a line for people on stderr."""
+    err.print(text, markup=False, soft_wrap=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str = "", words: int = 1) -> None:
+    """Print texts in columns; the first ``words`` columns hold words, the others numbers, which are aligned right."""
+    table = Table(
+        title=Text(title, "bold") if title else None, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False,
+        pad_edge=False, collapse_padding=True, show_header=any(columns),
+    )  # fmt: skip
+    for i, name in enumerate(columns):
+        if i < words:
+            table.add_column(Text(name), overflow="fold", min_width=8)
+        else:
+            table.add_column(
+                Text(fill(name, 9, break_long_words=False, break_on_hyphens=False)), justify="right", no_wrap=True
+            )
+    for row in rows:
+        table.add_row(*map(Text, row))
+    out.print(table, "")
 
 
 def print_json(result: dict[str, Any]) -> None:

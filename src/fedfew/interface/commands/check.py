@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from fedfew.config.first_config import Choice, choose, first_config, next_steps
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
@@ -21,7 +18,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.data.dataset import shown
 from fedfew.data.images.folder_check import Finding, find_copies, findings
 from fedfew.data.images.folders import Contents, look_through, read_folder
-from fedfew.interface.console import complain, err, out, print_json, warn
+from fedfew.interface.console import complain, note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.model_file import first_weights
 
@@ -44,9 +41,9 @@ def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool)
     if json:
         print_json({"config": str(target)})
         return
-    err.print(f"wrote {target}; read it, then run:", markup=False, soft_wrap=True)
+    note(f"wrote {target}; read it, then run:")
     for line in next_steps(target, network):
-        err.print(f"  {line}", markup=False, soft_wrap=True)
+        note(f"  {line}")
 
 
 def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
@@ -129,12 +126,12 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         print_json(result)
         return
     images = result["images"]
-    out.print(f"{name}: ready. {config.method_name} with {config.aggregator.name} on {config.dataset.name}")
-    out.print(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
+    say(f"{name}: ready. {config.method_name} with {config.aggregator.name} on {config.dataset.name}")
+    say(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
     spread = f"{images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
-    out.print(f"clients: {result['clients']:,} with {spread}")
-    out.print(f"test: {result['test']:,}, validation: {result['validation']:,}")
-    out.print(f"model: {config.model.name} with {result['parameters']:,} parameters")
+    say(f"clients: {result['clients']:,} with {spread}")
+    say(f"test: {result['test']:,}, validation: {result['validation']:,}")
+    say(f"model: {config.model.name} with {result['parameters']:,} parameters")
 
 
 def examined(config: Config) -> tuple[list[Finding], Contents]:
@@ -191,19 +188,12 @@ def _write_list(contents: Contents, target: Path) -> int:
 
 
 def _show(result: dict[str, Any]) -> None:
-    classes = Table("class", "server", "test", title=escape(result["folder"]), title_justify="left")
-    for name, count in result["classes"].items():
-        classes.add_row(escape(name), f"{count['server']:,}", f"{count['test']:,}")
-    sites = Table("site", "images")
-    for name, count in result["sites"].items():
-        sites.add_row(escape(name), f"{count:,}")
-    out.print(classes)
-    out.print(sites)
+    classes = [[name, f"{count['server']:,}", f"{count['test']:,}"] for name, count in result["classes"].items()]
+    print_table(("class", "server", "test"), classes, result["folder"])
+    print_table(("site", "images"), [[name, f"{count:,}"] for name, count in result["sites"].items()])
     skipped, copies = len(result["unreadable"]), len(result["duplicates"])
     if result["list"]:
-        out.print(
-            f"{skipped:,} files skipped, {copies:,} copies; all in {result['list']}", soft_wrap=True, markup=False
-        )
+        say(f"{skipped:,} files skipped, {copies:,} copies; all in {result['list']}")
 
 
 def print_findings(found: list[Finding]) -> None:
@@ -211,4 +201,4 @@ def print_findings(found: list[Finding]) -> None:
         (complain if finding.serious else warn)(finding.fault)
     if any(finding.serious for finding in found):
         raise SystemExit(2)
-    err.print("ready to train" if not found else "ready to train; see the remarks above")
+    note("ready to train" if not found else "ready to train; see the remarks above")

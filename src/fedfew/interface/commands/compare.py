@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-from rich.markup import escape
-from rich.table import Table
-
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.interface.charts.comparison import comparison as comparison_figure
 from fedfew.interface.charts.printed import save
-from fedfew.interface.console import err, out, print_json
+from fedfew.interface.console import note, print_json, print_table
 from fedfew.runs.collection import open_runs
 from fedfew.runs.summary import BY_EVALUATION, MEASURES, SPELLED
 from fedfew.studies.compare import Comparison
@@ -50,16 +47,13 @@ def compare(
 
 
 def _show(comparison: Comparison) -> None:
-    table = Table(title=f"{SPELLED[comparison.measure]} in %, mean ± 95 % interval over seeds")
-    name, *numbers = columns(comparison)
-    table.add_column(name, overflow="fold")
-    for column in numbers:
-        table.add_column(column, justify="right")
+    rows = []
     for row in comparison.rows:
-        method, *texts = cells(row)
-        table.add_row(escape("\n".join(filter(None, (method, settings_text(row))))), *texts)
-    out.print(table)
-    for note in comparison.notes:
-        err.print(f"note: {note}", markup=False, soft_wrap=True)
+        method, *numbers = cells(row)
+        rows.append(["\n".join(filter(None, (method, settings_text(row)))), *numbers])
+    title = f"{SPELLED[comparison.measure]} in %, mean ± 95 % interval over seeds"
+    print_table(columns(comparison), rows, title)
+    for text in comparison.notes:
+        note(f"note: {text}")
     for path, why in comparison.left_out.items():
-        err.print(f"left out: {path}: {why}", markup=False, soft_wrap=True)
+        note(f"left out: {path}: {why}")

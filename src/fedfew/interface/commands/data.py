@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from fedfew.config.parts import federation_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
@@ -15,44 +13,36 @@ from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
 from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
-from fedfew.interface.console import err, out, print_json
+from fedfew.interface.console import note, print_json, print_table, say
 
 
 def fetch(name: str, source: Path | None, json: bool) -> None:
     """Fetch a dataset from a local copy or from the first of its sources that answers."""
-    path = bring(name, source, lambda line: err.print(line, markup=False, soft_wrap=True))
+    path = bring(name, source, note)
     if json:
         print_json({"name": name, "path": str(path)})
     else:
-        out.print(f"{name} is ready in {path}", soft_wrap=True)
+        say(f"{name} is ready in {path}")
 
 
 def ls(json: bool) -> None:
     """List the datasets, fetched or not."""
     entries = inventory()
     if json:
-        print_json(
-            {
-                "datasets": [
-                    {
-                        "name": entry.name,
-                        "fetched": entry.fetched,
-                        "images": entry.images,
-                        "shape": list(entry.shape),
-                        "classes": entry.classes,
-                        "path": str(entry.path),
-                    }
-                    for entry in entries
-                ]
-            }
-        )
+        keys = ("name", "fetched", "images", "shape", "classes")
+        print_json({"datasets": [{key: getattr(e, key) for key in keys} | {"path": str(e.path)} for e in entries]})
         return
-    table = Table("dataset", "here", "images", "shape", "classes", "where")
-    for entry in entries:
-        shape = "×".join(map(str, entry.shape))
-        here = "yes" if entry.fetched else f"fedfew data fetch {entry.name}"
-        table.add_row(entry.name, here, f"{entry.images:,}", shape, str(entry.classes), str(entry.path))
-    out.print(table)
+    rows = [
+        [
+            entry.name,
+            str(entry.path) if entry.fetched else f"fedfew data fetch {entry.name}",
+            f"{entry.images:,}",
+            "×".join(map(str, entry.shape)),
+            str(entry.classes),
+        ]
+        for entry in entries
+    ]
+    print_table(("dataset", "where, or how to get it", "images", "shape", "classes"), rows, words=2)
 
 
 def partition(
@@ -95,14 +85,11 @@ def partition(
 
 
 def _show(partitions: dict[str, dict[str, Any]], dataset: str, kind: str, paths: list[Path]) -> None:
-    table = Table(title=f"{dataset}, {kind}")
-    for column in ("μ", "R", "clients", "smallest", "median", "largest", "hash"):
-        table.add_column(column, justify="right")
+    rows = []
     for name, entry in partitions.items():
         sizes = sorted(entry["sizes"])
-        table.add_row(
-            name, f"{entry['R']:.3f}", str(entry["clients"]), str(sizes[0]), str(sizes[len(sizes) // 2]),
-            str(sizes[-1]), entry["hash"][:12],
-        )  # fmt: skip
-    out.print(table)
-    out.print("figure: " + ", ".join(map(str, paths)), soft_wrap=True)
+        shown = (entry["clients"], sizes[0], sizes[len(sizes) // 2], sizes[-1], entry["hash"][:12])
+        rows.append([name, f"{entry['R']:.3f}", *map(str, shown)])
+    columns = ("μ", "R", "clients", "smallest", "median", "largest", "hash")
+    print_table(columns, rows, f"{dataset}, {kind}", words=0)
+    say("figure: " + ", ".join(map(str, paths)))

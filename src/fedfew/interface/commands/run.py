@@ -4,11 +4,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from fedfew.config.schema import load
 from fedfew.core.text import percent, size
-from fedfew.interface.console import err, out, print_json, warn
+from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run
@@ -49,9 +47,9 @@ def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) 
         return overrides
     from fedfew.config.scale import scaled  # noqa: PLC0415 - few runs have a scale
 
-    changes, note = scaled(config, scale, overrides)
-    if note:
-        err.print(note, markup=False, soft_wrap=True)
+    changes, remark = scaled(config, scale, overrides)
+    if remark:
+        note(remark)
     return changes
 
 
@@ -71,9 +69,6 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         print_json(about | {"verdict": None if verdict is None else verdict.as_json()})
         return
     title = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
-    table = Table(title=f"{title}, {summary['rounds']} rounds")
-    table.add_column("")
-    table.add_column("", justify="right")
     rows = {
         "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
@@ -86,14 +81,12 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         **_privacy(summary.get("privacy")),
         "model SHA-256": summary["model_sha256"][:16] + "…",
     }
-    for name, value in rows.items():
-        table.add_row(name, value)
-    out.print(table)
-    out.print(f"run folder: {session.folder.path}", soft_wrap=True)
+    print_table(("", ""), rows.items(), f"{title}, {summary['rounds']} rounds")
+    say(f"run folder: {session.folder.path}")
     if verdict is not None:
         out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
     elif done.method not in BOUNDS and config.labels and not config.remote:
-        err.print("What do the clients add? Run again with --with-baseline to compare with server-only training.")
+        note("What do the clients add? Run again with --with-baseline to compare with server-only training.")
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, str]:

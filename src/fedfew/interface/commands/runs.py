@@ -3,12 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from rich.table import Column, Table
-
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
-from fedfew.interface.console import out as console
-from fedfew.interface.console import print_json
+from fedfew.interface.console import print_json, print_table, say
 from fedfew.interface.sinks import SINKS
 from fedfew.runs.archive import SUFFIX, is_archive, unpack, write_archive
 from fedfew.runs.collection import open_runs, runs_below
@@ -35,14 +32,15 @@ def ls(folder: Path, json: bool) -> None:
     if json:
         print_json({"runs": rows})
         return
-    table = Table(Column("run", overflow="fold"), "method", "dataset", "seed", "rounds", "accuracy", "state")
+    if not rows:
+        say(f"no runs below {folder}")
+        return
+    shown = []
     for row in rows:
         rounds = f"{row['rounds']}/{row['of']}" if "of" in row else ""
-        shown = percent(row.get("accuracy"))
-        table.add_row(
-            row["run"], row.get("method"), row.get("dataset"), str(row.get("seed", "")), rounds, shown, row["state"]
-        )
-    console.print(table if rows else f"no runs below {folder}")
+        numbers = (str(row.get("seed", "")), rounds, percent(row.get("accuracy")))
+        shown.append([row["run"], row.get("method", ""), row.get("dataset", ""), row["state"], *numbers])
+    print_table(("run", "method", "dataset", "state", "seed", "rounds", "accuracy"), shown, words=4)
 
 
 def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
@@ -55,8 +53,8 @@ def track(runs: tuple[Path, ...], to: str, out: str, json: bool) -> None:
         print_json({"to": to, "out": out, "rounds": written})
         return
     for name, rounds in written.items():
-        console.print(f"{name}: {rounds} new rounds", soft_wrap=True)
-    console.print(f"next: {show.format(out)}", markup=False, soft_wrap=True)
+        say(f"{name}: {rounds} new rounds")
+    say(f"next: {show.format(out)}")
 
 
 def archive(source: Path, to: Path, json: bool) -> None:
@@ -78,6 +76,6 @@ def archive(source: Path, to: Path, json: bool) -> None:
     if json:
         print_json({"to": str(to), "copied": done, "not_finished": left})
         return
-    console.print(f"{to}: the records of {done} run{'' if done == 1 else 's'}", markup=False, soft_wrap=True)
+    say(f"{to}: the records of {done} run{'' if done == 1 else 's'}")
     for name in left:
-        console.print(f"left out, not finished: {name}", markup=False, soft_wrap=True)
+        say(f"left out, not finished: {name}")

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Table
-
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
@@ -21,7 +18,7 @@ from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.check import plan_folder
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import folds_of
-from fedfew.interface.console import err, out, print_json, warn
+from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
@@ -105,12 +102,12 @@ def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
     if json:
         print_json({"folder": str(folder), "runs": tally.as_json(), "cells": rows, "best": rows[0] if rows else None})
         return
-    table = Table("run", "rounds", "best validation", "accuracy", title="by validation accuracy, best first")
+    texts = []
     for row in rows:
         state = str(row["rounds"]) if row["finished"] else f"{row['rounds']}, not finished"
-        table.add_row(row["cell"], state, percent(row["best_validation"]), percent(row["accuracy"]))
-    out.print(table)
-    out.print(f"folder: {folder}; `fedfew compare {folder}` averages over the seeds", soft_wrap=True)
+        texts.append([row["cell"], state, percent(row["best_validation"]), percent(row["accuracy"])])
+    print_table(("run", "rounds", "best validation", "accuracy"), texts, "by validation accuracy, best first")
+    say(f"folder: {folder}; `fedfew compare {folder}` averages over the seeds")
 
 
 def learning_curve(
@@ -169,16 +166,17 @@ def _half(span: Interval) -> float | None:
 
 
 def _show_curve(curve: list[Step], folder: Path, folds: int) -> None:
-    table = Table("labels", "with the sites' images", "labels alone", "difference", title="accuracy, 95 % intervals")
+    rows = []
     for step in curve:
         gap, half = step.gain.difference, _half(step.gain.difference)
         spread = "" if half is None else f" ± {100 * half:.1f}"
-        table.add_row(str(step.labels), _span(step.gain.own), _span(step.gain.base), f"{100 * gap.mean:+.1f}{spread}")
-    out.print(table)
+        rows.append([str(step.labels), _span(step.gain.own), _span(step.gain.base), f"{100 * gap.mean:+.1f}{spread}"])
+    columns = ("labels", "with the sites' images", "labels alone", "difference")
+    print_table(columns, rows, "accuracy, 95 % intervals", words=0)
     out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
     if folds:
-        err.print(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
-    out.print(f"figure: {escape(str(folder / 'learning-curve.png'))}", soft_wrap=True)
+        note(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
+    say(f"figure: {folder / 'learning-curve.png'}")
 
 
 def _span(span: Interval) -> str:

@@ -4,9 +4,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-from rich.table import Column, Table
-
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
@@ -15,7 +12,7 @@ from fedfew.core.text import percent
 from fedfew.data.dataset import Problem
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
 from fedfew.interface.commands.check import NAME, FolderPlan, examined, plan_folder, print_findings
-from fedfew.interface.console import err, print_json, warn
+from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import new_folder
@@ -40,10 +37,10 @@ def try_folder(
         raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
     print_findings(examined(config)[0])
     for reason in plan.reasons:
-        err.print(f"· {reason}", markup=False, soft_wrap=True)
+        note(f"· {reason}")
     target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(plan, folder)
     if folds:
-        err.print(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
+        note(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
     if plan.text:
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / NAME, plan.text.encode())
@@ -61,7 +58,7 @@ def try_folder(
         return
     console.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
     for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {target}"):
-        err.print(f"  {line}", markup=False, soft_wrap=True)
+        note(f"  {line}")
 
 
 def folds_of(plan: FolderPlan, folder: Path) -> int:
@@ -119,32 +116,33 @@ def _show(evaluation: dict[str, Any]) -> None:
         f"AUROC {_three(evaluation['auroc'])}",
         f"calibration error {percent(evaluation['ece'])}",
     )
-    console.print(", ".join(parts), markup=False, soft_wrap=True)
-    classes = Table("class", "images", "precision", "recall", title="by class", title_justify="left")
-    for row in evaluation["classes"]:
-        values = (f"{row['images']:,}", percent(row["precision"]), percent(row["recall"]))
-        classes.add_row(escape(row["class"]), *values)
-    console.print(classes)
-    names = [f"{i} {escape(row['class'])}" for i, row in enumerate(evaluation["classes"])]
-    matrix = Table("true class", title="confusion matrix, predicted class from left to right", title_justify="left")
-    for i in range(len(names)):
-        matrix.add_column(str(i), justify="right")
-    for name, counts in zip(names, evaluation["confusion"], strict=True):
-        matrix.add_row(name, *(f"{count:,}" if count else "·" for count in counts))
-    console.print(matrix)
+    say(", ".join(parts))
+    rows = [
+        [row["class"], f"{row['images']:,}", percent(row["precision"]), percent(row["recall"])]
+        for row in evaluation["classes"]
+    ]
+    print_table(("class", "images", "precision", "recall"), rows, "by class")
+    names = [f"{i} {row['class']}" for i, row in enumerate(evaluation["classes"])]
+    matrix = [
+        [name, *(f"{count:,}" if count else "·" for count in counts)]
+        for name, counts in zip(names, evaluation["confusion"], strict=True)
+    ]
+    columns = ("true class", *map(str, range(len(names))))
+    print_table(columns, matrix, "confusion matrix, predicted class from left to right")
     if evaluation.get("sites"):
         _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]])
 
 
-def _show_sites(rows: list[dict[str, Any]], classes: list[str]) -> None:
-    known = any(row.get("accuracy") is not None for row in rows)
-    table = Table(Column("site", no_wrap=True), "images", *(["accuracy"] if known else []), "estimated class mix")
-    for row in rows:
-        ranked = sorted(zip(row.get("mix", []), classes, strict=False), reverse=True)
+def _show_sites(sites: list[dict[str, Any]], classes: list[str]) -> None:
+    rows = []
+    for site in sites:
+        ranked = sorted(zip(site.get("mix", []), classes, strict=False), reverse=True)
         mix = ", ".join(f"{name} {percent(share, 0)}" for share, name in ranked[:SHOWN] if share >= LEAST) or "–"
-        own = [percent(row.get("accuracy"))] if known else []
-        table.add_row(escape(row["site"]), f"{row['images']:,}", *own, escape(mix))
-    console.print(table)
+        rows.append([site["site"], mix, f"{site['images']:,}", percent(site.get("accuracy"))])
+    columns = ["site", "estimated class mix", "images", "accuracy"]
+    if all(site.get("accuracy") is None for site in sites):  # real sites know no true classes
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
+    print_table(columns, rows, words=2)
 
 
 def _three(value: float | None) -> str:
