@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.errors import Refusal
 from fedfew.core.layout import Vector
-from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Missing, Payload

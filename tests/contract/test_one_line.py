@@ -18,7 +18,7 @@ LINE = {"halfway": (f"{own_parts.__name__}:HALFWAY", "Halfway between the server
 
 @pytest.fixture(autouse=True)
 def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(METHODS, "table", METHODS.table | LINE)
+    monkeypatch.setattr(METHODS, "table", {**METHODS.table, **LINE})
 
 
 def test_a_config_names_it_with_its_settings_and_its_aggregator() -> None:

@@ -14,8 +14,7 @@ from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
-from fedfew.core.errors import CODES
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import CODES, Refusal
 from fedfew.core.types import Missing
 from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface import progress

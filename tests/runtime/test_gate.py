@@ -15,8 +15,7 @@ from torch import Tensor
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
-from fedfew.core.errors import FedfewError
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.runs.run import Run

@@ -13,7 +13,7 @@ import torch
 from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play, tiny_parts
 from torch import Tensor
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Outcome, Scores, ServerState
 from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel

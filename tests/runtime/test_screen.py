@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fedfew.config.parts import Parts
 from fedfew.core import spill
+from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import evaluate
-from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
 from fedfew.data.samples import Images

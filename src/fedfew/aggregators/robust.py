@@ -59,17 +59,6 @@ def krum(
     return weighted_mean([contributions[i] for i in best], [1 / len(best)] * len(best))
 
 
-def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
-    """Why Krum cannot work with this many clients a round; empty if it can."""
-    if cohort < 2 * faulty + 3:
-        return f"krum with faulty = {faulty} needs at least {2 * faulty + 3} clients a round, there are {cohort}"
-    if select > cohort - faulty:
-        return (
-            f"krum with select = {select} would include faulty clients: at most {cohort - faulty} of {cohort} clients"
-        )
-    return ""
-
-
 def squared_distances(contributions: Sequence[Contribution]) -> Tensor:
     """‖ψ_i − ψ_j‖² as m×m in float64, from differences: a Gram matrix would lose the digits that differ."""
     m = len(contributions)

@@ -1,8 +1,7 @@
 """Checks between settings: method, aggregator, model and scenario must fit together when a config is loaded."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from fedfew.aggregators.robust import krum_misfit
 from fedfew.config.names import is_own, own_code
 from fedfew.config.tree import Config, Model
 from fedfew.core.errors import FedfewError
@@ -12,8 +11,6 @@ from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.transforms import MEASURED, unprotected, vectors
 
-COHORT_NEEDS: dict[str, Callable[..., str]] = {"krum": krum_misfit}
-"""Aggregators that need a number of clients: each returns why a cohort is not enough, or an empty text."""
 TOY = Layout(("weight",), ((1, 1),), (0, 1), 1)
 """A small layout, to get the schema of a method's replies."""
 STRETCH = ("fednova", "fltrust")
@@ -138,11 +135,7 @@ def _no_server_labels(config: Config) -> Iterator[FedfewError]:
 
 def _aggregator(config: Config) -> Iterator[FedfewError]:
     rule = config.aggregator
-    if (
-        rule.name in COHORT_NEEDS
-        and not config.own_sites
-        and (what := COHORT_NEEDS[rule.name](config.cohort, **rule.settings))
-    ):
+    if rule.name == "krum" and not config.own_sites and (what := krum_misfit(config.cohort, **rule.settings)):
         remedy = "Raise participation or clients, lower aggregator.faulty or aggregator.select, or use median"
         yield FedfewError("E107", "aggregator", what, remedy)
 
@@ -222,3 +215,14 @@ def _norm(config: Config) -> Iterator[FedfewError]:
 def _remedy(model: Model) -> str:
     choice = 'Set model.norm = "batch" or "group", or use' if "norm" in model.settings else "Use"
     return f'{choice} another method and norm.policy = "average"'
+
+
+def krum_misfit(cohort: int, *, faulty: int, select: int) -> str:
+    """Why Krum cannot work with this many clients a round; empty if it can."""
+    if cohort < 2 * faulty + 3:
+        return f"krum with faulty = {faulty} needs at least {2 * faulty + 3} clients a round, there are {cohort}"
+    if select > cohort - faulty:
+        return (
+            f"krum with select = {select} would include faulty clients: at most {cohort - faulty} of {cohort} clients"
+        )
+    return ""

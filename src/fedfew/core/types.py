@@ -7,9 +7,9 @@ from typing import ClassVar, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from fedfew.core.errors import Refusal
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.network import Network
-from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain

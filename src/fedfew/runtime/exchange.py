@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import SHARED_CAUSE, UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Layout
-from fedfew.core.refusals import SHARED_CAUSE, UNUSED, Refusal
 from fedfew.core.spill import ReplySpill
 from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out

@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Vector
-from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel

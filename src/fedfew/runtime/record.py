@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 from annotated_types import Ge, MaxLen, Predicate
 from typing_extensions import TypedDict
 
-from fedfew.core.refusals import NO_UPDATE
+from fedfew.core.errors import NO_UPDATE
 
 if TYPE_CHECKING:  # records are read without torch
     from torch import Tensor

@@ -7,9 +7,8 @@ from time import perf_counter
 
 import torch
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import NO_UPDATE, FedfewError
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
-from fedfew.core.refusals import NO_UPDATE
 from fedfew.core.streams import stream
 from fedfew.core.types import (
     ClientUpdate,

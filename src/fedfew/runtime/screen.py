@@ -28,9 +28,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import evaluate
 from fedfew.core.layout import Vector
-from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientUpdate, Missing, Payload, Reply, Schema, ServerSite, ServerState
 from fedfew.runtime.gate import Gate

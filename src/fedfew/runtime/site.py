@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import score
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
-from fedfew.core.refusals import Refusal
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.streams import stream
 from fedfew.core.types import (

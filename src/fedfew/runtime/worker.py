@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.core.types import ClientUpdate, nbytes
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.core.types import ClientUpdate, Missing
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError, head_limit, meaning, parse_head

@@ -6,7 +6,7 @@ Standard library only.
 import json
 from typing import Any
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 
 SITE_LIMIT = 8 << 20
 """Most bytes of a head that a server sends: config, and an index of tensors for each client."""

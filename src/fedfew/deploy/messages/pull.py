@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.deploy.messages.heads import ContentError
 
 try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError
 
 KIND = "fedfew.bytes"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfew.core.refusals import Refusal
+from fedfew.core.errors import Refusal
 from fedfew.deploy.messages.frames import LIMIT, Arrays
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError
 

@@ -13,9 +13,8 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Vector
-from fedfew.core.refusals import Refusal
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, nbytes
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, head_limit, parse_head
