@@ -71,7 +71,7 @@ class Echo:
 def site(path: str, state: str, data: str) -> None:
     """The warm process of a site, with an echo instead of training."""
     echo: Any = Echo(read_npz(Path(data)), {})
-    warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state))
+    warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state), Path(state, "memory"))
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(8)

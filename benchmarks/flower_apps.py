@@ -26,7 +26,8 @@ def rounds(grid: Grid, context: Context) -> None:
 
     from fedfew.core.types import ClientUpdate, Scores
     from fedfew.deploy.plan import open_server
-    from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+    from fedfew.deploy.server.fleet import GridFleet
+    from fedfew.deploy.server.members import Membership, Timeouts
 
     plan = json.loads(os.environ[PLAN])
     server = open_server(Path(plan["network"]))

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -32,6 +32,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
+from fedfew.deploy.front import proxy
+from fedfew.deploy.front.proxy import Settings
 from fedfew.deploy.processes import free_ports
 
 HERE = "127.0.0.1"
@@ -224,11 +226,11 @@ async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
     sites = make_sites(folder / "keys", count)
     trust = ssl.create_default_context(cafile=folder / "ca.pem")
     behind, port = free_ports(2)
-    front = ["fedfew.deploy.front.proxy", "--host", HERE, "--port", port, "--certificate", certificate, "--key", key]
-    front += ["--ca", folder / "ca.pem", "--network", "net", "--keys", folder / "keys", "--superlink", behind]
+    ca_file, public, private, keys = map(str, (folder / "ca.pem", certificate, key, folder / "keys"))
+    settings = Settings(HERE, port, behind, ca_file, public, private, keys, "net", largest_reply=1 << 20)
     with (
         started("benchmarks.reliability.load", "superlink", behind, certificate, key),
-        started(*front, "--largest-reply", 1 << 20) as door,
+        started(proxy.__name__, json.dumps(asdict(settings))) as door,
     ):
         await asyncio.to_thread(door.stdout.readline)  # type: ignore[union-attr]
         times = [cpu_seconds(door.pid)]

@@ -23,7 +23,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedfew.config.parts import Parts
 from fedfew.deploy.messages.frames import LIMIT, Arrays
-from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+from fedfew.deploy.server.fleet import GridFleet
+from fedfew.deploy.server.members import Membership, Timeouts
 from fedfew.deploy.server.server_app import grid_fleet
 from fedfew.deploy.site.build import trial_site
 from fedfew.deploy.site.client_app import SITE, client_app

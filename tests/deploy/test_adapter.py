@@ -23,7 +23,7 @@ from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.server.fleet import Timeouts
+from fedfew.deploy.server.members import Timeouts
 from fedfew.deploy.site.memory import Memory
 from fedfew.deploy.site.warm_site import ENDED, WarmSite
 from fedfew.runs.alarms import alarms
@@ -172,7 +172,7 @@ def test_nodes_without_a_number_are_numbered_by_their_ids(tiny: Tiny) -> None:
 
     with loop(parts, sites=3, keys=False, answers={0: silent, 2: silent}) as network:
         assert network.fleet.online() == list(range(6))
-        assert network.fleet._nodes == {0: 100, 1: 101, 2: 102}
+        assert network.fleet._attendance.nodes == {0: 100, 1: 101, 2: 102}
         network.grid.away.add(100)
         assert network.fleet.online() == [1, 2, 4, 5]
 

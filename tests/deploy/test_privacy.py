@@ -122,7 +122,7 @@ def real(
 ) -> WarmSite:
     state.mkdir(exist_ok=True)
     budget = PrivacyBudget(state / "privacy.json", max_epsilon)
-    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, budget=budget)
+    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, state / "memory", budget)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep, time
+from typing import Any
 
 import torch
 
@@ -23,7 +24,7 @@ from fedfew.deploy.certificates import check_certificate, check_site_key
 from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
-from fedfew.deploy.server.superlink import ask, ask_or_fail
+from fedfew.deploy.server.superlink import answers, ask
 from fedfew.deploy.site.images import load_images, read_npz
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.models.build import build_model
@@ -53,10 +54,10 @@ def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[F
     yield Finding("settings", True, f"network {plan.name} with sites {', '.join(plan.sites)}")
     if not plan.insecure:
         yield _check("certificate", lambda: f"valid until {check_certificate(plan.certificate, plan.ca):%Y-%m-%d}")
-        yield _check("private key", lambda: _closed(plan.key))
-    yield _check("site keys", lambda: _keys_of(plan))
-    yield _check("versions", lambda: _written(versions()))
-    yield _check("port", lambda: _port_of(plan))
+        yield _check("private key", lambda: _server_key(plan))
+    yield _check("site keys", lambda: _site_keys(plan))
+    yield _check("versions", lambda: _listed(versions()))
+    yield _check("port", lambda: _own_port(plan))
     yield _check("disk", lambda: _room(plan.folder))
     yield _check("data and a training step", lambda: _server_step(plan, allow_code))
 
@@ -71,15 +72,10 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
     yield Finding("bundle", True, f"site {plan.name} of network {plan.network}")
     if not plan.insecure:
         yield _check("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
-        yield _check("private key", lambda: _key_of(plan))
-    reached = _check("port", lambda: _reach(plan))
-    yield reached
+        yield _check("private key", lambda: _own_key(plan))
+    yield (reached := _check("port", lambda: _reach(plan)))
     if reached.passed and not plan.insecure:
-        secure = _check("TLS", lambda: _handshake(plan))
-        yield secure
-        if secure.passed:
-            yield from _compare(plan)
-            yield _check("key registered", lambda: _connect(plan))
+        yield from _over_tls(plan)
     yield _check("disk", lambda: _room(plan.folder))
     yield _check("images and a training step", lambda: _site_step(data))
 
@@ -95,35 +91,33 @@ def _failed(name: str, fault: FedfewError) -> Finding:
     return Finding(name, False, f"{fault.code} {fault.place}: {fault.what}", fault.remedy)
 
 
-def _key_of(plan: SitePlan) -> str:
+def _own_key(plan: SitePlan) -> str:
     check_site_key(plan.key)
     return "readable by this user only"
 
 
-def _closed(key: Path) -> str:
-    if key.stat().st_mode & 0o077:
-        raise FedfewError("E505", str(key), "can be read by others", f"Run chmod 600 {key}")
+def _server_key(plan: ServerPlan) -> str:
+    if plan.key.stat().st_mode & 0o077:
+        raise FedfewError("E505", str(plan.key), "can be read by others", f"Run chmod 600 {plan.key}")
     return "readable by this user only"
 
 
-def _keys_of(plan: ServerPlan) -> str:
+def _site_keys(plan: ServerPlan) -> str:
     lacking = [site for site in plan.sites if not plan.public_key(site).is_file()]
     if lacking:
         raise FedfewError("E505", str(plan.folder / "keys"), f"has no key for {', '.join(lacking)}")
     return f"{len(plan.sites)} public keys"
 
 
-def _written(found: dict[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in found.items())
+def _listed(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in versions.items())
 
 
-def _port_of(plan: ServerPlan) -> str:
-    place = f"{plan.listen}:{plan.port}"
-    reported = ask(plan.listen, plan.port, None if plan.insecure else plan.ca, "/fedfew")
-    if reported is not None and reported[0] == 200:
-        return f"{place}: the server is running"
+def _own_port(plan: ServerPlan) -> str:
+    if answers(plan.listen, plan.port, None if plan.insecure else plan.ca):
+        return f"{plan.listen}:{plan.port}: the server is running"
     check_port(plan.listen, plan.port)
-    return f"{place} is free"
+    return f"{plan.listen}:{plan.port} is free"
 
 
 def _room(folder: Path) -> str:
@@ -157,56 +151,49 @@ def _reach(plan: SitePlan) -> str:
         raise FedfewError("E510", plan.address, f"cannot be reached: {error.strerror or error}") from None
 
 
-def _handshake(plan: SitePlan) -> str:
-    try:
-        status, _ = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
-    except ssl.SSLCertVerificationError as error:
-        what = f"its certificate was rejected: {error.verify_message}"
-        raise FedfewError(
-            "E505", plan.address, what, "Check the bundle, the clock, and the server's certificate"
-        ) from None
-    except OSError as error:
-        raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
-    if status != 200:
-        raise FedfewError(
-            "E510", plan.address, f"answers with status {status}", "Let nginx answer /fedfew, see --nginx"
-        )
-    return "the server shows a certificate of this network's authority"
+def _over_tls(plan: SitePlan) -> Iterator[Finding]:
+    """What the server says about itself: certificate, clock, versions and network; then whether it knows the key."""
+    said: dict[str, Any] = {}
 
-
-def _compare(plan: SitePlan) -> Iterator[Finding]:
-    """Clock, versions and network, as the server reports them."""
-    _, content = ask_or_fail(plan.host, plan.port, plan.ca, "/fedfew")
-    reported = json.loads(content)
+    def handshake() -> str:
+        try:
+            status, content = ask(plan.host, plan.port, plan.ca)
+        except ssl.SSLCertVerificationError as error:
+            what, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
+            raise FedfewError("E505", plan.address, what, remedy) from None
+        except OSError as error:
+            raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
+        if status != 200:
+            remedy = "Let nginx answer /fedfew, see --nginx"
+            raise FedfewError("E510", plan.address, f"answers with status {status}", remedy)
+        said.update(json.loads(content))
+        return "the server shows a certificate of this network's authority"
 
     def clock() -> str:
-        if "time" not in reported:
+        if "time" not in said:
             return "nginx is the front and does not report the time"
-        apart = time() - float(reported["time"])
-        if abs(apart) > CLOCK:
-            raise FedfewError("E510", "clock", f"{apart:+.0f} s off the server's", "Set both clocks, e.g. with NTP")
-        return f"{abs(apart):.1f} s off the server's"
+        off = time() - float(said["time"])
+        if abs(off) > CLOCK:
+            raise FedfewError("E510", "clock", f"{off:+.0f} s off the server's", "Set both clocks, e.g. with NTP")
+        return f"{abs(off):.1f} s off the server's"
 
     def same_versions() -> str:
         ours = versions()
-        other = [
-            f"{name}: here {ours[name]}, server {reported.get(name)}"
-            for name in ours
-            if reported.get(name) != ours[name]
-        ]
+        other = [f"{name}: here {ours[name]}, server {said.get(name)}" for name in ours if said.get(name) != ours[name]]
         if other:
             raise FedfewError("E417", "versions", "; ".join(other))
-        return _written(ours)
+        return _listed(ours)
 
     def same_network() -> str:
-        if reported.get("network") != plan.network:
-            what = f"the server's network is {reported.get('network')}, the bundle's {plan.network}"
+        if said.get("network") != plan.network:
+            what = f"the server's network is {said.get('network')}, the bundle's {plan.network}"
             raise FedfewError("E506", plan.address, what)
         return plan.network
 
-    yield _check("clock", clock)
-    yield _check("versions", same_versions)
-    yield _check("network", same_network)
+    yield (secure := _check("TLS", handshake))
+    if secure.passed:
+        yield from map(_check, ("clock", "versions", "network"), (clock, same_versions, same_network))
+        yield _check("key registered", lambda: _connect(plan))
 
 
 def _connect(plan: SitePlan) -> str:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from fedfew.config.names import own_code
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
-from fedfew.deploy.server.fleet import Membership
+from fedfew.deploy.server.members import Membership
 from fedfew.deploy.server.network import PROJECT, is_unfinished, site_names
 from fedfew.deploy.server.server_app import grid_fleet
 from fedfew.runs.run import Run

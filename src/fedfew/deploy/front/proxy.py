@@ -5,7 +5,6 @@ request must carry the signature of a site's key before any of its body is read,
 limits: a peer without a key holds no resource for longer than a few seconds.
 """
 
-import argparse
 import asyncio
 import asyncio.sslproto
 import contextlib
@@ -13,8 +12,10 @@ import json
 import logging
 import resource
 import ssl
+import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
@@ -252,39 +253,43 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("fedfew", "torch", "flwr")}
 
 
-async def serve(given: argparse.Namespace) -> None:
+@dataclass(frozen=True)
+class Settings:
+    """What the front is started with."""
+
+    host: str
+    port: int
+    superlink: int
+    """The SuperLink's port on this machine."""
+    ca: str
+    certificate: str
+    key: str
+    keys: str
+    """Folder of the sites' public keys."""
+    network: str
+    largest_reply: int
+
+
+async def serve(settings: Settings) -> None:
     """Listen until ended."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(given.certificate, given.key)
+    context.load_cert_chain(settings.certificate, settings.key)
     asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns about every peer that hangs up in a handshake
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
-    superlink = SuperLink(given.superlink, ssl.create_default_context(cafile=given.ca))
-    about = versions() | {"network": given.network}
+    superlink = SuperLink(settings.superlink, ssl.create_default_context(cafile=settings.ca))
+    about, keys = versions() | {"network": settings.network}, SiteKeys.of(Path(settings.keys))
     # three files each: the connection, its spooled body, the connection to the SuperLink
-    front = Front(
-        superlink, SiteKeys.of(Path(given.keys)), about, Slots(most=max(files, wanted) // 3), given.largest_reply
-    )
+    front = Front(superlink, keys, about, Slots(most=max(files, wanted) // 3), settings.largest_reply)
     server = await asyncio.start_server(
-        lambda reader, writer: front.accept(reader, writer, context), given.host, given.port, backlog=1024
+        lambda reader, writer: front.accept(reader, writer, context), settings.host, settings.port, backlog=1024
     )
-    print(json.dumps({"front": f"{given.host}:{given.port}"}), flush=True)
+    print(f"listening on {settings.host}:{settings.port}", flush=True)
     await server.serve_forever()
 
 
-def main() -> None:
-    """Serve until ended."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("host", "certificate", "key", "ca", "network", "keys"):
-        parser.add_argument(f"--{name}", required=True)
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--superlink", type=int, required=True)
-    parser.add_argument("--largest-reply", type=int, required=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(parser.parse_args()))
-
-
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(Settings(**json.loads(sys.argv[1]))))

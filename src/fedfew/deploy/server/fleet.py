@@ -4,12 +4,12 @@ A site serves the clients k with k mod S = its number; in a real network there a
 on one machine a site may serve several. One message per site and round carries what all its sampled clients need.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Any, Protocol
 
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -17,17 +17,18 @@ from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, nbytes
 from fedfew.deploy.messages.answers import read_answers
-from fedfew.deploy.messages.heads import ContentError, head_limit, parse_head
-from fedfew.deploy.messages.pull import Pulled, ReplyPuller
+from fedfew.deploy.messages.heads import ContentError, head_limit
+from fedfew.deploy.messages.post import Post
+from fedfew.deploy.messages.pull import Pulled
 from fedfew.deploy.messages.records import as_array, from_content, to_content
 from fedfew.deploy.messages.tensors import pack
+from fedfew.deploy.server.members import Attendance, Membership, Timeouts
 
 NO_LIMIT = 3600.0
 """Longest duration of a round in seconds if fleet.timeout is 0: a network needs a limit."""
 _GRACE = 60.0
 _POLL = 0.2
 _FAREWELL = 10.0
-_HELLO = 120.0
 _FAULTS = {
     3: (Refusal.UNREACHABLE, "the message was not fetched in time"),
     4: (Refusal.UNREACHABLE, "its reply did not arrive completely"),
@@ -37,32 +38,6 @@ _FAULTS = {
 """Flower's error code → ours. Its text is not passed on: a site could have written it."""
 _FAILED = (Refusal.FAILED, "Flower could not run the site's app; the site's log says why")
 Memories = dict[int, dict[str, Tensor]]
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long to wait, and for how many clients."""
-
-    timeout: float = 0.0
-    wait: float = 300.0
-    min_clients: int = 0
-    """Clients that must be online for a round to start; 0: all at the start, later at least one."""
-
-
-@dataclass(frozen=True)
-class Membership:
-    """The sites of the network."""
-
-    sites: Sequence[str]
-    clients: int
-    keys: Mapping[str, int] = field(default_factory=dict)
-    """Public key → number of the site. Without keys a site is asked for its number."""
-
-    def site_of(self, client: int) -> int:
-        return client % len(self.sites)
-
-    def clients_of(self, site: int) -> range:
-        return range(site, self.clients, len(self.sites))
 
 
 class MemoryStore(Protocol):
@@ -102,75 +77,15 @@ class GridFleet:
         memory: MemoryStore | None = None,
     ) -> None:
         """``description``: the fields of every message that say what is trained; ``limit``: bytes of a reply."""
-        self._grid, self._members, self._timeouts = grid, members, timeouts
-        self._description, self._score, self._limit, self._memory = dict(description), score, limit, memory
-        self._puller = ReplyPuller(grid)
-        self._nodes: dict[int, int] = {}
-        """Site → node, of those online."""
-        self._asked: dict[str, int] = {}
-        """Message → node that was asked for its number."""
-        self._numbers: dict[int, int | None] = {}
-        """Node → the number it gave; None if it has none."""
+        self._post, self._members, self._timeouts = Post(grid, limit), members, timeouts
+        self._description, self._score, self._memory = dict(description), score, memory
+        self._attendance = Attendance(self._post, members)
         self._late: dict[str, tuple[int, list[int]]] = {}
-        self._met = False
         self._traffic = {"down": 0, "up": 0, "messages": 0}
-
-    # --- who is online ---
 
     def online(self) -> list[int]:
         """The clients whose sites can be reached, sorted; waits for as many as a round needs, then raises E503."""
-        members, timeouts = self._members, self._timeouts
-        need = timeouts.min_clients or (1 if self._met else members.clients)
-        deadline = monotonic() + timeouts.wait
-        while True:
-            self._look()
-            clients = sorted(k for site in self._nodes for k in members.clients_of(site))
-            if len(clients) >= min(need, members.clients):
-                self._met = True
-                return clients
-            if monotonic() > deadline:
-                away = ", ".join(name for i, name in enumerate(members.sites) if i not in self._nodes)
-                what = f"{len(clients)} of {need} clients were online after {timeouts.wait:g} s; offline: {away}"
-                raise FedfewError("E503", "network", what)
-            sleep(0.5)
-
-    def _look(self) -> None:
-        """Find the node of every site that is online."""
-        nodes = {int(node.node_id): bytes(node.public_key) for node in self._grid.get_nodes()}
-        if self._members.keys:
-            known = {node: self._members.keys.get(key.decode(errors="replace").strip()) for node, key in nodes.items()}
-        else:
-            self._ask_numbers(nodes)
-            known = {node: number for node, number in self._numbered().items() if node in nodes}
-        self._nodes = {
-            site: node for node, site in known.items() if site is not None and site < len(self._members.sites)
-        }
-
-    def _ask_numbers(self, nodes: Iterable[int]) -> None:
-        """Ask new nodes for their site's number; the answers arrive later."""
-        new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
-        content = to_content({"kind": "hello"}, {})
-        ids = self._push([content] * len(new), new, _HELLO, "hello")
-        self._asked |= {id_: node for node, id_ in zip(new, ids, strict=True) if id_}
-        for reply in self._pull(dict.fromkeys(self._asked, 0)):
-            node = self._asked.pop(reply.to)
-            try:
-                text = None if reply.content is None else from_content(reply.content, 0, head_limit(0))[0]
-                number = parse_head(text, head_limit(0)).get("site")
-            except ContentError:
-                continue  # it failed to answer, and is asked again
-            self._numbers[node] = number if type(number) is int and number >= 0 else None
-
-    def _numbered(self) -> dict[int, int]:
-        """The site of each node that has answered: the number it gave, or else the next free one, by node id."""
-        numbers = {node: number for node, number in self._numbers.items() if number is not None}
-        free = (number for number in range(len(self._members.sites)) if number not in numbers.values())
-        numbers |= dict(zip(sorted(self._numbers.keys() - numbers.keys()), free, strict=False))
-        if self._met:  # from the first round on a node keeps its number
-            self._numbers |= numbers
-        return numbers
-
-    # --- a round ---
+        return self._attendance.wait(self._timeouts)
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterator[ClientUpdate | Missing]:
         """Answers as they arrive; those missing at the deadline are reported as missing, later ones as late."""
@@ -179,10 +94,10 @@ class GridFleet:
         deadline = monotonic() + limit
         open_, ids = self._write(round, payloads), dict[str, SiteMessage]()
         while open_ and monotonic() < deadline:
-            yield from self._post(round, open_, ids, limit)
+            yield from self._send(round, open_, ids, limit)
             clients = {id_: len(message.clients) for id_, message in ids.items()}
             idle = True
-            for reply in self._pull(clients | {id_: len(late) for id_, (_, late) in self._late.items()}):
+            for reply in self._post.pull(clients | {id_: len(late) for id_, (_, late) in self._late.items()}):
                 yield from self._take(round, reply, open_, ids)
                 idle = False
             for message in open_.values():
@@ -210,15 +125,15 @@ class GridFleet:
             messages[site] = SiteMessage(site, clients, to_content(head, used), size)
         return messages
 
-    def _post(
+    def _send(
         self, round: int, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage], limit: float
     ) -> Iterator[Missing]:
         """Send what has not been sent."""
         waiting = [message for message in open_.values() if not message.posted]
         if not waiting:
             return
-        self._look()
-        for message in [message for message in waiting if message.site not in self._nodes]:
+        self._attendance.look()
+        for message in [message for message in waiting if message.site not in self._attendance.nodes]:
             waiting.remove(message)
             if message in ids.values():  # was posted before, and may still be answered
                 message.posted, message.since = True, monotonic()
@@ -226,8 +141,9 @@ class GridFleet:
             del open_[message.site]
             what = f"site {self._members.sites[message.site]} is offline"
             yield from (Missing(k, Refusal.UNREACHABLE, what) for k in message.clients)
-        contents, nodes = [message.content for message in waiting], [self._nodes[message.site] for message in waiting]
-        new = self._push(contents, nodes, limit + min(limit, _GRACE), f"{round}")
+        nodes = [self._attendance.nodes[message.site] for message in waiting]
+        ttl = limit + min(limit, _GRACE)
+        new = self._post.push([message.content for message in waiting], nodes, ttl, f"{round}")
         for message, id_ in zip(waiting, new, strict=True):
             self._traffic["down"] += message.size
             self._traffic["messages"] += 1
@@ -239,19 +155,6 @@ class GridFleet:
                 yield from (
                     Missing(k, Refusal.UNREACHABLE, "Flower did not accept the message") for k in message.clients
                 )
-
-    def _push(self, contents: Sequence[RecordDict], nodes: Sequence[int], ttl: float, group: str) -> list[str | None]:
-        """Send a message to each node, all at once; the messages' ids, None where Flower did not accept one."""
-        messages = [
-            Message(content, node, MessageType.TRAIN, ttl=ttl, group_id=group)
-            for content, node in zip(contents, nodes, strict=True)
-        ]
-        ids: list[str | None] = [id_ or None for id_ in self._grid.push_messages(messages)] if messages else []
-        return ids if len(ids) == len(messages) else [None] * len(messages)
-
-    def _pull(self, clients: Mapping[str, int]) -> Iterator[Pulled]:
-        """Replies that have arrived; the size limit of each depends on how many clients its message asked."""
-        return self._puller.pull({id_: (self._limit * count, head_limit(count)) for id_, count in clients.items()})
 
     def _take(
         self, round: int, reply: Pulled, open_: dict[int, SiteMessage], ids: dict[str, SiteMessage]
@@ -290,13 +193,11 @@ class GridFleet:
             if reply.refused is not None:
                 raise reply.refused
             assert reply.content is not None
-            text, arrays = from_content(reply.content, self._limit * len(clients), head_limit(len(clients)))
+            text, arrays = from_content(reply.content, self._post.limit * len(clients), head_limit(len(clients)))
         except ContentError as error:
             yield from (Missing(k, error.code, str(error)) for k in clients)
             return
-        yield from read_answers(self._description["run"], round, clients, text, arrays, self._limit)
-
-    # --- the rest of the Fleet protocol ---
+        yield from read_answers(self._description["run"], round, clients, text, arrays, self._post.limit)
 
     def traffic(self) -> dict[str, int]:
         """Bytes of tensors that actually travelled in the last round."""
@@ -320,13 +221,13 @@ class GridFleet:
 
     def end(self) -> None:
         """Inform the sites that are online that the run is over; waits briefly so that the messages can leave."""
-        self._look()
+        self._attendance.look()
         content = to_content({"kind": "over", "run": self._description["run"]}, {})
-        nodes = list(self._nodes.values())
-        ids = self._push([content] * len(nodes), nodes, _GRACE, "over")
+        nodes = list(self._attendance.nodes.values())
+        ids = self._post.push([content] * len(nodes), nodes, _GRACE, "over")
         waiting, deadline = dict.fromkeys((id_ for id_ in ids if id_), 0), monotonic() + _FAREWELL
         while waiting and monotonic() < deadline:
-            for reply in self._pull(dict(waiting)):
+            for reply in self._post.pull(dict(waiting)):
                 waiting.pop(reply.to, None)
             sleep(_POLL if waiting else 0)
 

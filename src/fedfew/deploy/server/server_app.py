@@ -15,8 +15,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedfew.config.parts import Parts, sites_of
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import open_server
-from fedfew.deploy.server.fleet import GridFleet, Membership, Timeouts
+from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
+from fedfew.deploy.server.members import Membership, Timeouts
 from fedfew.deploy.site.memory import TrialMemory, run_id
 from fedfew.runs.session import reopen
 from fedfew.runtime.gate import reply_limit

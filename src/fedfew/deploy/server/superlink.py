@@ -8,13 +8,15 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy import flower_programs
 from fedfew.deploy.certificates import check_certificate
+from fedfew.deploy.front import proxy
+from fedfew.deploy.front.proxy import Settings
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
 
@@ -95,10 +97,11 @@ class SuperLink:
 
     def _front(self) -> list[str]:
         plan = self.plan
-        command = [sys.executable, "-m", "fedfew.deploy.front.proxy", "--host", plan.listen, "--port", str(plan.port)]
-        command += ["--superlink", str(self.port), "--ca", str(plan.ca), "--network", plan.network]
-        command += ["--keys", str(plan.folder / "keys"), "--largest-reply", str(self.largest_reply)]
-        return [*command, "--certificate", str(plan.certificate), "--key", str(plan.key)]
+        settings = Settings(
+            plan.listen, plan.port, self.port, str(plan.ca), str(plan.certificate), str(plan.key),
+            str(plan.folder / "keys"), plan.network, self.largest_reply,
+        )  # fmt: skip
+        return [sys.executable, "-m", proxy.__name__, json.dumps(asdict(settings))]
 
     def _write_home(self) -> None:
         """Write the app that names our modules, and the connection for Flower's command line."""
@@ -154,27 +157,20 @@ class SuperLink:
 
 def answers(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> bool:
     """Whether a server answers a request there, with a certificate of this authority."""
-    return ask(host, port, ca, path) is not None
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        return bool(ask(host, port, ca, path))
+    return False
 
 
-def ask(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) -> tuple[int, bytes] | None:
-    """Status and content of a GET request, or None if nothing answers or TLS fails."""
-    with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):
-        return ask_or_fail(host, port, ca, path, timeout)
-    return None
-
-
-def ask_or_fail(host: str, port: int, ca: Path | None, path: str, timeout: float = 5.0) -> tuple[int, bytes]:
-    """Like `ask`, but raises the reason for a failure."""
+def ask(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> tuple[int, bytes]:
+    """Status and content of a GET request; OSError or HTTPException if nothing answers or TLS fails."""
     where = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     if ca is None:
-        connection = http.client.HTTPConnection(where, port, timeout=timeout)
+        connection = http.client.HTTPConnection(where, port, timeout=5.0)
     else:
         trusted = ssl.create_default_context(cafile=os.fspath(ca))
-        connection = http.client.HTTPSConnection(where, port, timeout=timeout, context=trusted)
-    try:
+        connection = http.client.HTTPSConnection(where, port, timeout=5.0, context=trusted)
+    with contextlib.closing(connection):
         connection.request("GET", path)
         response = connection.getresponse()
         return response.status, response.read(1 << 16)
-    finally:
-        connection.close()

@@ -46,7 +46,8 @@ def read_npz(path: Path) -> Tensor:
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
         raise FedfewError("E509", str(path), what)
-    return torch.from_numpy(array.reshape(len(array), -1, *array.shape[-2:]))
+    channels = array.shape[1:-2] or (1,)
+    return torch.from_numpy(array.reshape(len(array), *channels, *array.shape[-2:]))
 
 
 def count_images(data: Path) -> str:

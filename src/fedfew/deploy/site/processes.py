@@ -1,8 +1,9 @@
 """A site's processes: the warm site and Flower's SuperNode; both are restarted when they die."""
 
+import json
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fedfew.deploy import flower_programs
@@ -34,6 +35,26 @@ class SiteTerms:
         given = [(name, value) for name in numbers if (value := getattr(self, name)) != getattr(plain, name)]
         words = [word for name, value in given for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
         return words + [word for name in self.allow_code for word in ("--allow-code", name)]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the warm process of a site is started with. Without ``data`` it is a trial with the config's partition."""
+
+    socket: str
+    state: str
+    number: int
+    sites: int
+    data: str
+    memory: str
+    """Folder of the clients' memories."""
+    terms: SiteTerms
+
+    @staticmethod
+    def parsed(text: str) -> "Order":
+        """From the JSON on the process's command line."""
+        content = json.loads(text)
+        return Order(**content | {"terms": SiteTerms(**content["terms"])})
 
 
 @dataclass(eq=False)
@@ -69,34 +90,20 @@ class SiteProcesses:
 
     def start_warm_site(self) -> ManagedProcess:
         """Start the process that trains."""
-        plan = self.plan
-        command = [sys.executable, "-m", "fedfew.deploy.site", "--socket", str(self.socket)]
-        command += ["--state", str(plan.folder), "--number", str(plan.number), "--sites", str(plan.sites)]
-        if self.data is not None:
-            command += ["--data", str(self.data)]
-        command += self.terms.options()
-        if self.memory is not None:
-            command += ["--memory", str(self.memory)]
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        return self.supervisor.add(f"site-{plan.name}", command, flower_environment(self.home, **threads))
+        plan, data, memory = self.plan, str(self.data or ""), str(self.memory or self.plan.folder / "memory")
+        order = Order(str(self.socket), str(plan.folder), plan.number, plan.sites, data, memory, self.terms)
+        command = [sys.executable, "-m", "fedfew.deploy.site", json.dumps(asdict(order))]
+        environment = flower_environment(self.home, OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
+        return self.supervisor.add(f"site-{plan.name}", command, environment)
 
     def start_node(self) -> ManagedProcess:
         """Start Flower's SuperNode; its runtime interface stays on loopback."""
-        plan = self.plan
+        plan, port = self.plan, str(free_ports(1)[0])
         self.home.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            flower_programs.__name__,
-            flower_programs.SUPERNODE,
-            "--superlink",
-            plan.address,
-        ]
-        command += ["--host", "127.0.0.1", "--port", str(free_ports(1)[0])]
-        if plan.insecure:
-            command += ["--insecure"]
-        else:
-            command += ["--root-certificates", str(plan.ca), "--auth-supernode-private-key", str(plan.key)]
+        trust = ["--root-certificates", str(plan.ca), "--auth-supernode-private-key", str(plan.key)]
+        command = [sys.executable, "-m", flower_programs.__name__, flower_programs.SUPERNODE]
+        command += ["--superlink", plan.address, "--host", "127.0.0.1", "--port", port]
+        command += ["--insecure"] if plan.insecure else trust
         environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket))
         return self.supervisor.add(f"node-{plan.name}", command, environment)
 
@@ -106,9 +113,8 @@ class SiteProcesses:
 
     def wait_for_warm_site(self) -> None:
         """Wait until the process that trains is listening."""
-        wait_until(
-            self.socket.exists, self.supervisor.processes[f"site-{self.plan.name}"], _START, f"site {self.plan.name}"
-        )
+        name = self.plan.name
+        wait_until(self.socket.exists, self.supervisor.processes[f"site-{name}"], _START, f"site {name}")
 
     def close(self) -> None:
         """Remove the socket; the supervisor ends the processes."""

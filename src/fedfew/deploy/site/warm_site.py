@@ -35,8 +35,8 @@ class WarmSite:
     number: int
     build: Callable[[Mapping[str, Any]], Ready]
     state: Path
-    memory: Path | None = None
-    """Where clients' memories are kept; None: in ``state``."""
+    memory: Path
+    """Folder of the clients' memories."""
     budget: PrivacyBudget | None = None
     """The privacy budget of a real site; a trial has none."""
     _ready: tuple[str, Ready] | None = None
@@ -87,7 +87,7 @@ class WarmSite:
         return answers, sent
 
     def _train(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays) -> Any:
-        memory = partial(Memory, self.memory or self.state / "memory")
+        memory = partial(Memory, self.memory)
         if self.budget is None:
             return train_jobs(ready, head, arrays, memory)
         answers, replies = train_jobs(ready, head, arrays, memory, partial(self.budget.charge, ready.noise))
