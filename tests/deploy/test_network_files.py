@@ -301,7 +301,7 @@ def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, mo
         passes.append(how.epochs)
         return real(network, how, *rest)
 
-    monkeypatch.setattr(sgd, "descend", counted)
+    monkeypatch.setattr("fedfew.training.supervised.descend", counted)
     findings = {found.name: found for found in examine_server(plan.folder)}
     step = findings["data and a training step"]
     assert step.passed and "σ is finite" in step.detail, step

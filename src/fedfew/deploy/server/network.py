@@ -111,18 +111,18 @@ def _start_trial(session: Session, folder: Path, stack: contextlib.ExitStack) ->
     for name in names:  # a resumed trial gets new keys; ledger and memory stay
         (folder / "sites" / name / SITE).unlink(missing_ok=True)
     plan = make_network(folder, names, port=free_ports(1)[0], days=3650, force=True)
-    job, link = _start_server(session, plan, stack, folder / "logs")
-    supervisor = Supervisor(folder / "logs")
-    stack.callback(supervisor.close)
-    named = (*job.allow_code, config.model.settings.get("source", ""))
-    terms = SiteTerms(allow_code=tuple(name for name in named if name))
-    memory = TrialMemory(session.folder.path).folder
+    code = (*own_code(config.document).values(), config.model.settings.get("source", ""))
+    terms = SiteTerms(allow_code=tuple(name for name in code if name))
+    memory, supervisor, sites = TrialMemory(session.folder.path).folder, Supervisor(folder / "logs"), []
     for name in names:
         bundle = open_bundle(folder / "bundles" / f"{name}.tar", folder / "sites" / name)
-        site = SiteProcesses(bundle, supervisor, terms=terms, memory=memory)
-        stack.callback(site.close)
+        sites.append(SiteProcesses(bundle, supervisor, terms=terms, memory=memory))
+        stack.callback(sites[-1].close)
+    stack.callback(supervisor.close)
+    started = _start_server(session, plan, stack, folder / "logs")  # ends before the sites: no round has fewer of them
+    for site in sites:
         site.start()
-    return job, link
+    return started
 
 
 def _largest_reply(parts: Parts, sites: int) -> int:

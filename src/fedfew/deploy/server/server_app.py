@@ -3,7 +3,10 @@
 It can be killed at any moment: the supervisor submits it again, and it resumes from the checkpoint.
 """
 
+import contextlib
 import logging
+import os
+import signal
 import traceback
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +33,9 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Do the job of the supervisor that started this process, unless another ServerApp does it already."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        # at once: with its network going down, it must not go on to a round that has fewer sites
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
     job = Job.received()
     with job.at_work() as alone:
         if alone:
@@ -60,11 +66,14 @@ def _log_fault(fault: FedfewError) -> None:
 def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> GridFleet:
     """The fleet of a run; the sites of a trial share their clients' memories with it."""
     config = parts.config
+    least = config.fleet.min_clients or (
+        0 if config.remote else config.clients
+    )  # a trial's sites come back by themselves
     return GridFleet(
         grid,
         members,
         run_description(parts, run_id(run)),
-        Timeouts(config.fleet.timeout, config.fleet.wait, config.fleet.min_clients),
+        Timeouts(config.fleet.timeout, config.fleet.wait, least),
         sites_of(config, parts.federation, parts.network).score,
         reply_limit(parts.wire.reply_schema(parts.network.layout)),
         None if config.remote else TrialMemory(run),
