@@ -4,7 +4,7 @@
 
 Runs the preset ``quick`` (mini-mnist, 100 labels, 20 clients, Dirichlet 0.5) with each method, codec and seed; all runs
 that are compared share split, start and cohorts. Writes benchmarks/results/compression.json. The bytes are those the
-round loop counts; that Flower sends the same number is tested in tests/deploy/test_adapter.py.
+round loop counts; that Flower sends the same number is tested in tests/deploy/test_fleet.py.
 """
 
 import argparse

@@ -58,7 +58,7 @@ TARGETS: dict[str, Target] = {
     "C3": _tests("one survivor is enough", GATE, "-k", "survivor"),
     "C4": _tests(
         "late, second and replayed answers are ignored and noted",
-        "tests/deploy/test_adapter.py",
+        "tests/deploy/test_fleet.py",
         "-k",
         "late or second",
     ),

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import socket
 import ssl
 import stat
 import subprocess
@@ -11,13 +12,13 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
 import pytest
 from cryptography import x509
 from PIL import Image
+from tests.deploy.cluster import alive, eventually
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config import toml
@@ -159,22 +160,6 @@ def test_images_of_a_site(tmp_path: Path) -> None:
     assert load_images(tmp_path / "folder", (3, 8, 8)).unique().tolist() == [7]
 
 
-def eventually(true: Callable[[], bool], seconds: float = 20.0) -> bool:
-    deadline = monotonic() + seconds
-    while monotonic() < deadline:
-        if true():
-            return True
-        sleep(0.05)
-    return False
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 FAMILY = """
 import os, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -196,10 +181,10 @@ def test_a_killed_process_is_started_again_and_closing_ends_the_whole_family(tmp
     first = pids(tmp_path / "pids")
     os.kill(first[0], signal.SIGKILL)
     assert eventually(lambda: pids(tmp_path / "pids") != first and len(pids(tmp_path / "pids")) == 2)
-    assert process.starts == 2 and not any(map(alive, first))
+    assert process.starts == 2 and not alive(first)
     second = pids(tmp_path / "pids")
     supervisor.close()
-    assert not any(map(alive, second))
+    assert not alive(second)
 
 
 OWNER = """
@@ -219,7 +204,7 @@ def test_nothing_survives_an_owner_that_is_killed(tmp_path: Path) -> None:
     finally:
         owner.kill()
         owner.wait()
-    assert eventually(lambda: not any(map(alive, pids(tmp_path / "pids"))))
+    assert eventually(lambda: not alive(pids(tmp_path / "pids")))
 
 
 TALKER = "import time\nfor n in range(10**6):\n    print(f'line {n:09d}', flush=True)\n    time.sleep(0.001)"
@@ -273,8 +258,6 @@ def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> No
 
 
 def test_a_taken_port_is_named() -> None:
-    import socket
-
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -285,9 +268,8 @@ def test_a_taken_port_is_named() -> None:
 def test_flower_is_told_to_stay_at_home(tmp_path: Path) -> None:
     environment = flower_environment(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0" and environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
-    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1" and environment["FLWR_HOME"] == str(
-        tmp_path
-    )
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert environment["FLWR_HOME"] == str(tmp_path)
 
 
 def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,9 +66,7 @@ def _log_fault(fault: FedfewError) -> None:
 def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> GridFleet:
     """The fleet of a run; the sites of a trial share their clients' memories with it."""
     config = parts.config
-    least = config.fleet.min_clients or (
-        0 if config.remote else config.clients
-    )  # a trial's sites come back by themselves
+    least = config.fleet.min_clients or (0 if config.remote else config.clients)  # a trial's sites are all here
     return GridFleet(
         grid,
         members,
