@@ -6,13 +6,11 @@ line of stdout. When stdin closes, the parent is gone, and the process ends too;
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -23,6 +21,10 @@ from fedfew.core.errors import FedfewError
 from fedfew.runtime.channel import end_with_parent
 from fedfew.studies.sweep import Cell, Event, queue, run_cell
 
+Process = subprocess.Popen[bytes]
+Events = SimpleQueue[Event | Process]
+"""What the processes report; a process itself when it has ended."""
+
 
 def check_jobs(jobs: int) -> None:
     """Refuse more processes than cores: they would only slow each other down."""
@@ -30,24 +32,14 @@ def check_jobs(jobs: int) -> None:
         raise FedfewError("E103", "--jobs", f"{jobs} is not between 1 and the {cores()} cores of this machine", "")
 
 
-@dataclass(eq=False)
-class Job:
-    """A running cell."""
-
-    cell: Cell
-    path: Path
-    process: "subprocess.Popen[bytes]"
-    settled: bool = False
-
-
 def advance_parallel(
     cells: Sequence[Cell], folder: Path, jobs: int, *, until: int = 0, anyway: bool = False, command: str = ""
 ) -> Generator[Event, None, None]:
     """Like ``sweep.advance``, with up to ``jobs`` cells at a time."""
     check_jobs(jobs)
-    waiting = queue(cells, folder, until)
-    running: dict[int, Job] = {}
-    lines: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
+    waiting, options = queue(cells, folder, until), {"until": until, "anyway": anyway, "command": command}
+    running: set[Process] = set()
+    events: Events = SimpleQueue()
     try:
         while True:
             while len(running) < jobs and (following := next(waiting, None)):
@@ -55,21 +47,22 @@ def advance_parallel(
                 if settled:
                     yield settled
                     continue
-                job = _start(cell, path, {"until": until, "anyway": anyway, "command": command})
-                running[job.process.pid] = job
-                threading.Thread(target=_listen, args=(job.process, lines), daemon=True).start()
+                process = _start(cell, path, options)
+                running.add(process)
+                threading.Thread(target=_follow, args=(process, cell, path, events), daemon=True).start()
             if not running:
                 return
-            pid, line = lines.get()
-            yield from _events(running[pid], line)
-            if not line:
-                running.pop(pid).process.wait()
+            event = events.get()
+            if isinstance(event, Event):
+                yield event
+            else:
+                running.remove(event)
     finally:
-        for job in running.values():
-            _end(job.process)
+        for process in running:
+            _end(process)
 
 
-def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Job:
+def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Process:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "fedfew.studies.parallel"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -79,40 +72,38 @@ def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Job:
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
-    return Job(cell, path, process)
+    return process
 
 
-def _listen(process: "subprocess.Popen[bytes]", lines: "SimpleQueue[tuple[int, bytes]]") -> None:
+def _follow(process: Process, cell: Cell, path: Path, events: Events) -> None:
+    """Pass on what a process reports, and last the process itself when it has ended."""
     assert process.stdout is not None
+    settled = False
     for line in process.stdout:
-        lines.put((process.pid, line))
-    lines.put((process.pid, b""))
-
-
-def _events(job: Job, line: bytes) -> Iterator[Event]:
-    if line:
         event = json.loads(line)
         fault = FedfewError(*event["fault"]) if event["fault"] else None
-        yield Event(job.cell, event["kind"], job.path, event["record"], fault, event["done"])
-        job.settled = job.settled or event["kind"] in ("failed", "finished", "paused", "busy")
-    elif not job.settled:  # without a final event it was killed
-        why = f"its process ended with status {job.process.wait()}"
-        yield Event(job.cell, "failed", job.path, fault=FedfewError("E310", str(job.path), why))
+        events.put(Event(cell, event["kind"], path, event["record"], fault, event["done"]))
+        settled = settled or event["kind"] in ("failed", "finished", "paused", "busy")
+    status = process.wait()
+    if not settled:  # without a final event it was killed
+        killed = FedfewError("E310", str(path), f"its process ended with status {status}")
+        events.put(Event(cell, "failed", path, fault=killed))
+    events.put(process)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: Process) -> None:
     """Closing its stdin ends a worker; every round it has done is saved."""
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
     process.wait()
 
 
 def work() -> None:
     """Run the cell of the job on stdin to its end, and report every event."""
-    job = _first_line()
+    job = json.loads(sys.stdin.buffer.readline() or sys.exit(1))
     end_with_parent(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent closes stdin in its time
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent closes stdin in its time
     cell, path = Cell(job["name"], check(job["document"], allow_code=None)), Path(job["path"])
 
     def warn(fault: FedfewError) -> None:
@@ -123,18 +114,6 @@ def work() -> None:
             _report(event)
     except FedfewError as fault:
         _report(Event(cell, "failed", path, fault=fault))
-
-
-def _first_line() -> dict[str, Any]:
-    """Read byte by byte, so that nothing after the line is taken from the pipe."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1)
-        if not byte:
-            sys.exit(1)
-        line += byte
-    job: dict[str, Any] = json.loads(line)
-    return job
 
 
 def _report(event: Event) -> None:
