@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.performance.peers_table import NAMES, model_name
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -26,7 +27,8 @@ def draw(results: dict[str, Any], folder: Path) -> list[Path]:
     written = []
     for name, figure in figures.items():
         if name in results:
-            written += save(figure(results[name]), folder / name, ("svg",))
+            with rc_context({"svg.fonttype": "none"}):  # text as text, not as outlines
+                written += save(figure(results[name]), folder / name, ("svg",))
     return written
 
 
