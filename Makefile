@@ -6,7 +6,7 @@ EXTRAS := data,export,flower,hub,pretrained,privacy,sweep,track
 GROUPS := --group dev --group docs --group bench
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras --no-annotate --no-emit-package torch --quiet \
-          --custom-compile-command "make lock" $(if $(PIP_FIND_LINKS),--find-links $(PIP_FIND_LINKS))
+          --custom-compile-command "make lock"
 
 .PHONY: demo test test-slow test-export faults mutants test-flower test-browser figures report attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo

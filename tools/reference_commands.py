@@ -36,7 +36,7 @@ def _entries(group: click.Group, path: str) -> Iterator[str]:
         yield from ("```text", " ".join(usage.split()), "```")
         rows = [row for parameter in command.params if (row := _row(parameter, context))]
         if rows:
-            yield from ("", "| | |", "|---|---|", *rows)
+            yield from ("", "| option | meaning |", "|---|---|", *rows)
 
 
 def _row(parameter: click.Parameter, context: click.Context) -> str:
