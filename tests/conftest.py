@@ -1,13 +1,15 @@
-"""For all tests: what a thousand short runs read again, the package's digits and a backbone's weights, is read once."""
+"""For all tests: one thread, as in a run; and what a thousand short runs read again is read once."""
 
 import os
 from functools import cache
 from importlib import import_module
 
 import pytest
+import torch
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
 
+torch.set_num_threads(1)  # tensors here are too small to share out, and the bits are those of a worker
 included, lite0 = (import_module(f"fedfew.{name}") for name in ("data.included", "models.backbones.efficientnet_lite0"))
 digits, weights = cache(included.mini_mnist), cache(lite0.read_weights)
 

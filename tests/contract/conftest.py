@@ -1,10 +1,7 @@
-"""One thread, as in a run: these tensors are too small to share out, and the bits are those of a worker."""
+"""Tiny runs of every method, with few fits where only bits matter."""
 
 import pytest
-import torch
 from tests.runtime.every_method import few_fits
-
-torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

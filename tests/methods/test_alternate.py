@@ -5,6 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.methods.tiny import generator as seeded
+from tests.methods.tiny import linear_network as net
+from tests.methods.tiny import random_images as images
+from tests.methods.tiny import theta
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
@@ -24,29 +28,12 @@ from fedfew.training.supervised import Supervised, train_server
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def net() -> Network:
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
-    return Network.of(module)
-
-
-def images(count: int, seed: int) -> Tensor:
-    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
-
-
 def client(network: Network, count: int = 8, seed: int = 1) -> ClientSite:
     return ClientSite(0, network, Images(images(count, seed), flips=False), 3)
 
 
 def server(network: Network) -> ServerSite:
     return ServerSite(network, LabeledSet(Images(images(6, 9), flips=False), torch.arange(6) % 3), 3)
-
-
-def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Tensor:
-    return scale * torch.randn(network.layout.size, generator=seeded(seed))
 
 
 def semifl(**options: Any) -> SemiFL:

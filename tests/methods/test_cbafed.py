@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 import torch
 from tests.contract.runs import tiny_rounds
+from tests.methods.tiny import generator as seeded
+from tests.methods.tiny import linear_network as net
+from tests.methods.tiny import random_images as images
+from tests.methods.tiny import theta
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -24,28 +28,12 @@ from fedfew.training.supervised import Supervised, train_server
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def net() -> Network:
-    return Network.of(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)))
-
-
-def images(count: int, seed: int) -> Tensor:
-    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
-
-
 def client(network: Network, count: int = 12) -> ClientSite:
     return ClientSite(0, network, Images(images(count, 1), flips=False), 3)
 
 
 def server(network: Network) -> ServerSite:
     return ServerSite(network, LabeledSet(Images(images(6, 9), flips=False), torch.tensor([0, 0, 0, 1, 1, 2])), 3)
-
-
-def theta(network: Network, scale: float = 0.2) -> Tensor:
-    return scale * torch.randn(network.layout.size, generator=seeded(3))
 
 
 def cbafed(sgd: LocalSGD = SGD, **options: Any) -> CBAFed:

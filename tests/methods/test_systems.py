@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.methods.tiny import generator as seeded
+from tests.methods.tiny import linear_network as net
+from tests.methods.tiny import random_images as images
+from tests.methods.tiny import theta
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -29,18 +33,6 @@ SGD = LocalSGD(epochs=1, batch=4, lr=0.05, rounds=10)
 SERVER = Supervised(SGD)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def net() -> Network:
-    return Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)))
-
-
-def images(count: int, seed: int) -> Tensor:
-    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
-
-
 def client(network: Network, count: int = 8, k: int = 0) -> ClientSite:
     return ClientSite(k, network, Images(images(count, 20 + k), flips=False), 3)
 
@@ -48,10 +40,6 @@ def client(network: Network, count: int = 8, k: int = 0) -> ClientSite:
 def server(network: Network, open_images: int = 0) -> ServerSite:
     labeled = LabeledSet(Images(images(6, 9), flips=False), torch.arange(6) % 3)
     return ServerSite(network, labeled, 3, open=Images(images(open_images, 10), flips=False))
-
-
-def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Tensor:
-    return scale * torch.randn(network.layout.size, generator=seeded(seed))
 
 
 def answered(state: ServerState, count: int) -> ServerState:

@@ -16,7 +16,7 @@ SIDE = 8
 PIXELS = SIDE * SIDE
 
 
-def generator(seed: int) -> torch.Generator:
+def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
@@ -33,6 +33,11 @@ def linear_logits(theta: Tensor, images: Tensor, classes: int = CLASSES) -> Tens
 
 def random_theta(seed: int, scale: float = 0.3, classes: int = CLASSES) -> Vector:
     return scale * torch.randn(classes * (PIXELS + 1), generator=generator(seed))
+
+
+def theta(network: Network, scale: float = 0.2, seed: int = 3) -> Vector:
+    """Random weights for any network."""
+    return scale * torch.randn(network.layout.size, generator=generator(seed))
 
 
 def random_images(count: int, seed: int) -> Tensor:

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from tests.methods.tiny import generator as seeded
+from tests.methods.tiny import random_images as images
+from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
@@ -25,18 +27,10 @@ SGD = LocalSGD(epochs=1, batch=4, lr=0.05)
 SERVER = Supervised(SGD)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def normed(norm: str = "batch") -> Network:
     layer = {"batch": nn.BatchNorm2d(2), "group": nn.GroupNorm(1, 2), "none": nn.Identity()}[norm]
     module = nn.Sequential(nn.Conv2d(1, 2, 3), layer, nn.Flatten(), nn.Linear(72, 3))
     return Network.of(module)
-
-
-def images(count: int, seed: int) -> Tensor:
-    return torch.randint(0, 256, (count, 1, 8, 8), dtype=torch.uint8, generator=seeded(seed))
 
 
 def client(network: Network, k: int = 0) -> ClientSite:
