@@ -13,32 +13,17 @@ import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Method,
-    OracleSite,
-    Outcome,
-    Payload,
-    ServerSite,
-    ServerState,
-    Trained,
-)
-from fedfew.methods.entry import Entry
+from fedfew.core.types import ClientSite, ClientUpdate, OracleSite, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised, train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, contributions, step_size
 
 
 @dataclass(frozen=True)
-class AllLabels(Method):
+class AllLabels(Federated):
     """Clients train on their true labels. Possible only in simulation, to show what is left to gain."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the cross-entropy at server and clients")] = 1.0
     augment: Annotated[Literal["none", "weak", "strong"], Doc("augmentation of the clients' images")] = "weak"
     order: Order = "after"

@@ -14,10 +14,11 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import Aggregator, ClientSite, ClientUpdate, Method, Outcome, Payload, ServerSite, ServerState
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState
+from fedfew.methods.entry import Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import Warmup, active, contributions, step_size, with_momentum
 
 CARRIED = "sgd_velocity"
@@ -25,12 +26,9 @@ CARRIED = "sgd_velocity"
 
 
 @dataclass(frozen=True)
-class Alternate(Method):
+class Alternate(Federated):
     """How server and clients take turns; SemiFL and (FL)² define what their clients do."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     server_momentum: Annotated[NonNegative, Doc("m: server momentum, the share of past changes that is kept")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0

@@ -33,11 +33,9 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import (
-    Aggregator,
     ClientSite,
     ClientUpdate,
     Expected,
-    Method,
     Outcome,
     Payload,
     Schema,
@@ -45,20 +43,17 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.entry import Entry
+from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import Hooks, LocalSGD, Residual, descend
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.sgd import Hooks, Residual, descend
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, step_size
 
 
 @dataclass(frozen=True)
-class CBAFed(Method):
+class CBAFed(Federated):
     """CBAFed with the settings of its official code."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     threshold: Annotated[
         Fraction, Doc("τ: base of the class thresholds; a class that is trained on more often gets a higher one")
     ] = 0.84

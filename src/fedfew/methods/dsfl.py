@@ -26,12 +26,10 @@ from fedfew.core.layout import Layout, Vector
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
 from fedfew.core.types import (
-    Aggregator,
     ClientSite,
     ClientUpdate,
     Contribution,
     Expected,
-    Method,
     Outcome,
     Payload,
     Schema,
@@ -39,12 +37,12 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.entry import Entry, Scenario
+from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD, descend
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.sgd import descend
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import Warmup, check_outputs, outputs, schedule
 
 OPEN_ROUNDS = 3
@@ -58,12 +56,9 @@ def sharpened(probabilities: Tensor, temperature: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class DSFL(Method):
+class DSFL(Federated):
     """Probabilities on a shared open set instead of weights."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     objective: Objective
     subset: Annotated[Count, Doc("open images that clients predict in a round, drawn from dataset.open")] = 200
     temperature: Annotated[Positive, Doc("T: how much the averaged probabilities are sharpened")] = 0.1

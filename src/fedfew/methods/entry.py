@@ -1,4 +1,4 @@
-"""A method's registry entry: what builds it, and the facts about it that a config is checked against."""
+"""What methods share: the parts each gets, and its registry entry with the facts that a config is checked against."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -7,9 +7,20 @@ from typing import Any, Generic, TypeVar
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
-from fedfew.core.types import Method, Transform
+from fedfew.core.types import Aggregator, Method, Transform
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 M = TypeVar("M", bound=Method)
+
+
+@dataclass(frozen=True)
+class Federated(Method):
+    """A method with the three parts of the config that every method gets; its further fields are its settings."""
+
+    server: Supervised
+    client: LocalSGD
+    aggregator: Aggregator
 
 
 @dataclass(frozen=True)

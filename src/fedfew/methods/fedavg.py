@@ -29,24 +29,13 @@ from torch import Tensor
 
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Method,
-    Outcome,
-    Payload,
-    ServerSite,
-    ServerState,
-    Trained,
-)
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
 from fedfew.data.shares import NO_LABELS, ClientLabels
-from fedfew.methods.entry import Entry
+from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.objective import Objective
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD
-from fedfew.training.supervised import LabelLoss, Supervised, label_loss, train_server
+from fedfew.training.supervised import LabelLoss, label_loss, train_server
 from fedfew.training.updates import Order, Warmup, contributions, schedule, with_momentum
 from fedfew.transforms.norm_policy import LocalNorm
 
@@ -58,12 +47,9 @@ STARTS_FROM_SERVER = {
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(Federated):
     """Server training, client training on ``objective``, aggregation; with ``prox`` > 0 it is FedProx."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     objective: Objective
     prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; FedProx tried .001 .01 .1 1")] = 0.0
     lambda_s: Annotated[NonNegative, Doc("weight of the labels' cross-entropy, at server and clients")] = 1.0

@@ -30,23 +30,13 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import STANDARD, joined
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Method,
-    Outcome,
-    Payload,
-    ServerSite,
-    ServerState,
-    Trained,
-)
-from fedfew.methods.entry import Entry, Scenario
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import disagreement
 from fedfew.training.label_shift import calibrated_temperature, em_prior, log_ratio
-from fedfew.training.sgd import LocalSGD, descend
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.sgd import descend
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import active, contributions, scalar, step_size
 
 NOISE = 0.1
@@ -54,12 +44,9 @@ NOISE = 0.1
 
 
 @dataclass(frozen=True)
-class FedFew(Method):
+class FedFew(Federated):
     """Pseudo-labels once a round, with the client's own class mix if wanted; the server trains last."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities give its label")] = 3
     threshold: Annotated[
         Fraction, Doc("τ: a pseudo-label is used where its probability, given the class mix, is at least this")

@@ -33,13 +33,11 @@ from fedfew.core.network import Network
 from fedfew.core.samples import OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
 from fedfew.core.types import (
-    Aggregator,
     ClientSite,
     ClientUpdate,
     Contribution,
     Expected,
     LabeledClientSite,
-    Method,
     Outcome,
     Payload,
     Schema,
@@ -49,11 +47,11 @@ from fedfew.core.types import (
     nbytes,
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
-from fedfew.methods.entry import Entry
+from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.sgd import Hooks, LocalSGD, descend
-from fedfew.training.supervised import Supervised, train_server, train_supervised
+from fedfew.training.sgd import Hooks, descend
+from fedfew.training.supervised import train_server, train_supervised
 from fedfew.training.updates import Order, Warmup, step_size
 from fedfew.training.vote import Ballot
 
@@ -63,12 +61,9 @@ STRONG = StrongView(shift=None, layers=6, magnitude=(2, 5), identity=False, hole
 
 
 @dataclass(frozen=True)
-class FedMatch(Method):
+class FedMatch(Federated):
     """FedMatch with its published settings."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("λ_s: weight of the labels' cross-entropy, at server and clients")] = 10.0
     lambda_i: Annotated[NonNegative, Doc("λ_i: weight of the consistency with the helpers")] = 1e-2
     lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2

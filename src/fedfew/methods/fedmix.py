@@ -23,33 +23,20 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, joined
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Method,
-    Outcome,
-    Payload,
-    ServerSite,
-    ServerState,
-    Trained,
-)
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
 from fedfew.data.shares import NO_LABELS, ClientLabels
-from fedfew.methods.entry import Entry
+from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
-from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
-from fedfew.training.supervised import Supervised, label_loss, summed, train_server
+from fedfew.training.sgd import Hooks, Pull, descend
+from fedfew.training.supervised import label_loss, summed, train_server
 from fedfew.training.updates import contributions, step_size
 from fedfew.training.vote import Ballot, can_reach_threshold, vote
 
 
 @dataclass(frozen=True)
-class FedMix(Method):
+class FedMix(Federated):
     """FedMix with its settings; the defaults are the paper's, and 1 or 0.01 where the paper is silent."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     alpha: Annotated[Fraction, Doc("weight of ψ, the clients' model")] = 0.5
     beta: Annotated[Fraction, Doc("weight of σ, the server's model")] = 0.3
     gamma: Annotated[Fraction, Doc("weight of ω, the last global model")] = 0.2

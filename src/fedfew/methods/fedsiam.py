@@ -25,11 +25,9 @@ from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import (
-    Aggregator,
     ClientSite,
     ClientUpdate,
     Expected,
-    Method,
     Outcome,
     Payload,
     Schema,
@@ -37,22 +35,19 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.entry import Entry
+from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import disagreement
 from fedfew.objectives.objective import soft_ramp
-from fedfew.training.sgd import Hooks, LocalSGD, descend
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.sgd import Hooks, descend
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import Warmup, contributions, schedule
 
 
 @dataclass(frozen=True)
-class FedSiam(Method):
+class FedSiam(Federated):
     """Consistency between an online network and its target; ``uploads`` "both" is -MT, "online" is -Π."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     weight: Annotated[NonNegative, Doc("β: weight of the consistency loss at the end of the ramp")] = 10.0
     ramp: Annotated[Fraction, Doc("share of the run over which β and a grow")] = 0.2
     decay: Annotated[float, Ge(0), Lt(1), Doc("a: decay of the target at each step, after the ramp")] = 0.999

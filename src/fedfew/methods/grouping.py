@@ -21,24 +21,12 @@ from torch import Tensor
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.streams import stream
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Contribution,
-    Method,
-    Outcome,
-    Payload,
-    ServerSite,
-    ServerState,
-    Trained,
-)
-from fedfew.methods.entry import Entry
+from fedfew.core.types import ClientSite, ClientUpdate, Contribution, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.pseudo_labels import FixMatch
 from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import LocalSGD
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.training.supervised import train_server
 from fedfew.training.updates import contributions, schedule
 
 OTHER_STARTS = "the clients of a group start from different models, so their changes cannot be compared from one point"
@@ -55,12 +43,9 @@ def gradient_diversity(changes: Iterable[Vector]) -> float:
 
 
 @dataclass(frozen=True)
-class Grouping(Method):
+class Grouping(Federated):
     """FixMatch clients, a server in parallel, averages within random groups."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     groups: Annotated[Count, Doc("S: groups the uploads are split into; 1: one average for all")] = 2
     threshold: Annotated[
         Fraction, Doc("τ of FixMatch: a pseudo-label is used where its probability is at least this")

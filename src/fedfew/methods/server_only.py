@@ -12,30 +12,15 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, Natural, NonNegative
-from fedfew.core.types import (
-    Aggregator,
-    ClientSite,
-    ClientUpdate,
-    Method,
-    Outcome,
-    Payload,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-)
-from fedfew.methods.entry import Entry
-from fedfew.training.sgd import LocalSGD
-from fedfew.training.supervised import Supervised, train_server
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.methods.entry import Entry, Federated
+from fedfew.training.supervised import train_server
 
 
 @dataclass(frozen=True)
-class ServerOnly(Method):
+class ServerOnly(Federated):
     """The baseline every other method must beat; it takes as many server steps a round as they do."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Annotated[Natural, Doc("server epochs before the first round; 0: none")] = 0
 

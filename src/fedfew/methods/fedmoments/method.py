@@ -27,12 +27,10 @@ from fedfew.core.layout import Layout, Vector
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import (
-    Aggregator,
     ClientSite,
     ClientUpdate,
     Contribution,
     Expected,
-    Method,
     Outcome,
     Payload,
     Schema,
@@ -40,7 +38,7 @@ from fedfew.core.types import (
     ServerState,
     Trained,
 )
-from fedfew.methods.entry import Entry, Scenario
+from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedmoments.correction import corrected
 from fedfew.methods.fedmoments.em import (
     TEMPERATURES,
@@ -57,8 +55,6 @@ from fedfew.methods.fedmoments.plausibility import implausible
 from fedfew.methods.fedmoments.survey import Prior, Space, Survey, Tally, moments_of, prior_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH
-from fedfew.training.sgd import LocalSGD
-from fedfew.training.supervised import Supervised
 from fedfew.training.updates import scalar
 
 SUMS = "the clients send sums of features, not models"
@@ -72,12 +68,9 @@ PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
 
 
 @dataclass(frozen=True)
-class FedMoments(Method):
+class FedMoments(Federated):
     """Class moments from clients of different class mix; for models with a frozen backbone."""
 
-    server: Supervised
-    client: LocalSGD
-    aggregator: Aggregator
     width: Annotated[Count, Doc("number of principal directions of the features that EM uses")] = 128
     wide: Annotated[Count, Doc("number of principal directions that the final model uses")] = 512
     mix: Annotated[Literal["even", "labels"], Doc("class shares over all clients: equal, or those of the labels")] = (
