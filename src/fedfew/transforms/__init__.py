@@ -1,13 +1,15 @@
 """Transforms change the messages of any method. Here are their settings; each builds its transform if it is on."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le, Lt
 
 from fedfew.core.extras import require
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import Schema, Transform
+
+if TYPE_CHECKING:  # ε is computed where runs are read, without torch
+    from fedfew.core.types import Schema, Transform
 
 MEASURED = ("server-data", "clients")
 """The policies that measure statistics after a round, also where no client trains."""
@@ -25,7 +27,7 @@ class NormPolicy:
         ),
     ] = "average"
 
-    def transform(self) -> Transform | None:
+    def transform(self) -> "Transform | None":
         """The transform; None where normalisation layers are averaged like weights."""
         if self.policy == "average":
             return None
@@ -47,7 +49,7 @@ class Privacy:
     noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
     delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
 
-    def transform(self) -> Transform | None:
+    def transform(self) -> "Transform | None":
         """The transform of every reply; None if privacy is off."""
         if not self.clip:
             return None
@@ -68,7 +70,7 @@ class Compression:
     share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that is sent")] = 0.1
     feedback: Annotated[bool, Doc("error feedback: clients add what the encoding lost to their next update")] = True
 
-    def transform(self) -> Transform | None:
+    def transform(self) -> "Transform | None":
         """The transform of every reply; None for no compression."""
         if self.kind == "none":
             return None
@@ -77,11 +79,11 @@ class Compression:
         return Compressed(codec_of(self.kind, self.share), self.feedback)
 
 
-def vectors(schema: Schema) -> list[str]:
+def vectors(schema: "Schema") -> list[str]:
     """Which tensors of a reply can be compressed: those that stay near a vector the client was sent."""
     return [name for name, expected in schema.items() if expected.near]
 
 
-def unprotected(schema: Schema) -> list[str]:
+def unprotected(schema: "Schema") -> list[str]:
     """Which tensors of a reply are neither near a vector that was sent nor bounded sums: noise has no meaning there."""
     return [name for name, expected in schema.items() if not expected.near and not expected.per_example]
