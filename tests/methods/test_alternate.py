@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.core.layout import Layout
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
@@ -226,13 +225,6 @@ def test_fl2_weighs_by_status() -> None:
     changes = [(ones, {"steps": 1.0, "status": 0.9}), (ones, {"steps": 1.0, "status": 0.7})]
     *_, outcome = finish(fl2(), network, changes)
     assert outcome.weights == pytest.approx({0: 0.25, 1: 0.75})
-
-
-@pytest.mark.parametrize("method", [semifl(), fl2()])
-def test_reply_is_the_model(method: SemiFL | FL2) -> None:
-    layout: Layout = net().layout
-    assert method.reply_schema(layout)["psi"].shape == (layout.size,)
-    assert method.reply_schema(layout)["psi"].near == "omega"
 
 
 @pytest.mark.parametrize("make", [semifl, fl2])

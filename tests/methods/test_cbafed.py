@@ -156,15 +156,6 @@ def test_the_servers_residual_by_hand() -> None:
     assert seen == [1, 2, 2, 3, 3, 4, 4]
 
 
-def test_the_share_is_the_earlier_models() -> None:
-    network = net()
-    network.load(torch.full((network.layout.size,), 10.0))
-    residual = Residual(torch.zeros(network.layout.size), 0.8, 5)
-    residual.earlier.fill_(5.0)
-    residual.connect(network, 6)
-    assert torch.allclose(network.vector, torch.tensor(6.0)) and torch.equal(residual.earlier, network.vector)
-
-
 def test_descend_connects_between_passes() -> None:
     """A loss of slope −1 at η = 1 adds 1 in each pass: 1, 2, then .8·1 + .2·3 = 1.4, 2.4."""
     network, ends = net(), []
@@ -259,13 +250,6 @@ def test_no_more_labels_than_images_are_believed() -> None:
     update = ClientUpdate(0, {"counts": torch.tensor([30.0, -5.0, 10.0])}, 20)
     assert trusted_counts(update).tolist() == [15, 0, 5]
     assert trusted_counts(replace(update, examples=100)).tolist() == [30, 0, 10]
-
-
-def test_a_reply_is_a_model_and_a_number_for_each_class() -> None:
-    layout = net().layout
-    schema = cbafed().reply_schema(layout)
-    assert schema["psi"].shape == (layout.size,) and schema["psi"].near == "omega"
-    assert schema["counts"].shape == (3,)
 
 
 def test_a_model_whose_classes_cannot_be_found_is_refused() -> None:

@@ -1,6 +1,5 @@
 """Every loss term moves the parameters it is meant to move, all of them, and no others; on a real convolutional net."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,18 +8,13 @@ from tests.methods.tiny import MEAN, generator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedfew.aggregators.weighted import uniform
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, OracleSite, Payload, ServerSite
+from fedfew.core.types import ClientSite, Payload
 from fedfew.data.samples import Images
-from fedfew.methods.all_labels import AllLabels
-from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmix import FedMix
-from fedfew.methods.server_only import ServerOnly
 from fedfew.models.build import build_model
-from fedfew.objectives.pseudo_labels import PseudoLabel
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 
@@ -110,50 +104,6 @@ def test_helpers_are_constants_for_the_divergence() -> None:
     assert loss is not None
     loss.backward()
     assert network.gradient[: network.layout.trainable].any() and targets.grad is None
-
-
-SERVERS: dict[str, Callable[[], Any]] = {
-    "fedmix": lambda: FedMix(PLAIN, LocalSGD(), uniform),
-    "fedmatch": lambda: FedMatch(PLAIN, LocalSGD(), uniform),
-    "fedavg": lambda: FedAvg(PLAIN, LocalSGD(), uniform, PseudoLabel()),
-    "server-only": lambda: ServerOnly(PLAIN, LocalSGD(), uniform),
-    "all-labels": lambda: AllLabels(PLAIN, LocalSGD(), uniform),
-}
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_the_servers_cross_entropy_moves_sigma_and_nothing_else(name: str) -> None:
-    network, method = conv_network(), SERVERS[name]()
-    state = method.start(network.snapshot())
-    held = {key: t.clone() for key, t in state.extra.items()} | {"omega": state.omega.clone()}
-
-    trained = method.warm_up(state, ServerSite(network, labeled(), CLASSES), generator(0))
-
-    assert_all_moved(network, state.sigma, trained.sigma)
-    assert torch.equal(trained.omega, held["omega"])
-    if name == "fedmatch":
-        assert torch.equal(trained.extra["psi"], held["psi"])
-
-
-def test_pseudo_labels_and_the_proximal_term_move_every_parameter() -> None:
-    network = conv_network()
-    omega = network.snapshot()
-    payload: Payload = {"omega": omega, "lr": LR, "progress": torch.tensor(1.0)}
-    plain = FedAvg(PLAIN, LocalSGD(lr=0.1, batch=4), MEAN, PseudoLabel(threshold=0.0))
-    psi = plain.train_client(payload, site(network), generator(3)).reply["psi"]
-    assert_all_moved(network, omega, psi)
-    held = FedAvg(PLAIN, LocalSGD(lr=0.1, batch=4), MEAN, PseudoLabel(threshold=0.0), prox=1.0)
-    pulled = held.train_client(payload, site(network), generator(3)).reply["psi"]
-    assert_all_moved(network, psi, pulled)  # the second step is pulled back
-
-
-def test_true_labels_move_every_parameter_of_the_upper_bound() -> None:
-    network = conv_network()
-    omega = network.snapshot()
-    method = AllLabels(PLAIN, LocalSGD(lr=0.1), MEAN)
-    oracle = OracleSite(0, network, labeled(), CLASSES)
-    psi = method.train_with_labels({"omega": omega, "lr": LR}, oracle, generator(3)).reply["psi"]
-    assert_all_moved(network, omega, psi)
 
 
 def test_penalties_leave_running_statistics_to_the_data() -> None:

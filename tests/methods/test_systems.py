@@ -211,17 +211,6 @@ def test_a_client_that_shouts_is_not_heard_better() -> None:
     assert torch.equal(*results)
 
 
-@pytest.mark.parametrize("name", ["median", "trimmed-mean", "krum", "fedavg", "fedfreq"])
-def test_aggregators_combine_probabilities_too(name: str) -> None:
-    network = net()
-    site = server(network, 3)
-    method = replace(dsfl(subset=3), aggregator=AGGREGATORS[name])
-    state = method.warm_up(method.start(theta(network)), site, seeded(0))
-    p = torch.rand(5, 3, 3, generator=seeded(4)).softmax(2)
-    updates = [ClientUpdate(k, {"probabilities": p[k]}, 5) for k in range(5)]
-    assert torch.isfinite(method.after_clients(answered(state, 5), updates, site, seeded(5))[0].omega).all()
-
-
 def test_the_reply_does_not_grow_with_the_model() -> None:
     small, large = (
         net().layout,
@@ -309,13 +298,3 @@ def test_groups_part_ways_and_their_models_go_out_again() -> None:
     assert all(torch.equal(vector, models[i]) for vector, i in zip(sent, which, strict=True))
     assert 0 < sum(which) < 20
     assert torch.equal(sent[3], method.broadcast(after, 3)["omega"]), "asked twice, the same model"
-
-
-def test_clients_of_grouping_train_with_fixmatch() -> None:
-    network = net()
-    method = grouping(threshold=0.4)
-    state = method.warm_up(method.start(theta(network)), server(network), seeded(0))
-    trained = method.train_client(method.broadcast(state, 0), client(network), seeded(1))
-    assert trained.metrics["steps"] == 2
-    assert trained.metrics["coverage"] > 0
-    assert not torch.equal(trained.reply["psi"], state.omega)
