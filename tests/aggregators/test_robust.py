@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS, robust
 from fedfew.aggregators.combine import blocks
-from fedfew.aggregators.fednova import fednova
 from fedfew.aggregators.robust import fltrust, krum, trimmed_mean
+from fedfew.aggregators.weighted import fednova
 from fedfew.config.checks import krum_misfit
 from fedfew.core.network import Network
 from fedfew.core.types import Contribution

@@ -19,8 +19,8 @@ from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fl2 import FL2, FLOOR, ascent_step, class_thresholds
 from fedfew.methods.semifl import SemiFL
+from fedfew.objectives.mixmatch import beta_draw
 from fedfew.runtime.rounds import server_turn
-from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised, train_server
 

@@ -14,11 +14,10 @@ from fedfew.core.types import ClientSite, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.consistency import MeanTeacher, PiModel, TemporalEnsembling
-from fedfew.objectives.mixmatch import MixMatch
+from fedfew.objectives.mixmatch import MixMatch, beta_draw
 from fedfew.objectives.objective import ramp, soft_ramp
 from fedfew.objectives.pseudo_labels import UDA, FixMatch, PseudoLabel
 from fedfew.training.label_shift import Voting, em_prior, shifted, tempered
-from fedfew.training.mixup import beta_draw
 from fedfew.training.sgd import LocalSGD, descend
 from fedfew.training.supervised import Supervised, train_server, train_supervised
 

@@ -25,7 +25,7 @@ AGGREGATORS: "Registry[Callable[..., Aggregate]]" = Registry(
             "Learning status ((FL)², Lee et al. 2024): confident clients get less weight.",
         ),
         "fednova": (
-            "fedfew.aggregators.fednova:fednova",
+            "fedfew.aggregators.weighted:fednova",
             "FedNova (Wang et al. 2020): changes divided by the steps they took, so that more work adds no weight.",
         ),
         "median": ("fedfew.aggregators.weighted:median", "Coordinate-wise median (Yin et al. 2018)."),

@@ -1,4 +1,4 @@
-"""Weighted means of the clients' vectors (FedFreq, FedAvg, uniform, (FL)²'s status) and the median."""
+"""Weighted means of the clients' vectors (FedFreq, FedAvg, uniform, (FL)²'s status, FedNova) and the median."""
 
 import math
 from collections.abc import Sequence
@@ -80,6 +80,24 @@ def uniform(contributions: Sequence[Contribution], omega: Vector, sigma: Vector)
 def status(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
     """Learning status ((FL)², Lee et al. 2024): w_k ∝ 1 − τ_k; confident clients get less weight."""
     return weighted_mean(contributions, normalised([1 - part.status for part in contributions]))
+
+
+def fednova(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:
+    """FedNova (J. Wang et al., NeurIPS 2020): clients that took more steps do not bias the average.
+
+    d_k = (ω_t − ψ_k) / a_k            a_k: client k's work in steps, momentum and proximal term included
+    ω   = ω_t − (Σ p_k a_k) Σ p_k d_k   p_k = n_k / Σ n over the clients that took a step
+    """
+    parts = [part for part in contributions if part.steps > 0]
+    if not parts:
+        return Aggregate(omega.clone(), {})
+    shares = normalised([part.examples for part in parts])
+    effective = sum(p * part.steps for p, part in zip(shares, parts, strict=True))
+    weights = [effective * p / part.steps for p, part in zip(shares, parts, strict=True)]
+    total = torch.zeros(omega.shape, dtype=torch.float64)
+    for part, weight in zip(parts, weights, strict=True):
+        total.add_(part.vector.double() - omega, alpha=weight)
+    return Aggregate((omega + total).float(), {part.client: w for part, w in zip(parts, weights, strict=True)})
 
 
 def median(contributions: Sequence[Contribution], omega: Vector, sigma: Vector) -> Aggregate:

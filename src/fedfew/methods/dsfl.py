@@ -38,8 +38,7 @@ from fedfew.core.types import (
     Trained,
 )
 from fedfew.methods.entry import Entry, Federated, Scenario
-from fedfew.objectives.objective import Objective
-from fedfew.objectives.unlabeled import train_unlabeled
+from fedfew.objectives.objective import Objective, train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import descend
 from fedfew.training.supervised import train_server

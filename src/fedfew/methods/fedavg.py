@@ -32,8 +32,7 @@ from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
-from fedfew.objectives.objective import Objective
-from fedfew.objectives.unlabeled import train_unlabeled
+from fedfew.objectives.objective import Objective, train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.supervised import LabelLoss, label_loss, train_server
 from fedfew.training.updates import Order, Warmup, contributions, schedule, with_momentum

@@ -23,8 +23,8 @@ from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, Contribution, Outcome, Payload, ServerSite, ServerState, Trained
 from fedfew.methods.entry import Entry, Federated
+from fedfew.objectives.objective import train_unlabeled
 from fedfew.objectives.pseudo_labels import FixMatch
-from fedfew.objectives.unlabeled import train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.supervised import train_server
 from fedfew.training.updates import contributions, schedule

@@ -32,7 +32,7 @@ from fedfew.core.types import (
 )
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
-from fedfew.objectives.unlabeled import train_unlabeled
+from fedfew.objectives.objective import train_unlabeled
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from fedfew.core.types import ClientSite, Payload, Trained
 from fedfew.methods.alternate import Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
-from fedfew.training.mixup import beta_draw
+from fedfew.objectives.mixmatch import beta_draw
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ As published, MixMatch also mixes with labeled images; those are at the server, 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +21,6 @@ from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp
 from fedfew.training.label_shift import Adjust, tempered, unadjusted
-from fedfew.training.mixup import beta_draw
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,9 @@ class MixMatch:
             )
 
         return step
+
+
+def beta_draw(a: float, count: int, rng: torch.Generator) -> Tensor:
+    """``count`` draws from Beta(a, a), seeded from the given generator."""
+    seed = int(torch.randint(2**63 - 1, (), generator=rng))
+    return torch.from_numpy(np.random.default_rng(seed).beta(a, a, count).astype(np.float32))
