@@ -16,9 +16,8 @@ from benchmarks.method_search import best
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import presets
 from fedfew.config.schema import load
-from fedfew.config.sections import settings_for
 from fedfew.config.tables import flat
-from fedfew.config.tree import Config
+from fedfew.config.tree import Config, settings_for
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES
 from fedfew.studies.sweep import Cell

@@ -14,8 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from tools.reference_api import api_page
 from tools.reference_commands import commands_page
 
-from fedfew.config.sections import FLEETS, NAMED, PLAIN, SECTIONS, settings_for
-from fedfew.config.tree import DatasetSettings
+from fedfew.config.tree import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
 from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
 from fedfew.methods.entry import Entry

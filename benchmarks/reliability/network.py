@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.deploy.cluster import Cluster, cluster
 
-from fedfew.config.toml import dumps
+from fedfew.config.files import dumps
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import free_ports
 from fedfew.runtime.record import left_out

@@ -17,11 +17,10 @@ from tests.runtime.tiny_run import TINY
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config import toml
-from fedfew.config.files import parse_set, presets
+from fedfew.config.files import dumps, parse_set, presets
 from fedfew.config.schema import check, load
-from fedfew.config.sections import NAMED, SECTIONS, settings_for
 from fedfew.config.tables import apply_overrides
+from fedfew.config.tree import NAMED, SECTIONS, settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
 from fedfew.methods import METHODS
@@ -196,7 +195,7 @@ def test_an_override_of_a_value_s_part_is_named() -> None:
 def test_every_preset_loads_and_says_what_it_is_for(name: str) -> None:
     assert len(presets()[name]) > 20
     document = load(name).document
-    assert check(tomllib.loads(toml.dumps(document))).document == document
+    assert check(tomllib.loads(dumps(document))).document == document
 
 
 def test_the_presets_that_are_promised_exist() -> None:
@@ -206,7 +205,7 @@ def test_the_presets_that_are_promised_exist() -> None:
 @pytest.mark.parametrize("value", ["plain", 'with "quotes" and \\', "ü ∑ \U0001f600", "a\nb\tc\r", "\x00\x1f\x7f", ""])
 def test_strings_come_back_from_toml(value: str) -> None:
     document = {"text": value, "section": {"list": [value, 1, 2.5, True], "empty": []}}
-    assert tomllib.loads(toml.dumps(document)) == document
+    assert tomllib.loads(dumps(document)) == document
 
 
 def drawn(setting: Setting) -> st.SearchStrategy[Any]:
@@ -256,10 +255,10 @@ def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str,
         assert {fault.code for fault in caught.errors} <= {"E103", "E107", "E113"}, str(caught)
         assume(False)
         return
-    again = check(tomllib.loads(toml.dumps(document))).document
+    again = check(tomllib.loads(dumps(document))).document
     assert again == document
     assert json.loads(json.dumps(document)) == document
-    assert toml.dumps(again) == toml.dumps(document)
+    assert dumps(again) == dumps(document)
     assert list(again) == list(document)
 
 
@@ -278,7 +277,7 @@ def test_a_model_of_one_s_own_has_its_keywords_as_settings() -> None:
     document = load(table).document
     assert document["model"] == {"name": "models_for_this_test:net", "width": 3}  # TOML has no word for None
     assert load(table, {"model.path": "weights"}).model.settings["path"] == "weights"
-    assert load(tomllib.loads(toml.dumps(document))).document == document
+    assert load(tomllib.loads(dumps(document))).document == document
     (fault,) = faults(table, {"model.depth": 3})
     assert fault.code == "E104"
 

@@ -14,7 +14,7 @@ from tests.contract.runs import TINY, tiny_rounds
 from fedfew import extend
 from fedfew.config.parts import assemble, federation_of
 from fedfew.config.schema import load
-from fedfew.config.sections import settings_for
+from fedfew.config.tree import settings_for
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.core.samples import OwnView
 from fedfew.data.samples import Images, Vectors

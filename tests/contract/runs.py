@@ -11,8 +11,7 @@ from torch import Tensor
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.parts import Parts, assemble, sites_of
 from fedfew.config.schema import load
-from fedfew.config.sections import settings_for
-from fedfew.config.tree import Config
+from fedfew.config.tree import Config, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream

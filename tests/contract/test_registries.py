@@ -14,7 +14,7 @@ from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.schema import load
-from fedfew.config.sections import NAMED, PLAIN, settings_for
+from fedfew.config.tree import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
 from fedfew.core.network import Network
 from fedfew.core.registry import Registry

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from fedfew.config.files import dumps
 from fedfew.config.parts import federation_of
 from fedfew.config.schema import load
-from fedfew.config.toml import dumps
 from fedfew.deploy.plan import ServerPlan, make_network
 from fedfew.deploy.processes import free_ports
 

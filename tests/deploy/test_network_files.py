@@ -21,7 +21,7 @@ from PIL import Image
 from tests.deploy.cluster import alive, eventually
 from tests.runtime.tiny_run import TINY
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.deploy import certificates, processes
@@ -275,7 +275,7 @@ def test_flower_is_told_to_stay_at_home(tmp_path: Path) -> None:
 def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = {"name": "mini-mnist", "validation": 50, "test": 100}
     chosen = {"dataset": images, "method": {"name": "fedfew", "warmup": 300}, "fleet": {"kind": "flower"}}
-    plan = make_network(tmp_path / "n", ["a", "b"], config=toml.dumps(TINY | {"clients": 2} | chosen))
+    plan = make_network(tmp_path / "n", ["a", "b"], config=dumps(TINY | {"clients": 2} | chosen))
     passes: list[int] = []
     real = sgd.descend
 

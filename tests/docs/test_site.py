@@ -11,7 +11,7 @@ from tools.equations import fence
 from tools.reference import PAGES as REFERENCE
 from tools.reference import config_page, errors_page, plain, value_of
 
-from fedfew.config.sections import SECTIONS
+from fedfew.config.tree import SECTIONS
 from fedfew.core.errors import CODES
 
 ROOT = Path(__file__).parents[2]

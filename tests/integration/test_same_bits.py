@@ -23,7 +23,7 @@ from tests.runtime.tiny_run import (
     tiny_run,
 )
 
-from fedfew.config.sections import settings_for
+from fedfew.config.tree import settings_for
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start

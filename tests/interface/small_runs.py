@@ -45,8 +45,8 @@ def written_run(out: Path, records: list[dict[str, Any]], **config: Any) -> Path
     """A run folder as a run would have left it after these rounds, without training."""
     out.mkdir(parents=True)
     settings = fedfew.Experiment.load("quick", {k.replace("__", "."): v for k, v in config.items()}).config.document
-    from fedfew.config import toml
+    from fedfew.config.files import dumps
 
-    (out / "run.toml").write_text(toml.dumps(settings))
+    (out / "run.toml").write_text(dumps(settings))
     (out / "rounds.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     return out

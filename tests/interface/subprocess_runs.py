@@ -10,7 +10,7 @@ from typing import Any
 from tests.runtime.processes import children, eventually
 from tests.runtime.tiny_run import TINY
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 
 LASTING: dict[str, Any] = TINY | {
     "rounds": 40,
@@ -21,7 +21,7 @@ LASTING: dict[str, Any] = TINY | {
 
 def write_config(folder: Path, document: dict[str, Any] = LASTING) -> Path:
     path = folder / "lasting.toml"
-    path.write_text(toml.dumps(document), "utf-8")
+    path.write_text(dumps(document), "utf-8")
     return path
 
 

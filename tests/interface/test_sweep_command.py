@@ -7,7 +7,7 @@ from tests.data.digit_folders import write_digits
 from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
 from fedfew.studies.learning_curve import halves
@@ -16,7 +16,7 @@ from fedfew.studies.learning_curve import halves
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.toml"
-    path.write_text(toml.dumps(TINY), "utf-8")
+    path.write_text(dumps(TINY), "utf-8")
     return path
 
 

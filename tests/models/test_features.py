@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
-from fedfew.config.sections import settings_for
+from fedfew.config.tree import settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data import DATASETS
 from fedfew.data.fetched import is_fetched
@@ -300,7 +300,7 @@ def test_a_resumed_run_needs_its_backbone(tmp_path: Path, monkeypatch: pytest.Mo
         return model
 
     monkeypatch.setattr("fedfew.models.backbones.efficientnet_lite0.efficientnet_lite0", nudged)
-    monkeypatch.setattr("fedfew.config.sections.settings_of", features_of_the_real_one)
+    monkeypatch.setattr("fedfew.config.tree.settings_of", features_of_the_real_one)
     with pytest.raises(FedfewError, match=r"E307.*backbone"):
         reopen(tmp_path / "run", alarm)
 

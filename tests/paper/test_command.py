@@ -12,7 +12,7 @@ from paper.drawing import weight_by_rank
 from tests.interface.fedfew_command import Said, fedfew
 from tests.runtime.tiny_run import TINY
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 
 
 def paper(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
@@ -30,7 +30,7 @@ def paper(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
 @pytest.fixture
 def preset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("preset") / "tiny.toml"
-    path.write_text(toml.dumps(TINY), "utf-8")
+    path.write_text(dumps(TINY), "utf-8")
     return path
 
 

@@ -15,7 +15,7 @@ from paper.study import Request, Study
 from tests.runtime.tiny_run import TINY
 from tests.studies.runs_by_hand import by_hand, flat
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import Run
 from fedfew.studies.sweep import advance
@@ -23,7 +23,7 @@ from fedfew.studies.sweep import advance
 
 def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_path: Path) -> None:
     preset = tmp_path / "tiny.toml"
-    preset.write_text(toml.dumps(TINY), "utf-8")
+    preset.write_text(dumps(TINY), "utf-8")
     study, planned = Study(tmp_path / "s"), cells(Plan(str(preset), None, 2, {"rounds": 2}), ["extra"])["extra"]
     request = Request("", None, 2, study.names(planned))
     first, second = (planned[("", "FedMix + FedFreq"), seed] for seed in (0, 1))

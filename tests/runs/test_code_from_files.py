@@ -17,7 +17,7 @@ from tests.interface.digits_run import digits_run
 from tests.runtime.tiny_run import TINY, tiny
 
 import fedfew
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.config.names import NAMING, own_code, refused_code
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
@@ -56,7 +56,7 @@ def forged_run(run: Path, out: Path, document: dict[str, Any]) -> Path:
     """A run folder whose config says something else, in run.toml and in the newest checkpoint alike."""
     shutil.rmtree(out, ignore_errors=True)
     shutil.copytree(run, out)
-    (out / CONFIG).write_text(toml.dumps(document))
+    (out / CONFIG).write_text(dumps(document))
     store = Checkpoints(RunFolder(out).checkpoints)
     found = store.newest(lambda facts: True, ignore)
     store.commit(found.state.round, store.write_state(found.state, found.memory), found.facts | {"document": document})
@@ -88,13 +88,13 @@ def read_by(reader: str, stopped: Path, tmp: Path) -> Callable[[str, str, str], 
         return evaluate_run(Run.open(forged), sites=True)
 
     def network(section: str, key: str, name: str) -> Any:
-        text = toml.dumps(changed(document, section, key, name))
+        text = dumps(changed(document, section, key, name))
         make_network(tmp / "network", ["a"], config=text, insecure=True, force=True)
         assert (tmp / "network" / "server" / NETWORK_CONFIG).read_text() == text
         return start_or_resume(open_server(tmp / "network"), ignore, "", {}, None)
 
     def folder(section: str, key: str, name: str) -> Any:
-        (tmp / "base.toml").write_text(toml.dumps({section: {key: name}}))
+        (tmp / "base.toml").write_text(dumps({section: {key: name}}))
         (tmp / "fedfew.toml").write_text('base = "base.toml"\nrounds = 1\n')
         return app(["check", str(tmp)], standalone_mode=False)
 
@@ -199,10 +199,10 @@ def test_every_command_that_needs_the_code_can_be_allowed_to_use_it(
 
 
 def test_what_one_passes_oneself_needs_no_permission(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text(toml.dumps(TINY | {"model": {"name": f"{OWN}:for_classes"}}))
+    (tmp_path / "mine.toml").write_text(dumps(TINY | {"model": {"name": f"{OWN}:for_classes"}}))
     assert own_code(load(tmp_path / "mine.toml").document) == {"model.name": f"{OWN}:for_classes"}
     assert own_code(tiny(model__name=f"{OWN}:for_classes").document) == {"model.name": f"{OWN}:for_classes"}
     found = load(tmp_path / "mine.toml", {"model.name": "cnn", "model.width": 4, "rounds": 1}, [OWN])
     assert Experiment(found).run(tmp_path / "run").finished
-    (tmp_path / "plain.toml").write_text(toml.dumps(TINY))
+    (tmp_path / "plain.toml").write_text(dumps(TINY))
     assert load(tmp_path / "plain.toml", {"model.name": f"{OWN}:for_classes"}, allow_code=()).model.own

@@ -193,7 +193,7 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     wide = MODELS["cnn"]
     with monkeypatch.context() as patch:
         patch.setattr("fedfew.models.cnn.cnn", lambda *where, width, norm: wide(*where, width=2 * width, norm=norm))
-        patch.setattr("fedfew.config.sections.settings_of", settings_of_the_old(wide))
+        patch.setattr("fedfew.config.tree.settings_of", settings_of_the_old(wide))
         with pytest.raises(FedfewError, match=r"E307.*another model"):
             reopen(folder, quiet)
     assert everything(folder) == before

@@ -1,8 +1,9 @@
-"""Presets and TOML files: their names, purpose and content as a table."""
+"""Presets and TOML files: their names, purpose and content as a table; and TOML with the few types a config has."""
 
 import difflib
+import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -78,3 +79,25 @@ def parse_set(text: str) -> tuple[str, Any]:
         return key.strip(), _table(f"value = {value.strip()}", f"--set {key.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def dumps(document: Mapping[str, Any]) -> str:
+    """A config as TOML: plain keys first, then one table per section."""
+    plain = [f"{key} = {literal(value)}" for key, value in document.items() if not isinstance(value, Mapping)]
+    tables = [
+        "\n".join([f"\n[{name}]", *(f"{key} = {literal(value)}" for key, value in table.items())])
+        for name, table in document.items()
+        if isinstance(table, Mapping)
+    ]
+    return "\n".join([*plain, *tables]) + "\n"
+
+
+def literal(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON allows it, TOML does not
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(literal(item) for item in value) + "]"
+    return repr(value)

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedfew.config.toml import literal
+from fedfew.config.files import literal
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import Unreadable, shown

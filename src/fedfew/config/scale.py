@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fedfew.config.sections import NAMED
 from fedfew.config.tables import apply_overrides, read
+from fedfew.config.tree import NAMED
 from fedfew.core.errors import FedfewError
 
 SCALES: dict[str, tuple[int, int]] = {"full": (64, 55_000), "laptop": (16, 11_000)}

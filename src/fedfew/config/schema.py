@@ -26,9 +26,19 @@ from fedfew.config.names import (
     own_code,
     refuse_code,
 )
-from fedfew.config.sections import AUTO, NAMED, PLAIN, SECTIONS, settings_for
 from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, merged
-from fedfew.config.tree import Config, DatasetSettings, FleetSettings, General, Model
+from fedfew.config.tree import (
+    AUTO,
+    NAMED,
+    PLAIN,
+    SECTIONS,
+    Config,
+    DatasetSettings,
+    FleetSettings,
+    General,
+    Model,
+    settings_for,
+)
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import Setting, settings_of

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedfew.config.files import parse, presets
 from fedfew.config.names import is_own, refuse_code
-from fedfew.config.sections import NAMED, settings_for
+from fedfew.config.tree import NAMED, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.data import DATASETS
 

@@ -1,27 +1,36 @@
 """The config as a tree of frozen objects: every setting has its type, and every part is built once."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt, Le
 from torch import nn
 
-from fedfew.config.names import SITES, Named
+from fedfew.aggregators import AGGREGATORS
+from fedfew.config.names import SITES, Named, entry_of, find, is_foreign, own_settings
 from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
-from fedfew.core.settings import Count, Doc, Natural, NonNegative
+from fedfew.core.samples import OwnView
+from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.core.types import Aggregate, Method, Transform
+from fedfew.data import DATASETS, PARTITIONS
 from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Split
 from fedfew.data.shares import ClientLabels
+from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry, Scenario
-from fedfew.objectives.objective import Objective
+from fedfew.models import MODELS
+from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
-from fedfew.training.sgd import ClientSGD
+from fedfew.training.sgd import ClientSGD, LocalSGD
 from fedfew.training.supervised import Supervised
 from fedfew.transforms import Compression, NormPolicy, Privacy
+
+if TYPE_CHECKING:
+    from fedfew.objectives.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,7 @@ class Config(General):
     method_name: str
     entry: Entry[Any]
     """The method's registry entry, with the facts about it."""
-    objective: Objective
+    objective: "Objective"
     objective_name: str
     aggregator: Named[Aggregate]
     server: Supervised
@@ -153,3 +162,59 @@ class Config(General):
             self, clients=clients, labels=labels, dataset=replace(self.dataset, validation=validation),
             partition=Named.sites(), document=document,
         )  # fmt: skip
+
+
+AUTO = "auto"
+"""The aggregator that the method was published with."""
+FLEETS = ("inline", "pool", "flower")
+
+
+def supervised(rounds: int, own: OwnView | None, **settings: Any) -> Supervised:
+    """The section [server] has the settings of SGD and those of training on labels."""
+    sgd = LocalSGD(**{key: settings.pop(key) for key in settings_of(LocalSGD)}, rounds=rounds)
+    return Supervised(sgd, **settings, own=own)
+
+
+# section → key that names what the section is about, the registry of names, the default
+NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
+    "dataset": ("name", DATASETS, "cifar10"),
+    "partition": ("kind", PARTITIONS, "dirichlet"),
+    "model": ("name", MODELS, "resnet9"),
+    "method": ("name", METHODS, "fedmix"),
+    "objective": ("name", OBJECTIVES, "pseudo-label"),
+    "aggregator": ("name", AGGREGATORS, AUTO),
+    "fleet": ("kind", dict.fromkeys(FLEETS), "pool"),
+}
+PLAIN: dict[str, Callable[..., Any]] = {
+    "server": supervised,
+    "client": ClientSGD,
+    "client_labels": ClientLabels,
+    "vote": Voting,
+    "norm": NormPolicy,
+    "privacy": Privacy,
+    "compression": Compression,
+    "availability": Availability,
+    "gate": Gate,
+    "evaluate": Evaluation,
+    "engine": Engine,
+}
+SECTIONS = ["dataset", "partition", "model", "method", "objective", "aggregator", *PLAIN, "fleet"]
+
+
+ALWAYS: dict[str, Callable[..., Any]] = {"": General, "fleet": FleetSettings, **PLAIN}
+"""Sections whose settings do not depend on a name."""
+
+
+def settings_for(section: str, name: str) -> dict[str, Setting]:
+    """The settings a section has, given the name it chose."""
+    if section == "server":
+        return settings_of(LocalSGD) | settings_of(Supervised)
+    if section in ALWAYS:
+        return settings_of(ALWAYS[section])
+    if section == "method":
+        entry = entry_of(name)
+        return entry.settings or (own_settings(section, entry.method) if is_foreign(name, METHODS) else {})
+    registry = NAMED[section][1]
+    target = find(section, name, registry)
+    own = own_settings(section, target) if is_foreign(name, registry) else settings_of(target)
+    return own | settings_of(DatasetSettings) if section == "dataset" else own

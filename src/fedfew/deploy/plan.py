@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
 
@@ -188,7 +188,7 @@ def _checked(sites: Sequence[str]) -> tuple[str, ...]:
 def _settings(plan: ServerPlan | SitePlan) -> bytes:
     content = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(plan).items()}
     content.pop("folder")
-    return toml.dumps(content).encode()
+    return dumps(content).encode()
 
 
 def _plan(kind: Any, folder: Path, content: Mapping[str, Any]) -> Any:

@@ -5,8 +5,7 @@ import inspect
 import sys
 from typing import Any
 
-from fedfew.config import toml
-from fedfew.config.files import presets
+from fedfew.config.files import dumps, presets
 from fedfew.config.names import imported, is_own
 from fedfew.config.schema import load
 from fedfew.config.tables import read
@@ -29,7 +28,7 @@ def show_config(name: str, json: bool) -> None:
     if json:
         print_json(document)
     else:
-        sys.stdout.write(toml.dumps(document))
+        sys.stdout.write(dumps(document))
 
 
 def describe(name: str, json: bool) -> None:

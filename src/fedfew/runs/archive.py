@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.runs import reading
@@ -145,4 +145,4 @@ def _files(line: Mapping[str, Any]) -> dict[str, str]:
     files = {name: json.dumps(content, indent=1, ensure_ascii=False) for name, content in pretty.items() if content}
     rounds = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in line["rounds"])
     classes = json.dumps(line["classes"], ensure_ascii=False)
-    return files | {CLASSES: classes, ROUNDS: rounds, CONFIG: toml.dumps(line["config"])}
+    return files | {CLASSES: classes, ROUNDS: rounds, CONFIG: dumps(line["config"])}

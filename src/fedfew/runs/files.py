@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from safetensors.torch import save as save_tensors
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.config.parts import Parts
 from fedfew.core.layout import Vector
 from fedfew.core.storage import digest
@@ -35,7 +35,7 @@ CHARTED_CLIENTS = 10_000
 def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
     """The files that stay the same for the whole run; the manifest holds all that is needed to rewrite them."""
     return {
-        CONFIG: toml.dumps(facts["document"]).encode(),
+        CONFIG: dumps(facts["document"]).encode(),
         ENVIRONMENT: as_json(facts["environment"]),
         PARTITION: parts.federation.partition.to_bytes(),
         CLASSES: json.dumps(class_counts(parts.federation), ensure_ascii=False).encode(),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from fedfew.config.sections import NAMED
+from fedfew.config.tree import NAMED
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.runs.run import TITLES, Run

@@ -39,7 +39,7 @@ class Command(click.Command):
 
 def _key_like(word: str) -> str:
     """The config key that was probably meant: by its full name, its last part, its section, or a close match."""
-    from fedfew.config.sections import NAMED, SECTIONS, settings_for  # noqa: PLC0415 - only after a mistake
+    from fedfew.config.tree import NAMED, SECTIONS, settings_for  # noqa: PLC0415 - only after a mistake
 
     meant = {section: f"{section}.{NAMED[section][0]}" for section in NAMED}
     for section in ("", *SECTIONS):

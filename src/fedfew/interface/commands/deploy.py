@@ -5,7 +5,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
@@ -38,7 +38,7 @@ def init(
     names = [part.strip() for part in sites.split(",") if part.strip()]
     given = {"clients": max(len(names), 1), "participation": 1.0} | overrides
     document = load(config, given | {"fleet.kind": "flower"}).document
-    content = f"# What network {name.name} trains; its sites are the clients\n{toml.dumps(document)}"
+    content = f"# What network {name.name} trains; its sites are the clients\n{dumps(document)}"
     plan = make_network(
         name, names, host=server, port=port, days=days, insecure=insecure, force=force, config=content
     )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedfew.config import toml
+from fedfew.config.files import dumps
 from fedfew.core.errors import CODES
 from fedfew.core.text import duration, percent, size
 from fedfew.interface.charts.svg import spark
@@ -93,7 +93,7 @@ def privacy(run: Run) -> list[tuple[str, str]]:
 
 def config_text(run: Run) -> str:
     """The whole config as TOML."""
-    return toml.dumps(run.document)
+    return dumps(run.document)
 
 
 @dataclass(frozen=True)
