@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.runtime.record import RoundRecord
-from fedfew.transforms.epsilon import epsilon
 
 if TYPE_CHECKING:
     from fedfew.config.tree import Config
@@ -102,5 +101,7 @@ def privacy_of(records: Sequence[RoundRecord], privacy: "Privacy") -> dict[str, 
         return None
     asked = Counter(k for record in records for k in record["cohort"])
     most = max(asked.values(), default=0)
+    from fedfew.transforms.epsilon import epsilon  # noqa: PLC0415 - only where privacy is on
+
     value = epsilon({privacy.noise: most}, privacy.delta) if privacy.noise else None
     return vars(privacy) | {"rounds_of_a_client": most, "epsilon": None if value is None else float(f"{value:.6g}")}

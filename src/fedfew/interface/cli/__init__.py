@@ -9,13 +9,10 @@ import click
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import plain
-from fedfew.interface.cli import deploy
 from fedfew.interface.cli.commands import app
 from fedfew.interface.console import complain
 
-__all__ = ["app", "deploy", "main"]
-
-app.add_command(deploy.deploy)
+__all__ = ["app", "main"]
 
 
 def main() -> NoReturn:

@@ -1,15 +1,20 @@
 """Groups of commands: listed in their order, with a hint for a mistyped option, and imported when they are run."""
 
 import difflib
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 import click
 
 
-def execute(target: str, options: dict[str, Any]) -> None:
+def execute(target: str, **options: Any) -> None:
     """Call ``module:function`` of fedfew.interface.commands: with torch and all that only this command needs."""
     module, _, function = target.partition(":")
+    if module == "deploy":
+        from fedfew.core.extras import require  # noqa: PLC0415 - other commands need no network
+
+        require("flower", "fedfew deploy")
     getattr(import_module(f"fedfew.interface.commands.{module}"), function)(**options)
 
 
@@ -55,8 +60,15 @@ def _key_like(word: str) -> str:
 class Group(click.Group):
     """Commands in the order of their declaration, not of the alphabet."""
 
-    command_class = Command
-    group_class = type
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+
+def command(name: str, target: str, help: str, *params: click.Parameter) -> Command:
+    """A command, the ``module:function`` that does its work, its help text (a short sentence first) and parameters."""
+    return Command(name, params=list(params), help=help, callback=partial(execute, target))
+
+
+def group(name: str, help: str, *commands: click.Command, **settings: Any) -> Group:
+    """A group of commands."""
+    return Group(name, {str(part.name): part for part in commands}, help=help, **settings)

@@ -1,6 +1,5 @@
-"""Options and arguments that several commands share, and the values a shell can complete."""
+"""Options and arguments that several commands share, short forms for the others, and values a shell can complete."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,60 +32,55 @@ class ErrorCode(click.ParamType[str]):
         return [CompletionItem(code, help=title) for code, title in known.items()]
 
 
-Decorator = Callable[[Any], Any]
-
-
-def flag(name: str, help: str, *parameter: str) -> Decorator:
+def flag(name: str, help: str, *parameter: str) -> click.Option:
     """An option without a value."""
-    return click.option(name, *parameter, is_flag=True, help=help)
+    return click.Option([name, *parameter], is_flag=True, help=help)
 
 
-def path(name: str, metavar: str, help: str) -> Decorator:
+def path(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> click.Option:
     """An option that is a file or folder."""
-    return click.option(name, metavar=metavar, type=PATH, help=help)
+    return click.Option([name, *parameter], metavar=metavar, type=PATH, help=help, **more)
 
 
-def place(name: str, metavar: str, help: str) -> Decorator:
-    """An argument that is a file or folder."""
-    return click.argument(name, metavar=metavar, type=PATH, help=help)
+def text(name: str, metavar: str, help: str, *parameter: str, **more: Any) -> click.Option:
+    """An option that is text."""
+    return click.Option([name, *parameter], metavar=metavar, help=help, **more)
+
+
+def number(name: str, default: float | None, least: float, help: str, *parameter: str, **more: Any) -> click.Option:
+    """An option that is a number, whole if its default is."""
+    most = more.pop("most", None)
+    kind: Any = click.FloatRange if isinstance(default, float) else click.IntRange
+    more.setdefault("metavar", "N")
+    return click.Option([name, *parameter], default=default, type=kind(least, most), help=help, **more)
+
+
+def argument(name: str, metavar: str, help: str, kind: Any = PATH, **more: Any) -> click.Argument:
+    """An argument, a file or folder unless it is of another kind."""
+    return click.Argument([name], metavar=metavar, type=kind, help=help, **more)
 
 
 def _overrides(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     return dict(parse_set(text) for text in texts)
 
 
-overrides = click.option(
-    "--set", "overrides", metavar="KEY=VALUE", multiple=True, callback=_overrides,
-    help="Override a key of the config, e.g. --set partition.mu=0.1",
+OVERRIDES = text(
+    "--set", "KEY=VALUE", "Override a key of the config, e.g. --set partition.mu=0.1", "overrides", multiple=True,
+    callback=_overrides,
 )  # fmt: skip
-as_json = flag("--json", "Print the result as JSON on the last line.")
-scale = click.option(
-    "--scale", metavar="full|laptop", help="CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000."
+JSON = flag("--json", "Print the result as JSON on the last line.")
+CSV = flag("--csv", "Print a CSV table.")
+SCALE = text("--scale", "full|laptop", "CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000.")
+NEW_RUN = path("--out", "DIR", "Run folder to create (default: runs/…).")
+RUNS_FOLDER = path("--out", "DIR", "Folder of the runs.")
+ANYWAY = flag("--anyway", "Continue even if torch or the machine has changed since the start.")
+JOBS = number("--jobs", 0, 0, "Runs at a time, one process each; 0: one run at a time on all cores.")
+UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to continue.", metavar="ROUND")
+MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
+ALLOW_CODE = text(
+    "--allow-code", "MODULE[:NAME]", "Your own code that the files may name; without this it is refused.", multiple=True
 )
-new_run = path("--out", "DIR", "Run folder to create (default: runs/…).")
-runs_folder = path("--out", "DIR", "Folder of the runs.")
-anyway = flag("--anyway", "Continue even if torch or the machine has changed since the start.")
-jobs = click.option(
-    "--jobs", default=0, type=click.IntRange(min=0),
-    help="Runs at a time, one process each; 0: one run at a time on all cores.",
-)  # fmt: skip
-until = click.option(
-    "--until", metavar="ROUND", default=0, type=click.IntRange(min=0),
-    help="Pause every run after this round; call again to continue.",
-)  # fmt: skip
-seeds = click.option("--seeds", default=1, type=click.IntRange(min=1), help="Repeat with this many seeds.")
-model = click.option(
-    "--model", metavar="last|best", default="last", help="Model after the last round, or with the best validation."
-)
-allow_code = click.option(
-    "--allow-code", metavar="MODULE[:NAME]", multiple=True,
-    help="Your own code that the files may name; without this it is refused.",
-)  # fmt: skip
-as_csv = flag("--csv", "Print a CSV table.")
-
-config = click.argument("config", metavar="PRESET|CONFIG.toml", type=ConfigName(), help="A preset or a TOML file.")
-runs = click.argument(
-    "runs", metavar="RUN…", nargs=-1, required=True, type=PATH, help="Run folders, folders of runs, or archives."
-)
-finished = place("run", "RUN", "Folder of a finished run.")
-images = place("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
+CONFIG = argument("config", "PRESET|CONFIG.toml", "A preset or a TOML file.", ConfigName())
+RUNS = argument("runs", "RUN…", "Run folders, folders of runs, or archives.", nargs=-1, required=True)
+FINISHED = argument("run", "RUN", "Folder of a finished run.")
+IMAGES = argument("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")

@@ -48,7 +48,10 @@ def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool)
 def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
     """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
     folder = Path(source)
-    config = plan_folder(folder, overrides, allow_code).config if folder.is_dir() else load(source, overrides)
+    if (folder / NAME).is_file():
+        config = load(folder / NAME, overrides, allow_code)
+    else:
+        config = plan_folder(folder, overrides).config if folder.is_dir() else load(source, overrides)
     if config.dataset.name == "folder":
         _check_folder(config, csv, json)
     else:
@@ -72,14 +75,12 @@ class FolderPlan:
 
 def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
     """With the folder's own config, or else the one that `fedfew init` would write."""
+    own = load(folder / NAME, overrides, allow_code) if (folder / NAME).is_file() else None
     survey = look_through(folder)
-    suggestion, text = suggest(survey), ""
-    if (folder / NAME).is_file():
-        config = load(folder / NAME, overrides, allow_code)
-        reasons = [f"settings: {folder / NAME} (already in the folder)"]
-    else:
-        text = suggestion.toml(folder.absolute().parent / NAME)
-        config, reasons = load(suggestion.table, overrides), suggestion.reasons
+    suggestion = suggest(survey)
+    text = "" if own else suggestion.toml(folder.absolute().parent / NAME)
+    config = own or load(suggestion.table, overrides)
+    reasons = [f"settings: {folder / NAME} (already in the folder)"] if own else suggestion.reasons
     labels = sum(image.part == "server" for image in survey.files)
     own_fold = config.dataset.name == "folder" and config.dataset.source.settings["fold"]
     return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else suggestion.folds, reasons, text)
