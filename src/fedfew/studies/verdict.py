@@ -11,7 +11,7 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.statistics import Interval, Judged, accuracy_interval, paired_difference
-from fedfew.studies.bounds import BASELINE, Bound, bounds_of
+from fedfew.studies.bounds import BASELINE, Bound
 
 FEWEST = 10
 """Fewest labels to suggest."""
@@ -100,21 +100,14 @@ def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
     if run.method in BOUNDS or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
         return None
     labels = sum(run.classes.get("server", ())) or int(run.document.get("labels", 0))
-    return _verdict([run], lower.runs[:1], labels)
+    return weigh([run], lower.runs[:1], labels)
 
 
-def verdict_among(run: Run, others: Sequence[Run]) -> Verdict | None:
-    """The same, with the pair searched among other runs."""
-    return verdict(run, bounds_of(run, others))
+def weigh(own: Sequence[Run], base: Sequence[Run], labels: int, folds: int = 0) -> Verdict | None:
+    """Runs compared with those of server-only training, one for each fold of a cross-validation.
 
-
-def over_folds(own: Sequence[Run], base: Sequence[Run], labels: int) -> Verdict | None:
-    """The verdict of cross-validation, over the images of all folds."""
-    return _verdict(own, base, labels, len(own))
-
-
-def _verdict(own: Sequence[Run], base: Sequence[Run], labels: int, folds: int = 0) -> Verdict | None:
-    """None if probabilities are missing, or not of the same images."""
+    None if probabilities are missing, or not of the same images.
+    """
     pairs = [(a.judged, b.judged) for a, b in zip(own, base, strict=True)]
     known = [(a, b) for a, b in pairs if a is not None and b is not None]
     if not known or len(known) < len(pairs):

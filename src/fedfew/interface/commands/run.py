@@ -11,8 +11,9 @@ from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
-from fedfew.studies.bounds import BASELINE
-from fedfew.studies.verdict import baseline_of, verdict_among
+from fedfew.studies.bounds import BASELINE, bounds_of
+from fedfew.studies.verdict import baseline_of
+from fedfew.studies.verdict import verdict as verdict_on
 
 
 def run(
@@ -61,7 +62,7 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         alone = start(baseline_of(config), _baseline_folder(session.folder.path))
         follow(alone, f"{BASELINE} on {config.dataset.name}")
     done = Run(session.folder)
-    summary, verdict = done.summary, verdict_among(done, _siblings(done))
+    summary, verdict = done.summary, verdict_on(done, bounds_of(done, _siblings(done)))
     accuracy = summary["accuracy"]
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")

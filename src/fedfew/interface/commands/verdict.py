@@ -19,7 +19,7 @@ from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 from fedfew.studies.bounds import BASELINE
-from fedfew.studies.verdict import Verdict, baseline_of, over_folds, verdict_among
+from fedfew.studies.verdict import Verdict, baseline_of, weigh
 
 FOLDS = "folds"
 SHOWN, LEAST = 5, 0.01
@@ -81,7 +81,7 @@ def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, 
     if not folds:
         base.append(_run(baseline_of(config), target / BASELINE))
     final = _run(config, target / config.method_name, " on all labels" if folds else "")
-    return final, over_folds(own, base, labels) if folds else verdict_among(final, base)
+    return final, weigh(own if folds else [final], base, labels, folds)
 
 
 def _run(config: Config, target: Path, note: str = "") -> Run:
