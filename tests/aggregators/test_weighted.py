@@ -4,7 +4,6 @@ from fractions import Fraction
 from itertools import pairwise
 from random import Random
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -13,7 +12,7 @@ from tests.methods.tiny import contribution, generator
 
 import fedfew
 from fedfew.aggregators.combine import by_coordinate
-from fedfew.aggregators.weighted import capped, fedavg, fedfreq, fedfreq_weights, median, uniform
+from fedfew.aggregators.weighted import capped, fedavg, fedfreq, fedfreq_weights, uniform
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Aggregate, Contribution
 
@@ -151,22 +150,10 @@ def test_fedfreq_does_not_care_in_which_order_clients_come(counts: list[int], ca
 
 
 def test_fedavg_weighs_by_images() -> None:
-    check(
-        fedavg(three(examples=(1, 2, 5), participation=(9, 1, 1)), ZERO, ZERO), tuple(Fraction(n, 8) for n in (1, 2, 5))
-    )
+    parts = three(examples=(1, 2, 5), participation=(9, 1, 1))
+    check(fedavg(parts, ZERO, ZERO), tuple(Fraction(n, 8) for n in (1, 2, 5)))
     check(fedavg(three(examples=(0, 0, 0)), ZERO, ZERO), (Fraction(1, 3),) * 3)
-
-
-def test_uniform_weighs_all_alike() -> None:
-    check(uniform(three(examples=(1, 2, 5), participation=(9, 1, 1)), ZERO, ZERO), (Fraction(1, 3),) * 3)
-
-
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 7])
-def test_median_is_numpys(m: int) -> None:
-    vectors = torch.randn(m, 11, generator=generator(m))
-    result = median([contribution(k, vectors[k], examples=k) for k in range(m)], vectors[0], vectors[0])
-    np.testing.assert_allclose(result.vector.numpy(), np.median(vectors.numpy(), axis=0), rtol=1e-6)
-    assert result.weights == {}
+    check(uniform(parts, ZERO, ZERO), (Fraction(1, 3),) * 3)
 
 
 def test_a_rule_by_coordinate_sees_blocks_and_gives_the_whole() -> None:

@@ -1,6 +1,7 @@
 """The SGD loop: step for step torch's own SGD, its schedules, and penalties in closed form."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 
@@ -19,6 +20,7 @@ from tests.methods.tiny import (
 )
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim import SGD, AdamW, Optimizer
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
@@ -33,41 +35,9 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("momentum", "nesterov", "decay", "clip"), OPTIONS)
-def test_steps_are_those_of_torchs_sgd(momentum: float, nesterov: bool, decay: float, clip: float) -> None:
-    data, start, lr = random_labeled(11, 1), random_theta(2), 0.1
-    how = LocalSGD(epochs=2, batch=4, momentum=momentum, nesterov=nesterov, weight_decay=decay, clip=clip)
-    network = linear_network()
-    network.load(start)
-
-    def loss_of(indices: Tensor) -> Tensor:
-        return 5 * cross_entropy(network(data.samples.take(indices)), data.labels[indices])
-
-    steps = descend(network, how, lr, len(data), loss_of, generator(3))
-
-    theta = nn.Parameter(start.clone())
-    theirs = torch.optim.SGD([theta], lr, momentum=momentum, nesterov=nesterov, weight_decay=decay)
-    order = generator(3)
-    for _ in range(2):
-        for indices in torch.randperm(11, generator=order).split(4):
-            theirs.zero_grad()
-            (5 * cross_entropy(linear_logits(theta, data.samples.data[indices]), data.labels[indices])).backward()
-            if clip:
-                assert theta.grad is not None and theta.grad.norm() > clip, "the clip must bind for this to be a test"
-                nn.utils.clip_grad_norm_([theta], clip)
-            theirs.step()
-    assert steps == 6
-    torch.testing.assert_close(network.snapshot(), theta.detach(), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("decay", "clip", "rate"), [(0.0, 0.0, 1.0), (0.05, 0.0, 1.0), (0.05, 0.3, 1.0), (0.05, 0.0, 0.1)]
-)
-def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float) -> None:
-    """A rate for every entry is a step size of its own."""
-    data, start, lr = random_labeled(11, 1), random_theta(2), 0.01
-    how = LocalSGD(epochs=3, batch=4, momentum=0.9, weight_decay=decay, clip=clip, optimizer="adamw")
-    network = linear_network()
+def ends_like_torch(how: LocalSGD, lr: float, theirs: Callable[[nn.Parameter], Optimizer], rate: float = 1.0) -> None:
+    """Train the same model by ``descend`` and by an optimizer of torch, on the same batches."""
+    data, start, network = random_labeled(11, 1), random_theta(2), linear_network()
     if rate != 1:
         network = replace(network, rates=torch.full((network.layout.trainable,), rate))
     network.load(start)
@@ -75,20 +45,37 @@ def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float)
     def loss_of(indices: Tensor) -> Tensor:
         return 5 * cross_entropy(network(data.samples.take(indices)), data.labels[indices])
 
-    descend(network, how, lr, len(data), loss_of, generator(3))
+    steps = descend(network, how, lr, len(data), loss_of, generator(3))
 
-    theta = nn.Parameter(start.clone())
-    theirs = torch.optim.AdamW([theta], lr * rate, weight_decay=decay)
-    order = generator(3)
-    for _ in range(3):
+    theta, order = nn.Parameter(start.clone()), generator(3)
+    optimizer = theirs(theta)
+    for _ in range(how.epochs):
         for indices in torch.randperm(11, generator=order).split(4):
-            theirs.zero_grad()
+            optimizer.zero_grad()
             (5 * cross_entropy(linear_logits(theta, data.samples.data[indices]), data.labels[indices])).backward()
-            if clip:
-                nn.utils.clip_grad_norm_([theta], clip)
-            theirs.step()
-    assert not torch.equal(network.snapshot(), start)
+            if how.clip:
+                assert theta.grad is not None and theta.grad.norm() > how.clip, (
+                    "the clip must bind, or nothing is tested"
+                )
+                nn.utils.clip_grad_norm_([theta], how.clip)
+            optimizer.step()
+    assert steps == 3 * how.epochs and not torch.equal(network.snapshot(), start)
     torch.testing.assert_close(network.snapshot(), theta.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("momentum", "nesterov", "decay", "clip"), OPTIONS)
+def test_steps_are_those_of_torchs_sgd(momentum: float, nesterov: bool, decay: float, clip: float) -> None:
+    how = LocalSGD(epochs=2, batch=4, momentum=momentum, nesterov=nesterov, weight_decay=decay, clip=clip)
+    ends_like_torch(how, 0.1, lambda theta: SGD([theta], 0.1, momentum, nesterov=nesterov, weight_decay=decay))
+
+
+@pytest.mark.parametrize(
+    ("decay", "clip", "rate"), [(0.0, 0.0, 1.0), (0.05, 0.0, 1.0), (0.05, 0.3, 1.0), (0.05, 0.0, 0.1)]
+)
+def test_steps_are_those_of_torchs_adamw(decay: float, clip: float, rate: float) -> None:
+    """A rate for every entry is a step size of its own."""
+    how = LocalSGD(epochs=3, batch=4, momentum=0.9, weight_decay=decay, clip=clip, optimizer="adamw")
+    ends_like_torch(how, 0.01, lambda theta: AdamW([theta], 0.01 * rate, weight_decay=decay), rate)
 
 
 def test_an_augmentation_of_ones_own() -> None:
@@ -99,16 +86,11 @@ def test_an_augmentation_of_ones_own() -> None:
         return images.float() * torch.rand(1, generator=rng)
 
     network, how = linear_network(), LocalSGD(epochs=1, batch=6)
-    made = train_supervised(
-        network,
-        random_theta(2),
-        data,
-        Supervised(how, "mine:darker", own=OwnView(darker, "server.augment")),
-        0.1,
-        generator(3),
+    mine = Supervised(how, "mine:darker", own=OwnView(darker, "server.augment"))
+    dark, plain = (
+        train_supervised(network, random_theta(2), data, h, 0.1, generator(3)) for h in (mine, Supervised(how))
     )
-    plain = train_supervised(network, random_theta(2), data, Supervised(how), 0.1, generator(3))
-    assert seen == [data.samples.data.shape] and not torch.equal(made[0], plain[0])
+    assert seen == [data.samples.data.shape] and not torch.equal(dark[0], plain[0])
     wrong = Supervised(how, "mine:wrong", own=OwnView(lambda images, rng: images[:1], "server.augment"))
     with pytest.raises(FedfewError, match=r"E115 server.augment.*gave \(1, 1, 8, 8\)"):
         train_supervised(network, random_theta(2), data, wrong, 0.1, generator(3))
