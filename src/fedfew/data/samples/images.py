@@ -142,10 +142,9 @@ class Images(Samples):
 @cache
 def _normalization(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
     """Factor and summand of each channel for pixels in 0..255."""
-    with torch.inference_mode(False):  # cached, so they must also serve training
-        deviation = torch.tensor(std).view(1, -1, 1, 1).to(device)
-        middle = torch.tensor(mean).view(1, -1, 1, 1).to(device)
-        return 1 / (255 * deviation), -middle / deviation
+    deviation = torch.tensor(std).view(1, -1, 1, 1).to(device)
+    middle = torch.tensor(mean).view(1, -1, 1, 1).to(device)
+    return 1 / (255 * deviation), -middle / deviation
 
 
 def pixel_statistics(parts: Sequence[Tensor]) -> tuple[tuple[float, ...], tuple[float, ...]]:
