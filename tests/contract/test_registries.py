@@ -3,12 +3,14 @@
 import inspect
 import re
 import sys
+import typing
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import TypeAdapter
 from tests.contract.runs import TINY, tiny_rounds
 
@@ -41,20 +43,19 @@ ENTRIES = [(section, name) for section, registry in REGISTRIES.items() for name 
 SMALL_MODEL = {"width": 4, "depth": 10}
 
 
-@pytest.mark.parametrize(("section", "name"), ENTRIES)
-def test_settings_are_explained_and_their_defaults_are_valid(section: str, name: str) -> None:
-    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name)
+ALWAYS = [(section, NAMED[section][2] if section in NAMED else "") for section in ("", "fleet", *PLAIN)]
+
+
+@pytest.mark.parametrize(("section", "name"), [*ALWAYS, *ENTRIES])
+def test_settings_have_a_type_bounds_a_valid_default_and_a_text(section: str, name: str) -> None:
+    assert re.fullmatch(r"([a-z0-9]+(-[a-z0-9]+)*)?", name)
     for setting in settings_for(section, name).values():
-        assert len(setting.doc) > 4, f"{setting.name} says nothing"
+        kind, *notes = typing.get_args(setting.annotation)
+        bounded = any(isinstance(note, Ge | Gt | Le | Lt) for note in notes)
+        assert bounded or kind not in (int, float), f"{setting.name} has no bounds"
         assert setting.default is not inspect.Parameter.empty, f"{setting.name} has no default"
         TypeAdapter(setting.annotation).validate_python(setting.default, strict=True)
-
-
-@pytest.mark.parametrize("section", PLAIN)
-def test_plain_sections_are_explained_too(section: str) -> None:
-    for setting in settings_for(section, "").values():
-        assert len(setting.doc) > 4
-        TypeAdapter(setting.annotation).validate_python(setting.default, strict=True)
+        assert len(setting.doc.split()) > 1 and not setting.doc.endswith("."), f"{setting.name}: {setting.doc}"
 
 
 def test_the_config_knows_every_registry() -> None:

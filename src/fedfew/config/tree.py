@@ -40,13 +40,13 @@ class General:
     seed: Annotated[Natural, Doc("random seed of model, training and cohorts; the split has its own dataset.seed")] = 0
     rounds: Annotated[Count, Doc("rounds of training")] = 150
     clients: Annotated[Count, Doc("K: number of clients")] = 100
-    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients selected in a round")] = 0.05
+    participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients selected in each round")] = 0.05
     labels: Annotated[Natural, Doc("N_s: labeled images at the server; 0 only where clients hold labels")] = 1000
-    min_updates: Annotated[Count, Doc("usable updates a round needs; with fewer it is skipped")] = 1
-    max_skipped: Annotated[Count, Doc("rounds in a row without any update after which the run stops")] = 10
-    start: Annotated[str, Doc("finished run, or its model file, to start from; empty: weights drawn from the seed")] = (
-        ""
-    )
+    min_updates: Annotated[Count, Doc("a round with fewer usable updates than this is skipped")] = 1
+    max_skipped: Annotated[Count, Doc("the run stops after this many rounds in a row without a usable update")] = 10
+    start: Annotated[
+        str, Doc("finished run, or model file, whose weights training starts from; empty: random weights from the seed")
+    ] = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,9 +66,12 @@ class FleetSettings:
 
     workers: Annotated[Natural, Doc("pool: number of processes; 0: one for each core (on a GPU: this one alone)")] = 0
     timeout: Annotated[
-        NonNegative, Doc("pool, flower: seconds after which a client counts as missing; 0: no limit (flower: an hour)")
+        NonNegative,
+        Doc("pool, flower: seconds to wait for a client before it counts as missing; 0: no limit (flower: an hour)"),
     ] = 0.0
-    sites: Annotated[Count, Doc("flower: sites of a trial on this machine, among which the clients are divided")] = 2
+    sites: Annotated[
+        Count, Doc("flower: number of sites in a trial on this machine; the clients are divided among them")
+    ] = 2
     network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
     min_clients: Annotated[
         Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")

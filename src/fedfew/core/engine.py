@@ -32,7 +32,7 @@ class Engine:
     ] = "auto"
     autocast: Annotated[
         Literal["off", "bfloat16"],
-        Doc("forward passes in this type where torch considers it safe; weights, gradients and losses stay float32"),
+        Doc("data type of forward passes where torch considers it safe; weights, gradients and losses stay float32"),
     ] = "off"
     compile: Annotated[
         bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")

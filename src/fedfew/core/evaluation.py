@@ -41,7 +41,7 @@ class Evaluation:
         float,
         Ge(0),
         Lt(1),
-        Doc("decay of an exponential moving average of ω over the rounds, evaluated instead of ω; 0: ω itself"),
+        Doc("decay of a moving average of the global model over the rounds, evaluated and saved in its place; 0: none"),
     ] = 0.0
 
     def due(self, round: int, rounds: int) -> bool:

@@ -63,20 +63,24 @@ class Split:
     """
 
     split: Annotated[
-        Literal["standard", "paper"], Doc("official test set, or train and test merged with 2,000 held out")
+        Literal["standard", "paper"],
+        Doc("standard: the official test set; paper: train and test images merged, 2,000 held out"),
     ] = "standard"
-    seed: Annotated[Natural, Doc("draws the split and the partition")] = 0
+    seed: Annotated[Natural, Doc("seed of the split and of the partition")] = 0
     validation: Annotated[
-        Natural, Doc("labeled images held out for validation; of your own images in folders at most a quarter")
+        Natural, Doc("number of labeled images held out for validation; of your own folders' images at most a quarter")
     ] = 1000
     validation_from: Annotated[
-        Literal["test", "server"], Doc("your own images in folders: which labels are held out for validation")
+        Literal["test", "server"],
+        Doc("your own folders of images: whether validation images are taken from test/ or server/"),
     ] = "test"
-    test: Annotated[Natural, Doc("test images; 0: all that the split gives")] = 0
-    unlabeled: Annotated[Natural, Doc("images divided among the clients; 0: all that are left")] = 0
-    open: Annotated[Natural, Doc("public unlabeled images at the server, which no client has (ds-fl)")] = 0
+    test: Annotated[Natural, Doc("number of test images; 0: all that the split has")] = 0
+    unlabeled: Annotated[Natural, Doc("number of images divided among the clients; 0: all that are left")] = 0
+    open: Annotated[
+        Natural, Doc("number of public unlabeled images at the server, which no client holds (for ds-fl)")
+    ] = 0
     normalize: Annotated[
-        Literal["unit", "standard"], Doc("pixels divided by 255, or also scaled to mean 0 and deviation 1")
+        Literal["unit", "standard"], Doc("unit: pixels divided by 255; standard: then scaled to mean 0 and deviation 1")
     ] = "unit"
 
 

@@ -196,9 +196,12 @@ Known = Callable[[int, Indices], Indices]
 class ClientLabels:
     """A scenario of the simulation: some clients hold labels of a few of their own images (labels-at-client)."""
 
-    each: Annotated[Natural, Doc("labels at each client that holds any, spread over its classes; 0: none")] = 0
+    each: Annotated[
+        Natural,
+        Doc("number of labels at each client that holds labels, spread over its classes; 0: no client holds any"),
+    ] = 0
     share: Annotated[float, Gt(0), Le(1), Doc("share of the clients that hold labels, at least one client")] = 1.0
-    batch: Annotated[Count, Doc("labeled images added to each of the client's batches of unlabeled ones")] = 10
+    batch: Annotated[Count, Doc("number of labeled images added to each batch of unlabeled ones")] = 10
 
     def known(self, clients: int, seed: int) -> Known | None:
         """Who holds which labels, drawn from the data's seed; None where no client holds any."""

@@ -36,7 +36,7 @@ class LocalSGD:
         Doc("step size over the rounds: constant, cosine decay to 0, or cut when validation accuracy stops rising"),
     ] = "constant"
     patience: Annotated[Count, Doc("plateau: rounds without better validation accuracy before a cut")] = 20
-    cut: Annotated[Positive, Doc("plateau: the step size is divided by this")] = 3.0
+    cut: Annotated[Positive, Doc("plateau: the step size is divided by this number")] = 3.0
     optimizer: Annotated[
         Literal["sgd", "adamw"],
         Doc("sgd, or adamw (β₁ 0.9, β₂ 0.999, decoupled weight_decay; momentum and nesterov are sgd's)"),

@@ -22,8 +22,8 @@ class NormPolicy:
     policy: Annotated[
         Literal["average", "local", "server-data", "clients"],
         Doc(
-            "scale, shift and statistics: averaged, kept by each client (FedBN), or statistics of the server's images, "
-            "or of all (SemiFL's sBN; in a simulation only)"
+            "normalisation layers are averaged, or kept by each client (FedBN); or statistics are measured on the "
+            "server's images, or on all clients' (SemiFL; in simulation only)"
         ),
     ] = "average"
 
@@ -47,7 +47,7 @@ class Privacy:
 
     clip: Annotated[NonNegative, Doc("C: a client's change is clipped to this norm; 0: no clipping, no noise")] = 0.0
     noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
-    delta: Annotated[float, Gt(0), Lt(1), Doc("δ for which the report gives ε")] = 1e-5
+    delta: Annotated[float, Gt(0), Lt(1), Doc("δ of the (ε, δ) guarantee for which the report states ε")] = 1e-5
 
     def transform(self) -> "Transform | None":
         """The transform of every reply; None if privacy is off."""
