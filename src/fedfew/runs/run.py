@@ -30,7 +30,7 @@ from fedfew.runs.folder import (
     held_locks,
     is_held,
 )
-from fedfew.runs.summary import BY_EVALUATION, HEADLINE, accuracies, best_round, newest, scalars
+from fedfew.runs.summary import BY_EVALUATION, HEADLINE, best_round, scalars, totals
 from fedfew.runtime.record import RoundRecord, pace
 
 if TYPE_CHECKING:  # a run is read without torch, unless its model or its config with defaults is needed
@@ -64,9 +64,9 @@ class Run:
 
     def with_(self, **parts: Any) -> "Run":
         """The same run with some parts given; the others are read on first use."""
-        made = Run(self.folder, self.allow_code)
-        vars(made).update(parts)
-        return made
+        run = Run(self.folder, self.allow_code)
+        vars(run).update(parts)
+        return run
 
     def again(self, **parts: Any) -> "Run":
         """The run as it is now; known rounds are not read again."""
@@ -184,20 +184,25 @@ class Run:
     @cached_property
     def summary(self) -> dict[str, Any]:
         """The content of summary.json; E310 if the run has not finished."""
-        found = reading.read_json(self.folder / SUMMARY, reading.Summary)
-        if found is None:
+        summary = reading.read_json(self.folder / SUMMARY, reading.Summary)
+        if summary is None:
             raise FedfewError("E310", str(self.path), "has not finished")
-        return found
+        return summary
 
     @property
     def final(self) -> dict[str, Any]:
         """The summary; empty while there is none."""
         return self.summary if self.finished else {}
 
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """Rounds, accuracies, pseudo-labels, bytes and seconds so far; a finished run's are in its summary."""
+        return self.final if "accuracy" in self.final else totals(self.records)
+
     @property
     def done(self) -> int:
         """How many rounds are done."""
-        return int(self.final.get("rounds") or len(self.records))
+        return int(self.totals["rounds"])
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:
@@ -211,15 +216,16 @@ class Run:
 
         return read_predictions(self.folder / PREDICTIONS) if self.finished else None
 
-    @cached_property
+    @property
     def accuracies(self) -> dict[str, float | None]:
         """Accuracy after the last round, mean of the last ten, and at the round with the best validation accuracy."""
-        return self.final.get("accuracy") or accuracies(self.records)
+        accuracies: dict[str, float | None] = self.totals["accuracy"]
+        return accuracies
 
     def accuracy(self, which: str = HEADLINE) -> float | None:
         """last (the headline), mean_last_10 or best_by_validation; or balanced_accuracy, auroc, ece."""
-        found: float | None = self.evaluation.get(which) if which in BY_EVALUATION else self.accuracies[which]
-        return found
+        measures = self.evaluation if which in BY_EVALUATION else self.accuracies
+        return measures.get(which)
 
     def curve(self) -> list[float]:
         """Test accuracy by round, NaN where there is none."""
@@ -233,17 +239,17 @@ class Run:
 
     def newest(self, key: Literal["coverage", "correct"]) -> float | None:
         """The last known value of coverage or correctness."""
-        return self.final[key] if key in self.final else newest(self.records, key)
+        value: float | None = self.totals[key]
+        return value
 
     def traffic(self, key: Literal["bytes_up", "bytes_down"]) -> float:
         """Bytes per round, the mean over the rounds."""
-        total = self.final[key] if key in self.final else sum(r[key] for r in self.records)
-        return float(total) / max(self.done, 1)
+        return float(self.totals[key]) / max(self.done, 1)
 
-    @cached_property
+    @property
     def seconds(self) -> float:
         """Duration of the rounds so far."""
-        return float(self.final.get("seconds") or sum(sum(r["seconds"].values()) for r in self.records))
+        return float(self.totals["seconds"])
 
     @property
     def seconds_left(self) -> float | None:
@@ -325,7 +331,7 @@ class Run:
         if path.is_file() and self.finished:
             return path
         if self.finished and self.weights == BEST:
-            what = "has no best model: there were no validation images to choose by, or an older version made the run"
+            what = "has no best model: there were no validation images to choose by"
             raise FedfewError("E310", str(self.path), what, "Set dataset.validation, or use the last one: --model last")
         raise FedfewError("E310", str(self.path), "has no final model yet")
 

@@ -76,9 +76,18 @@ def summarise(
         "aggregator": config.aggregator.name,
         "dataset": config.dataset.name,
         "seed": config.seed,
+        **totals(records),
+        **{name: evaluation.get(name) for name in BY_EVALUATION},
+        "privacy": privacy_of(records, config.privacy),
+        "model_sha256": model_sha256,
+    }
+
+
+def totals(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """What the rounds so far add up to."""
+    return {
         "rounds": len(records),
         "accuracy": accuracies(records),
-        **{name: evaluation.get(name) for name in BY_EVALUATION},
         "coverage": newest(records, "coverage"),
         "correct": newest(records, "correct"),
         "bytes_up": sum(r["bytes_up"] for r in records),
@@ -87,8 +96,6 @@ def summarise(
         "missing": sum(len(r["missing"]) for r in records),
         "skipped": sum(r["skipped"] for r in records),
         "seconds": round(sum(sum(r["seconds"].values()) for r in records), 2),
-        "privacy": privacy_of(records, config.privacy),
-        "model_sha256": model_sha256,
     }
 
 
