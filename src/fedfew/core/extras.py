@@ -25,23 +25,23 @@ def how_to_install(extra: str) -> str:
     return f"Install it with pip install '.[{extra}]' in fedfew's folder, or 'WHEEL[{extra}]' from its wheel"
 
 
-def require(extra: str, what: str) -> None:
+def require(extra: str, feature: str) -> None:
     """E112 unless the packages of an extra are installed."""
     lacking = [package for package in PACKAGES[extra] if find_spec(package) is None]
     if lacking:
-        raise missing(", ".join(lacking), f"fedfew[{extra}]", what)
+        raise missing(", ".join(lacking), f"fedfew[{extra}]", feature)
 
 
-def import_optional(module: str, source: str, what: str) -> Any:
+def import_optional(module: str, source: str, feature: str) -> Any:
     """A module of a package that may not be installed; E112 with what to install, e.g. ``fedfew[data]``."""
     try:
         return import_module(module)
     except ImportError:
-        raise missing(module.partition(".")[0], source, what) from None
+        raise missing(module.partition(".")[0], source, feature) from None
 
 
-def missing(packages: str, source: str, what: str) -> FedfewError:
+def missing(packages: str, source: str, feature: str) -> FedfewError:
     """E112 about packages that are not installed."""
     extra = source.removeprefix("fedfew[").removesuffix("]")
     remedy = how_to_install(extra) if extra != source else f"Install it with pip install {source}"
-    return FedfewError("E112", what, f"needs packages that are not installed: {packages}", remedy)
+    return FedfewError("E112", feature, f"needs packages that are not installed: {packages}", remedy)

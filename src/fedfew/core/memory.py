@@ -34,10 +34,10 @@ def set_option(mallopt: Callable[[int, int], int] | None) -> None:
 
 def machine_memory() -> int:
     """The most bytes this process can have: the machine's memory, or the limit of its container."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            found.append(int(Path(limit).read_text("ascii")))
+            limits.append(int(Path(limit).read_text("ascii")))
         except (OSError, ValueError):  # no such limit, or "max"
             continue
-    return min(found)
+    return min(limits)

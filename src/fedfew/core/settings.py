@@ -46,10 +46,10 @@ def settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
 @cache
 def _settings_of(target: Callable[..., Any]) -> dict[str, Setting]:
     hints = typing.get_type_hints(target if inspect.isfunction(target) else target.__init__, include_extras=True)
-    found = {}
+    settings = {}
     for name, parameter in inspect.signature(target).parameters.items():
         annotation = hints.get(name)
         docs = [note.text for note in getattr(annotation, "__metadata__", ()) if isinstance(note, Doc)]
         if docs:
-            found[name] = Setting(name, annotation, parameter.default, docs[-1])
-    return found
+            settings[name] = Setting(name, annotation, parameter.default, docs[-1])
+    return settings

@@ -40,17 +40,17 @@ class SpilledTensor:
 class SpilledReply(Mapping[str, Tensor]):
     """A reply in the spill file, read entry by entry."""
 
-    def __init__(self, places: Mapping[str, SpilledTensor]) -> None:
-        self.places = dict(places)
+    def __init__(self, tensors: Mapping[str, SpilledTensor]) -> None:
+        self.tensors = dict(tensors)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self.places[name].read()
+        return self.tensors[name].read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.places)
+        return iter(self.tensors)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.tensors)
 
 
 class ReplySpill:
@@ -75,7 +75,7 @@ class ReplySpill:
         return SpilledReply({name: self._store(tensor) for name, tensor in reply.items()})
 
     def _store(self, tensor: Tensor) -> SpilledTensor:
-        place = SpilledTensor(self, self._end, tuple(tensor.shape), tensor.dtype)
+        stored = SpilledTensor(self, self._end, tuple(tensor.shape), tensor.dtype)
         left = _bytes_of(tensor.detach().cpu().contiguous())
         try:
             if self._file < 0:
@@ -86,11 +86,11 @@ class ReplySpill:
                 written = os.pwrite(self._file, left, self._end)
                 self._end, left = self._end + written, left[written:]
         except OSError as error:
-            what = f"the replies of a round do not fit: {error.strerror or error}"
+            problem = f"the replies of a round do not fit: {error.strerror or error}"
             raise FedfewError(
-                "E305", tempfile.gettempdir(), what, "Make room, or set TMPDIR to a larger disk"
+                "E305", tempfile.gettempdir(), problem, "Make room, or set TMPDIR to a larger disk"
             ) from error
-        return place
+        return stored
 
     def load(self, offset: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A new tensor with the bytes stored at ``offset``."""

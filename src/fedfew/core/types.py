@@ -106,7 +106,7 @@ class ClientUpdate:
 
     def stored(self, name: str) -> Tensor | SpilledTensor:
         """A tensor of the reply, or where the spill file holds it."""
-        return self.reply.places[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
+        return self.reply.tensors[name] if isinstance(self.reply, SpilledReply) else self.reply[name]
 
 
 @dataclass(frozen=True)

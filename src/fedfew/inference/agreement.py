@@ -44,15 +44,15 @@ class Agreement:
 def agreement(model: Predict, file: Predict, shape: list[int]) -> Agreement:
     """Compare on noise and on smooth patterns of every brightness, alone and in a batch."""
     images = _images(shape)
-    apart, equal = 0.0, 1.0
+    largest, equal = 0.0, 1.0
     for batch in (images[:1], images):
-        expected, found = _logits(model(batch)), _logits(file(batch))
+        expected, actual = _logits(model(batch)), _logits(file(batch))
         spread = max(float((expected.amax(1) - expected.amin(1)).max()), 1.0)
-        difference = (found - expected).abs().max() / spread
-        apart = max(apart, float(difference) if bool(difference.isfinite()) else float("inf"))
-        torn = expected.amax(1) - expected.gather(1, found.argmax(1, keepdim=True))[:, 0]
+        difference = (actual - expected).abs().max() / spread
+        largest = max(largest, float(difference) if bool(difference.isfinite()) else float("inf"))
+        torn = expected.amax(1) - expected.gather(1, actual.argmax(1, keepdim=True))[:, 0]
         equal = min(equal, float((torn <= TOLERANCE * spread).double().mean()))
-    return Agreement(apart, equal)
+    return Agreement(largest, equal)
 
 
 def _logits(probabilities: Tensor) -> Tensor:

@@ -29,15 +29,15 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
         return run.evaluation
     parts = assemble(check(run.config.document, str(run.folder / CONFIG), run.allow_code))
     if not len(parts.federation.test):
-        what = "was trained without test images"
-        raise FedfewError("E310", str(run.path), what, "Give a folder of labeled images: fedfew evaluate RUN FOLDER")
+        problem = "was trained without test images"
+        raise FedfewError("E310", str(run.path), problem, "Give a folder of labeled images: fedfew evaluate RUN FOLDER")
     weights = read_weights(run.model_path())[0]
     vector = parts.network.layout.pack({name: weights[name] for name in parts.network.layout.names})
     parts.network.load(vector)
     test = parts.federation.test
     judged = Judged(test.labels.numpy(), parts.network.probabilities(test.samples).double().numpy())
-    found = measured(judged, parts.federation.classes)
-    return found | {"sites": site_results(parts, vector, simulated=sites)}
+    measures = measured(judged, parts.federation.classes)
+    return measures | {"sites": site_results(parts, vector, simulated=sites)}
 
 
 def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tuple[dict[str, Any], list[Problem]]:
@@ -48,9 +48,9 @@ def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tupl
     classes = [str(name) for name in about["classes"]]
     strange = sorted({shown(p.group) for p in images} - set(classes))
     if strange or not images:
-        what = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
+        problem = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
         remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
-        raise FedfewError("E208" if strange else "E206", shown(folder), what, remedy)
+        raise FedfewError("E208" if strange else "E206", shown(folder), problem, remedy)
     size = square(about)
     pictures = read_files(root, [p.path for p in images], size, about["shape"][0], report, cached=False)
     problems += pictures.problems

@@ -67,7 +67,7 @@ class FromPixels(nn.Module):
         return torch.softmax(self.module(images.float() * self.scale + self.shift), 1)
 
 
-def export_model(run: Run, format: str, target: Path | None = None, beside: float | None = None) -> Exported:
+def export_model(run: Run, format: str, target: Path | None = None, baseline: float | None = None) -> Exported:
     """Write the model of a run, read it back, compare, and only then move the file to its place, with its model card.
 
     ``beside`` is the accuracy of server-only training for the card. The format huggingface makes a folder.
@@ -76,20 +76,20 @@ def export_model(run: Run, format: str, target: Path | None = None, beside: floa
         raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(FORMATS)}")
     network, about = run.network(), described(run.about_model())
     if format == HUGGINGFACE:
-        return _huggingface(run, network, about, target or run.path / "export" / HUGGINGFACE, beside)
+        return _huggingface(run, network, about, target or run.path / "export" / HUGGINGFACE, baseline)
     path = target or run.path / "export" / f"model.{SUFFIX[format]}"
     done = export_network(network, about, format, path, run.allow_code)
-    return replace(done, card=write_card(run, about, done.path, beside))
+    return replace(done, card=write_card(run, about, done.path, baseline))
 
 
-def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path, beside: float | None) -> Exported:
+def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path, baseline: float | None) -> Exported:
     """model.safetensors, config.json, preprocessor_config.json, and the card as README.md."""
     done = export_network(network, about, "safetensors", folder / "model.safetensors", run.allow_code)
     card = folder / "README.md"
     texts = {
         "config.json": json.dumps(huggingface.config(about), indent=2, ensure_ascii=False) + "\n",
         "preprocessor_config.json": json.dumps(huggingface.preprocessor(about), indent=2) + "\n",
-        card.name: huggingface.readme(model_card(run, about, done.path, beside), about),
+        card.name: huggingface.readme(model_card(run, about, done.path, baseline), about),
     }
     for name, text in texts.items():
         write_atomically(folder / name, text.encode())
@@ -108,10 +108,10 @@ def export_network(
     write = writers[format]
     with _staged(path) as temporary:
         read_back = write(network, about, temporary)
-        found = agreement(_predict(FromPixels(network, about).eval()), read_back, about["shape"])
-        if not found.holds:
-            raise FedfewError("E312", str(path), f"the {format} file does not agree with the model: {found}")
-    return Exported(path, format, found)
+        compared = agreement(_predict(FromPixels(network, about).eval()), read_back, about["shape"])
+        if not compared.holds:
+            raise FedfewError("E312", str(path), f"the {format} file does not agree with the model: {compared}")
+    return Exported(path, format, compared)
 
 
 def described(about: dict[str, Any]) -> dict[str, Any]:

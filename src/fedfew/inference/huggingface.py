@@ -48,9 +48,8 @@ def readme(card: str, about: dict[str, Any]) -> str:
     )
     channels, height, width = about["shape"]
     use = (
-        "## Use\n\n```python\nimport torch\nfrom fedfew import load_model\n\n"
-        'network, about = load_model("model.safetensors")\n'
+        "## Use\n\n```python\nimport torch\nfrom fedfew import predict\n\n"
         f"images = torch.zeros(1, {channels}, {height}, {width}, dtype=torch.uint8)\n"
-        "probabilities = network.probabilities(images)\n```\n"
+        'probabilities = predict("model.safetensors", images)\n```\n'
     )
     return f"{header}---\n\n{card}\n{use}"

@@ -45,8 +45,8 @@ class Suggestions:
 def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None) -> Suggestions:
     """Choose up to ``count`` of the images below the paths."""
     about, network = run.about_model(), run.network()
-    found = find_images(about, paths, report)
-    features, probabilities = embed(network, found.images)
+    pictures = find_images(about, paths, report)
+    features, probabilities = embed(network, pictures.images)
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
     rows = []
     for rank, pick in enumerate(choose(probabilities, features, count), 1):
@@ -57,7 +57,7 @@ def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report
         rows.append(
             {
                 "rank": rank,
-                "image": found.names[pick.index],
+                "image": pictures.names[pick.index],
                 "label": names[0],
                 "probability": round(shares[0], 4),
                 "second": names[1],
@@ -67,7 +67,7 @@ def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report
                 "reason": reason(names, shares, pick),
             }
         )
-    return Suggestions(rows, len(found.names), found.problems)
+    return Suggestions(rows, len(pictures.names), pictures.problems)
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
@@ -92,8 +92,8 @@ def embed(network: Network, samples: Samples, batch: int = 500) -> tuple[Tensor,
     last = next((layer for layer in reversed(list(network.module.modules())) if isinstance(layer, nn.Linear)), None)
     caught: list[Tensor] = []
 
-    def catch(_: nn.Module, given: tuple[Tensor, ...]) -> None:
-        caught.append(given[0].detach().flatten(1).cpu())
+    def catch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        caught.append(inputs[0].detach().flatten(1).cpu())
 
     handle = last.register_forward_pre_hook(catch) if last is not None else None
     try:

@@ -16,22 +16,22 @@ LIMITS = """\
 """
 
 
-def write_card(run: Run, about: dict[str, Any], file: Path, beside: float | None) -> Path:
+def write_card(run: Run, about: dict[str, Any], file: Path, baseline: float | None) -> Path:
     """Put the card beside an exported file; a card that somebody else wrote there stays."""
     path = file.parent / NAME
     if path.exists() and MARK not in path.read_text("utf-8", errors="replace"):
         path = file.parent / f"{file.stem}.{NAME}"
-    write_atomically(path, model_card(run, about, file, beside).encode())
+    write_atomically(path, model_card(run, about, file, baseline).encode())
     return path
 
 
-def model_card(run: Run, about: dict[str, Any], file: Path, beside: float | None = None) -> str:
+def model_card(run: Run, about: dict[str, Any], file: Path, baseline: float | None = None) -> str:
     """The text of the card; ``beside`` is the accuracy of server-only training, if it is known."""
     parts = [
         f"# {run.title} on {run.dataset}\n\n{MARK}",
         f"An image classifier of {len(about['classes'])} classes, trained by federated learning with fedfew: a server "
         "that holds a few labels, and clients whose unlabeled images never leave them.",
-        f"## Accuracy\n\n{_accuracy(run, beside)}",
+        f"## Accuracy\n\n{_accuracy(run, baseline)}",
         f"## Data\n\n{_data(run, about)}",
         f"## Training\n\n{_training(run, about)}",
         f"## Input and output\n\n{_input(about)}",
@@ -41,16 +41,16 @@ def model_card(run: Run, about: dict[str, Any], file: Path, beside: float | None
     return "\n\n".join(parts) + "\n"
 
 
-def _accuracy(run: Run, beside: float | None) -> str:
+def _accuracy(run: Run, baseline: float | None) -> str:
     rows = [f"| {_words(key)} | {_percent(value)} |" for key, value in run.accuracies.items() if value is not None]
     if not rows:
         return "Not known: there were no test images."
     table = "\n".join(["| on the test images | accuracy |", "|---|---|", *rows])
     mine = run.accuracy()
-    if beside is None or mine is None:
+    if baseline is None or mine is None:
         return f"{table}\n\nWhat the same labels reach without the clients' images was not measured."
-    gain = 100 * (mine - beside)
-    return f"{table}\n\nThe same labels without the clients' images reach {_percent(beside)} ({gain:+.1f} points)."
+    gain = 100 * (mine - baseline)
+    return f"{table}\n\nThe same labels without the clients' images reach {_percent(baseline)} ({gain:+.1f} points)."
 
 
 def _words(key: str) -> str:

@@ -20,7 +20,7 @@ from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class ImageFiles:
     """The image files that a user chose, as the model takes them."""
 
     names: list[str]
@@ -57,7 +57,7 @@ class Predictions:
         ]
 
 
-def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
+def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> ImageFiles:
     """The images among the given files and folders, brought to the model's shape."""
     channels, size = about["shape"][0], square(about)
     files: list[str] = []
@@ -73,9 +73,9 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
     problems += pictures.problems
     if not pictures.kept:
         why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
-        given = ", ".join(map(shown, paths))
-        raise FedfewError("E209", given, f"there is no readable image{why}")
-    return Found([shown(files[i]) for i in pictures.kept], Images.described(pictures.images, about), problems)
+        asked = ", ".join(map(shown, paths))
+        raise FedfewError("E209", asked, f"there is no readable image{why}")
+    return ImageFiles([shown(files[i]) for i in pictures.kept], Images.described(pictures.images, about), problems)
 
 
 def square(about: dict[str, Any]) -> int:
@@ -108,12 +108,12 @@ def predict_files(
     them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
-    found = find_images(about, paths, report)
-    probabilities = run.network().probabilities(found.images)
+    files = find_images(about, paths, report)
+    probabilities = run.network().probabilities(files.images)
     classes, scale = tuple(about["classes"]), float(about.get("temperature", 1.0))
     if adapt_prior:
         adjusted, prior = adapt(probabilities, about)
-        return Predictions(found.names, adjusted, classes, found.problems, prior, scale)
+        return Predictions(files.names, adjusted, classes, files.problems, prior, scale)
     if calibrate:
-        return Predictions(found.names, tempered(probabilities, scale), classes, found.problems, None, scale)
-    return Predictions(found.names, probabilities, classes, found.problems)
+        return Predictions(files.names, tempered(probabilities, scale), classes, files.problems, None, scale)
+    return Predictions(files.names, probabilities, classes, files.problems)

@@ -51,8 +51,8 @@ class Guard:
         self._recent.append(record)
         if len(self._recent) > STEADY and (passed := self._recent[-STEADY - 1]["validation"]) is not None:
             self._best = passed if self._best is None else max(self._best, passed)
-        found = [alarm for alarm in (self._one_class(), self._sure_and_wrong()) if alarm]
-        fresh = [alarm for alarm in found if alarm.kind not in self._raised]
+        signs = [alarm for alarm in (self._one_class(), self._sure_and_wrong()) if alarm]
+        fresh = [alarm for alarm in signs if alarm.kind not in self._raised]
         self._raised |= {alarm.kind for alarm in fresh}
         return fresh
 
@@ -72,11 +72,11 @@ class Guard:
         share = counts[largest] / kept
         if share <= min(TIMES_ITS_SHARE * usual[largest], NEARLY_ALL):
             return None
-        what = f"{share:.0%} of the pseudo-labels of the last {len(recent)} rounds are class {largest}"
+        problem = f"{share:.0%} of the pseudo-labels of the last {len(recent)} rounds are class {largest}"
         return Alarm(
             self._recent[-1]["round"],
             "one-class",
-            f"{what}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be "
+            f"{problem}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be "
             "collapsing. Raise the threshold, lower client.lr, or give the server more epochs.",
         )
 

@@ -118,15 +118,15 @@ class Checkpoints:
         manifests, damaged = self._manifests(), []
         broken: dict[Path, Path] = {}
         for path in manifests:
-            found = self._open(path)
-            if isinstance(found, Checkpoint) and not accept(found.facts):
-                found = "its facts are incomplete, or rounds.jsonl does not match it"
-            if isinstance(found, str):
+            opened = self._open(path)
+            if isinstance(opened, Checkpoint) and not accept(opened.facts):
+                opened = "its facts are incomplete, or rounds.jsonl does not match it"
+            if isinstance(opened, str):
                 damaged.append(path)
-                warn(FedfewError("E303" if chosen is None else "E311", str(path), found))
+                warn(FedfewError("E303" if chosen is None else "E311", str(path), opened))
                 continue
-            broken |= found.broken
-            chosen = chosen or found
+            broken |= opened.broken
+            chosen = chosen or opened
         if chosen is None:
             raise FedfewError("E304", str(self.folder), f"none of {len(manifests)} checkpoints is intact")
         return replace(chosen, damaged=tuple(damaged), broken=broken)
@@ -136,8 +136,8 @@ class Checkpoints:
         for path in checkpoint.damaged:
             with contextlib.suppress(OSError):
                 path.unlink()
-        for path, whole in checkpoint.broken.items():
-            write_atomically(path, whole.read_bytes())
+        for path, intact in checkpoint.broken.items():
+            write_atomically(path, intact.read_bytes())
             warn(FedfewError("E309", str(path), "was damaged and has been restored from its copy", ""))
         self._sweep()
 
@@ -269,13 +269,13 @@ def _saved(tensors: dict[str, Tensor]) -> bytes:
 
 def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors, each with its own memory: at the start σ is ω and ψ is what the wire has; a file needs both."""
-    apart: dict[str, Tensor] = {}
+    separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone(memory_format=torch.contiguous_format) if place in seen else tensor.contiguous()
-        seen.add(place)
-    return apart
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone(memory_format=torch.contiguous_format) if address in seen else tensor.contiguous()
+        seen.add(address)
+    return separate
 
 
 def _unflatten(round: int, small: Mapping[str, Tensor], parts: Mapping[str, Tensor]) -> tuple[ServerState, Memory]:

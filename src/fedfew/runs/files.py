@@ -45,16 +45,16 @@ def static_files(parts: Parts, facts: dict[str, Any]) -> dict[str, bytes]:
 def final_files(folder: RunFolder, parts: Parts, state: ServerState) -> dict[str, bytes]:
     """The files of a run that has finished its last round."""
     model = model_file(parts, state)
-    files, found = {MODEL: model}, dict[str, Any]()
+    files, measures = {MODEL: model}, dict[str, Any]()
     if len(parts.federation.test):
         parts.network.load(state.evaluated)
         probabilities = parts.network.probabilities(parts.federation.test.samples).contiguous()
         labels = parts.federation.test.labels.contiguous()
         judged = Judged(labels.numpy(), probabilities.double().numpy())
-        found = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
+        measures = evaluate(judged, parts.federation.classes) | {"sites": site_results(parts, state.evaluated)}
         files |= {PREDICTIONS: save_tensors({"labels": labels, "probabilities": probabilities})}
-        files |= {EVALUATION: as_json(found)}
-    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), found))}
+        files |= {EVALUATION: as_json(measures)}
+    return files | {SUMMARY: as_json(summarise(folder.records(), parts.config, digest(model), measures))}
 
 
 def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> list[dict[str, Any]]:
@@ -68,18 +68,19 @@ def site_results(parts: Parts, vector: Vector, *, simulated: bool = False) -> li
     parts.network.load(vector)
     prior = torch.tensor(class_shares(federation.server, len(federation.classes)))
     scale = temperature(parts.network, federation.validation)
-    found = []
+    results = []
     for k in range(federation.partition.clients):
         index = torch.from_numpy(federation.partition.of(k))
-        own: dict[str, Any] = {"site": federation.sites[k] if federation.sites else f"client {k}", "images": len(index)}
+        name = federation.sites[k] if federation.sites else f"client {k}"
+        result: dict[str, Any] = {"site": name, "images": len(index)}
         if len(index):
             probabilities, truth = parts.network.probabilities(federation.samples.take(index)), federation.truth[index]
             _, mix = own_class_mix(probabilities, prior, scale)
-            own |= {"mix": [round(share, 4) for share in mix.tolist()]}
+            result |= {"mix": [round(share, 4) for share in mix.tolist()]}
             known = bool((truth >= 0).all())
-            own |= {"accuracy": float((probabilities.argmax(1) == truth).double().mean()) if known else None}
-        found.append(own)
-    return found
+            result |= {"accuracy": float((probabilities.argmax(1) == truth).double().mean()) if known else None}
+        results.append(result)
+    return results
 
 
 def as_json(content: dict[str, Any]) -> bytes:

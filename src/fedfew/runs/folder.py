@@ -39,8 +39,8 @@ class RunFolder:
         """A folder that holds a run, or E302."""
         folder = RunFolder(Path(path))
         if not (folder / CONFIG).is_file() and not folder.checkpoints.is_dir():
-            what = "is not a run folder" if folder.path.exists() else "does not exist"
-            raise FedfewError("E302", str(path), what)
+            problem = "is not a run folder" if folder.path.exists() else "does not exist"
+            raise FedfewError("E302", str(path), problem)
         return folder
 
     def records(self) -> list[RoundRecord]:
@@ -50,13 +50,13 @@ class RunFolder:
 
 def find_runs(folder: Path) -> list[Path]:
     """The run folders at or below a folder, by name; hidden folders (runs being prepared) and links are left out."""
-    found = []
-    for place, below, files in os.walk(folder):
+    runs = []
+    for path, subfolders, files in os.walk(folder):
         if CONFIG in files:
-            found.append(Path(place))
-            below.clear()
-        below[:] = [name for name in below if not name.startswith(".")]
-    return sorted(found)
+            runs.append(Path(path))
+            subfolders.clear()
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+    return sorted(runs)
 
 
 def held_locks() -> frozenset[int] | None:

@@ -22,7 +22,7 @@ EMPTY: Seal = {"bytes": 0, "sha256": digest(b"")}
 class Journal:
     """Appends rounds to both files and keeps the seal."""
 
-    places: tuple[Path, Path]
+    paths: tuple[Path, Path]
     content: bytes = b""
     _hash: Any = field(init=False)
     _length: int = field(init=False)
@@ -33,28 +33,28 @@ class Journal:
     def append(self, record: Mapping[str, Any]) -> Seal:
         """Append a round, and return the seal of everything up to it."""
         line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-        for place in self.places:
-            append_durably(place, line)
+        for path in self.paths:
+            append_durably(path, line)
         self._hash.update(line)
         self._length += len(line)
         return {"bytes": self._length, "sha256": self._hash.hexdigest()}
 
 
-def places(folder: RunFolder) -> tuple[Path, Path]:
+def paths(folder: RunFolder) -> tuple[Path, Path]:
     """The file people read, and the copy that restores it."""
     return folder / ROUNDS, folder.checkpoints / ROUNDS
 
 
 def begin(folder: RunFolder) -> Seal:
     """An empty journal."""
-    for place in places(folder):
-        write_atomically(place, b"")
+    for path in paths(folder):
+        write_atomically(path, b"")
     return EMPTY
 
 
 def sealed(folder: RunFolder, seal: Seal) -> bytes | None:
     """The journal as it was when it was sealed, from the first of the two files that is intact."""
-    return next((content for place in places(folder) if (content := _sealed(place, seal)) is not None), None)
+    return next((content for path in paths(folder) if (content := _sealed(path, seal)) is not None), None)
 
 
 def go_on(folder: RunFolder, seal: Seal, warn: Warn | None = None) -> Journal:
@@ -62,24 +62,24 @@ def go_on(folder: RunFolder, seal: Seal, warn: Warn | None = None) -> Journal:
     content = sealed(folder, seal)
     if content is None:
         raise FedfewError("E309", str(folder / ROUNDS), "lacks rounds that the checkpoint includes")
-    for place in places(folder):
-        if _sealed(place, seal) is None and warn is not None:
-            warn(FedfewError("E309", str(place), "was damaged and has been restored from its copy", ""))
-        if _read(place) != content:
-            write_atomically(place, content)
-    return Journal(places(folder), content)
+    for path in paths(folder):
+        if _sealed(path, seal) is None and warn is not None:
+            warn(FedfewError("E309", str(path), "was damaged and has been restored from its copy", ""))
+        if _read(path) != content:
+            write_atomically(path, content)
+    return Journal(paths(folder), content)
 
 
-def _sealed(place: Path, seal: Seal) -> bytes | None:
-    content = _read(place)
+def _sealed(path: Path, seal: Seal) -> bytes | None:
+    content = _read(path)
     if content is None or len(content) < seal["bytes"]:
         return None
     content = content[: seal["bytes"]]
     return content if digest(content) == seal["sha256"] else None
 
 
-def _read(place: Path) -> bytes | None:
+def _read(path: Path) -> bytes | None:
     try:
-        return place.read_bytes()
+        return path.read_bytes()
     except OSError:
         return None

@@ -61,18 +61,17 @@ def load_model(path: str | Path, allow_code: Collection[str] = ()) -> tuple[Netw
     A model of your own is imported only if ``allow_code`` contains its name (``package.module:Name``) or its module:
     a file alone never decides what code runs.
     """
-    place = Path(path)
-    file = place / MODEL if place.is_dir() else place
+    source = Path(path)
+    file = source / MODEL if source.is_dir() else source
     if not file.is_file():
-        raise FedfewError("E302", str(path), "contains no model" if place.is_dir() else "does not exist")
+        raise FedfewError("E302", str(path), "contains no model" if source.is_dir() else "does not exist")
     return read_model(file, allow_code)
 
 
 def sealed(content: bytes) -> bytes:
     """A model file with its own SHA-256 in it: nothing else in a run folder could reveal damage to it."""
     tensors, about = load_tensors(content), _metadata(content)["fedfew"]
-    made: bytes = save_tensors(tensors, metadata={"fedfew": about, "sha256": digest(content)})
-    return made
+    return bytes(save_tensors(tensors, metadata={"fedfew": about, "sha256": digest(content)}))
 
 
 def is_whole(path: Path) -> bool:
@@ -87,8 +86,8 @@ def is_whole(path: Path) -> bool:
 
 def _metadata(content: bytes) -> dict[str, str]:
     length = int.from_bytes(content[:8], "little")
-    found: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
-    return found
+    metadata: dict[str, str] = json.loads(content[8 : 8 + length])["__metadata__"]
+    return metadata
 
 
 def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, dict[str, Any]]:
@@ -116,8 +115,8 @@ def refuse_other_backbone(about: dict[str, Any], backbone: Mapping[str, Any], pa
     theirs, ours = about.get("backbone", {}), json.loads(json.dumps(backbone))
     for key in ("sha256", "preprocess", "length"):
         if theirs.get(key) != ours.get(key):
-            what = f"was trained on a backbone with {key} {theirs.get(key)}, the one here has {ours.get(key)}"
-            raise FedfewError("E313", str(path), what)
+            problem = f"was trained on a backbone with {key} {theirs.get(key)}, the one here has {ours.get(key)}"
+            raise FedfewError("E313", str(path), problem)
 
 
 def first_weights(start: str, parts: "Parts") -> Vector:
@@ -128,23 +127,25 @@ def first_weights(start: str, parts: "Parts") -> Vector:
     path = Path(start)
     file = path / MODEL if path.is_dir() else path
     if not file.is_file():
-        code, what = ("E310", "has no final model") if path.is_dir() else ("E302", "does not exist")
-        raise FedfewError(code, f"start = {start!r}", what, "Give a finished run's folder, or a model file of one")
+        code, problem = ("E310", "has no final model") if path.is_dir() else ("E302", "does not exist")
+        raise FedfewError(code, f"start = {start!r}", problem, "Give a finished run's folder, or a model file of one")
     weights, about = read_weights(file)
     if list(about["classes"]) != list(classes):
-        what = f"the model in {file} has the classes {', '.join(about['classes'])}, this run has {', '.join(classes)}"
-        raise FedfewError("E113", "start", what, "Start from a run with the same classes")
+        problem = (
+            f"the model in {file} has the classes {', '.join(about['classes'])}, this run has {', '.join(classes)}"
+        )
+        raise FedfewError("E113", "start", problem, "Start from a run with the same classes")
     if not allclose((*about["mean"], *about["std"]), (*here["mean"], *here["std"]), atol=PIXELS):
-        what = f"the model in {file} was trained with another pixel normalisation"
-        raise FedfewError("E113", "start", what, "Give dataset.normalize the value it was trained with")
+        problem = f"the model in {file} was trained with another pixel normalisation"
+        raise FedfewError("E113", "start", problem, "Give dataset.normalize the value it was trained with")
     refuse_other_backbone(about, parts.backbone, file)
     if isinstance(network.module, HasBackbone):
         weights = network.layout.views(network.snapshot()) | weights  # the run of a head stores no backbone
     try:
         return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})
     except FedfewError as error:
-        what = f"the weights in {file} do not fit the model: {error.place} {error.what}"
-        raise FedfewError("E113", "start", what, "Give the model the settings it was trained with") from None
+        problem = f"the weights in {file} do not fit the model: {error.place} {error.what}"
+        raise FedfewError("E113", "start", problem, "Give the model the settings it was trained with") from None
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -23,66 +23,66 @@ def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
     """
     try:
         document = tomllib.loads((folder / CONFIG).read_text("utf-8"))
-        around = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
+        recorded = json.loads((folder / ENVIRONMENT).read_text("utf-8"))
     except (OSError, ValueError):
         return
-    if document != facts["document"] and around != facts["environment"]:
+    if document != facts["document"] and recorded != facts["environment"]:
         raise FedfewError("E307", str(folder.checkpoints), f"belong to another run than {CONFIG} and {ENVIRONMENT}")
 
 
-def compare_environment(place: str, found: Checkpoint, warn: Warn, *, anyway: bool) -> dict[str, Any]:
+def compare_environment(path: str, checkpoint: Checkpoint, warn: Warn, *, anyway: bool) -> dict[str, Any]:
     """The run's environment, plus this one if it differs: then the bits may differ, and the folder says so."""
-    around: dict[str, Any] = found.facts["environment"]
-    before = [around, *around.get("resumed", [])][-1]["fingerprint"]
-    now = fingerprint(Engine(found.facts["document"]["engine"]["device"]).chosen_device())
+    recorded: dict[str, Any] = checkpoint.facts["environment"]
+    before = [recorded, *recorded.get("resumed", [])][-1]["fingerprint"]
+    now = fingerprint(Engine(checkpoint.facts["document"]["engine"]["device"]).chosen_device())
     then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
     other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
     if not other:
-        return around
-    fault = FedfewError("E308", place, "; ".join(other))
+        return recorded
+    fault = FedfewError("E308", path, "; ".join(other))
     if not anyway:
         raise fault
     warn(fault)
-    again = {"after_round": found.state.round, "fingerprint": now}
-    return around | {"resumed": [*around.get("resumed", []), again]}
+    again = {"after_round": checkpoint.state.round, "fingerprint": now}
+    return recorded | {"resumed": [*recorded.get("resumed", []), again]}
 
 
-def refuse_misfit(folder: RunFolder, parts: Parts, found: Checkpoint) -> None:
+def refuse_misfit(folder: RunFolder, parts: Parts, checkpoint: Checkpoint) -> None:
     """Refuse data or a model other than those the run was started with."""
-    if parts.federation.partition.hash != found.facts["partition"]:
+    if parts.federation.partition.hash != checkpoint.facts["partition"]:
         raise FedfewError("E307", str(folder / PARTITION), "the dataset gives another partition than at the start")
-    if found.facts["images"] != parts.federation.fingerprint():
+    if checkpoint.facts["images"] != parts.federation.fingerprint():
         which = "the images, or the backbone and its preprocessing, are" if parts.backbone else "the images are"
-        what = f"{which} not those the run was started with"
-        raise FedfewError("E307", str(folder / CONFIG), what, "Put the files back, or start a new run")
-    if found.state.omega.shape != parts.network.vector.shape:
+        problem = f"{which} not those the run was started with"
+        raise FedfewError("E307", str(folder / CONFIG), problem, "Put the files back, or start a new run")
+    if checkpoint.state.omega.shape != parts.network.vector.shape:
         raise FedfewError("E307", str(folder.checkpoints), "the checkpoint belongs to another model")
 
 
-def repair(folder: RunFolder, parts: Parts, found: Checkpoint, warn: Warn) -> None:
+def repair(folder: RunFolder, parts: Parts, checkpoint: Checkpoint, warn: Warn) -> None:
     """Rewrite every file that has changed; the changed file is kept next to it."""
-    for place in (folder.path, folder.checkpoints):
-        drop_temporaries(place)
-    go_on(folder, found.facts["rounds"], warn)
-    files = static_files(parts, found.facts)
-    if found.state.round < parts.config.rounds:  # a run that goes back from its end is not finished
+    for directory in (folder.path, folder.checkpoints):
+        drop_temporaries(directory)
+    go_on(folder, checkpoint.facts["rounds"], warn)
+    files = static_files(parts, checkpoint.facts)
+    if checkpoint.state.round < parts.config.rounds:  # a run that goes back from its end is not finished
         (folder / SUMMARY).unlink(missing_ok=True)
     else:
-        final = final_files(folder, parts, found.state)
+        final = final_files(folder, parts, checkpoint.state)
         files |= {name: content for name, content in final.items() if (folder / name).exists()}
     if (folder / BEST).exists() and not is_whole(folder / BEST):
         _move_aside(folder, BEST)
-        what = f"had changed and cannot be recreated; the changed file is now {BEST}.changed"
-        warn(FedfewError("E309", str(folder / BEST), what, ""))
+        problem = f"had changed and cannot be recreated; the changed file is now {BEST}.changed"
+        warn(FedfewError("E309", str(folder / BEST), problem, ""))
     for name, content in files.items():
         if file_digest(folder / name) == digest(content):
             continue
-        what = "was missing and has been restored"
+        problem = "was missing and has been restored"
         if (folder / name).exists():
-            what = f"had changed and has been restored; the changed file is now {name}.changed"
+            problem = f"had changed and has been restored; the changed file is now {name}.changed"
             _move_aside(folder, name)
         write_atomically(folder / name, content)
-        warn(FedfewError("E309", str(folder / name), what, ""))
+        warn(FedfewError("E309", str(folder / name), problem, ""))
 
 
 def _move_aside(folder: RunFolder, name: str) -> None:

@@ -331,8 +331,9 @@ class Run:
         if path.is_file() and self.finished:
             return path
         if self.finished and self.weights == BEST:
-            what = "has no best model: there were no validation images to choose by"
-            raise FedfewError("E310", str(self.path), what, "Set dataset.validation, or use the last one: --model last")
+            problem = "has no best model: there were no validation images to choose by"
+            remedy = "Set dataset.validation, or use the last one: --model last"
+            raise FedfewError("E310", str(self.path), problem, remedy)
         raise FedfewError("E310", str(self.path), "has no final model yet")
 
     def to_frame(self) -> "DataFrame":

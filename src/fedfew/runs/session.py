@@ -4,6 +4,7 @@ import contextlib
 import shutil
 from collections.abc import Collection, Generator, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from time import perf_counter
@@ -163,11 +164,11 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
     with one_thread():
         parts = assemble(config, report)
     state = parts.algorithm.start(first_weights(config.start, parts))
-    around = environment(command, parts.network.device)
+    recorded = environment(command, parts.network.device)
     facts = {
         "document": parts.config.document,
         "start": digest(state.omega.numpy().tobytes()),
-        "environment": around,
+        "environment": recorded,
         "partition": parts.federation.partition.hash,
         "images": parts.federation.fingerprint(),
     }
@@ -201,24 +202,30 @@ def reopen(
     fedfew only if ``allow_code`` does.
     """
     folder = RunFolder.open(path)
-    wrong = [key for key in overrides or {} if not key.startswith("fleet.")]
-    if wrong:
+    fixed = [key for key in overrides or {} if not key.startswith("fleet.")]
+    if fixed:
         raise FedfewError(
-            "E307", str(path), f"{', '.join(wrong)} cannot change in a run that has started", "Start a new run for that"
+            "E307", str(path), f"{', '.join(fixed)} cannot change in a run that has started", "Start a new run for that"
         )
     with locked(folder.path), one_thread():
         store = Checkpoints(folder.checkpoints)
-        found = store.newest(lambda facts: fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None, warn)
-        refuse_foreign(folder, found.facts)
-        around = compare_environment(str(path), found, warn, anyway=anyway)
-        document = {**found.facts["document"], "fleet": dict(found.facts["document"]["fleet"])}
+        checkpoint = store.newest(partial(_is_complete, folder), warn)
+        refuse_foreign(folder, checkpoint.facts)
+        recorded = compare_environment(str(path), checkpoint, warn, anyway=anyway)
+        document = {**checkpoint.facts["document"], "fleet": dict(checkpoint.facts["document"]["fleet"])}
         for key, value in (overrides or {}).items():
             document["fleet"][key.partition(".")[2]] = value
         parts = assemble(check(document, str(folder / CONFIG), allow_code), report)
-        refuse_misfit(folder, parts, found)
-        store.repair(found, warn)
-        repair(folder, parts, found, warn)
+        refuse_misfit(folder, parts, checkpoint)
+        store.repair(checkpoint, warn)
+        repair(folder, parts, checkpoint, warn)
         warmup = Warmup.open(folder.checkpoints, warn)
-        if around != found.facts["environment"]:
-            write_atomically(folder / ENVIRONMENT, as_json(around))
-    return Session(folder, parts, found.state, found.memory, found.facts | {"environment": around}, warmup)
+        if recorded != checkpoint.facts["environment"]:
+            write_atomically(folder / ENVIRONMENT, as_json(recorded))
+    facts = checkpoint.facts | {"environment": recorded}
+    return Session(folder, parts, checkpoint.state, checkpoint.memory, facts, warmup)
+
+
+def _is_complete(folder: RunFolder, facts: dict[str, Any]) -> bool:
+    """Whether a run can continue with a checkpoint's facts, and its journal with the rounds they cover."""
+    return fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None

@@ -60,11 +60,11 @@ def newest(records: Sequence[RoundRecord], key: Literal["accuracy", "coverage", 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
     """The numbers of a round by name; unknown ones are left out."""
-    found: dict[str, Any] = {name: record.get(name) for name in PLAIN}
-    found |= {f"seconds/{phase}": value for phase, value in record["seconds"].items()}
-    found |= {f"metrics/{name}": value for name, value in record["metrics"].items()}
-    found |= {name: len(record[name]) for name in ("rejected", "missing")}
-    return {name: float(value) for name, value in found.items() if value is not None}
+    numbers: dict[str, Any] = {name: record.get(name) for name in PLAIN}
+    numbers |= {f"seconds/{phase}": value for phase, value in record["seconds"].items()}
+    numbers |= {f"metrics/{name}": value for name, value in record["metrics"].items()}
+    numbers |= {name: len(record[name]) for name in ("rejected", "missing")}
+    return {name: float(value) for name, value in numbers.items() if value is not None}
 
 
 def summarise(
