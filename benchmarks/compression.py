@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.environment import environment
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 from fedfew.runtime.record import left_out
 
 KINDS: dict[str, dict[str, Any]] = {

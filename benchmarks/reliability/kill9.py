@@ -22,8 +22,7 @@ from tests.runtime.tiny_run import model_hash, records
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import open_sealed
-from fedfew.runs.experiment import Experiment
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Experiment, reopen
 
 
 @dataclass

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
     from fedfew.methods.fedmix import mix
-    from fedfew.runs.experiment import Experiment, predict
-    from fedfew.runs.model_file import load_model
+    from fedfew.runs.model_file import load_model, predict
     from fedfew.runs.run import Run
+    from fedfew.runs.session import Experiment
     from fedfew.training.vote import vote
 
 __version__ = "0.1.0"
@@ -22,10 +22,10 @@ _HOME = {
     "resume": "fedfew.api",
     "sweep": "fedfew.api",
     "compare": "fedfew.api",
-    "Experiment": "fedfew.runs.experiment",
+    "Experiment": "fedfew.runs.session",
     "Run": "fedfew.runs.run",
     "load_model": "fedfew.runs.model_file",
-    "predict": "fedfew.runs.experiment",
+    "predict": "fedfew.runs.model_file",
     "fedfreq_weights": "fedfew.aggregators.weighted",
     "mix": "fedfew.methods.fedmix",
     "vote": "fedfew.training.vote",

@@ -14,10 +14,9 @@ from fedfew.interface.batch import run_all
 from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
 from fedfew.runs.collection import open_runs
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
-from fedfew.runs.session import Session, assemble, reopen
+from fedfew.runs.session import Experiment, Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison

@@ -18,9 +18,8 @@ from fedfew.config.tree import settings_for
 from fedfew.core.errors import CODES, FedfewError
 from fedfew.core.samples import OwnView
 from fedfew.data.samples import Images, Vectors
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Experiment, reopen
 
 OWN = "tests.config.own_parts"
 SMALL = TINY | {"model": {"name": "cnn", "width": 4}}

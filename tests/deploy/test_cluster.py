@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.deploy.cluster import Cluster, alive, descendants, eventually
 from tests.deploy.conftest import TINY
 
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 
 HOOK = """
 import os, sys

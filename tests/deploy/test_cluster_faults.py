@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.deploy.cluster import Cluster, alive, cluster, descendants, eventually, named
 
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
+from fedfew.runs.session import Experiment
 from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.slow

@@ -27,9 +27,8 @@ from fedfew.deploy.server.members import Timeouts
 from fedfew.deploy.site.memory import Memory
 from fedfew.deploy.site.warm_site import ENDED, WarmSite
 from fedfew.runs.alarms import alarms
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import Informing, reopen, start
+from fedfew.runs.session import Experiment, Informing, reopen, start
 from fedfew.runtime.record import RoundRecord, left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet

@@ -21,7 +21,7 @@ from fedfew.data.images.folders import read_images
 from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
 from fedfew.inference.agreement import Predict
-from fedfew.runs.model_file import read_model
+from fedfew.runs.model_file import predict
 
 
 @pytest.fixture
@@ -75,8 +75,7 @@ def test_safetensors_hold_all_that_is_needed(capsys: pytest.CaptureFixture[str],
     assert str(path) in said.out
     with safe_open(path, framework="pt") as file:
         check_metadata(json.loads(file.metadata()["fedfew"]))
-    network, _ = read_model(path)
-    assert torch.equal(network.probabilities(batch), expected)
+    assert torch.equal(predict(path, batch), expected)
 
 
 def test_a_file_that_disagrees_is_not_kept(

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.data.digit_folders import write_digits
 
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 
 CONFIG: dict[str, Any] = {
     "rounds": 5,

@@ -13,7 +13,7 @@ from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run
 from fedfew.data.samples import Images
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 
 SHORT = [
     word

@@ -22,9 +22,8 @@ from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.objectives import OBJECTIVES
 from fedfew.runs import checkpoints
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import start
+from fedfew.runs.session import Experiment, start
 
 Capture = pytest.CaptureFixture[str]
 

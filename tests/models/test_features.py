@@ -24,9 +24,9 @@ from fedfew.models.backbones import Pretrained, features
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
 from fedfew.models.backbones.features import extract
 from fedfew.objectives import OBJECTIVES
-from fedfew.runs.experiment import Experiment, predict
+from fedfew.runs.model_file import predict
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Experiment, reopen
 from fedfew.runtime.record import left_out
 
 FIRST = {"model": {"name": "efficientnet-lite0", "size": 32, "views": 3}}

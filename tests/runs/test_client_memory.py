@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Experiment, reopen
 from fedfew.runtime.record import left_out
 
 TABLE: dict[str, Any] = {

@@ -28,11 +28,10 @@ from fedfew.deploy.site.build import checked_config, trial_site
 from fedfew.inference.evaluate import evaluate_run
 from fedfew.interface.cli.commands import app
 from fedfew.runs.checkpoints import Checkpoints
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import CONFIG, RunFolder
 from fedfew.runs.model_file import load_model, read_weights
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen, start
+from fedfew.runs.session import Experiment, reopen, start
 
 IMPORTABLE = (
     "subprocess:run", "timeit:main", "os:system", "builtins:exec", "os:path.join", "sys:modules.clear",

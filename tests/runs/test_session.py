@@ -17,11 +17,10 @@ from fedfew.config.schema import load
 from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
-from fedfew.runs.experiment import Experiment, predict
 from fedfew.runs.folder import RunFolder
-from fedfew.runs.model_file import first_weights
+from fedfew.runs.model_file import first_weights, predict
 from fedfew.runs.run import Run
-from fedfew.runs.session import reopen, start
+from fedfew.runs.session import Experiment, reopen, start
 
 
 def quiet(fault: FedfewError) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.runtime.tiny_run import model_hash, tiny
 
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 
 VIRTUAL = {"clients": 1000, "participation": 0.003, "partition__kind": "virtual", "partition__per_client": 20}
 

@@ -13,9 +13,8 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.layout import Vector
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.run import Run
-from fedfew.runs.session import one_thread
+from fedfew.runs.session import Experiment, one_thread
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 

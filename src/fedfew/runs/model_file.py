@@ -21,10 +21,12 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
+from fedfew.data.samples import Images
 from fedfew.models import MODELS
 from fedfew.models.build import HasBackbone, build_model
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
+from fedfew.runs.run import Run
 
 if TYPE_CHECKING:
     from fedfew.config.parts import Parts
@@ -66,6 +68,16 @@ def load_model(path: str | Path, allow_code: Collection[str] = ()) -> tuple[Netw
     if not file.is_file():
         raise FedfewError("E302", str(path), "contains no model" if source.is_dir() else "does not exist")
     return read_model(file, allow_code)
+
+
+def predict(model: Run | str | Path, images: Tensor, allow_code: Collection[str] = ()) -> Tensor:
+    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one).
+
+    ``model`` is a run, or what `load_model` takes.
+    """
+    path, allowed = (model.model_path(), model.allow_code) if isinstance(model, Run) else (model, allow_code)
+    network, about = load_model(path, allowed)
+    return network.probabilities(Images.fitting(images, about))
 
 
 def sealed(content: bytes) -> bytes:

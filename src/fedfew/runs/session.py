@@ -2,7 +2,7 @@
 
 import contextlib
 import shutil
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -13,8 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fedfew.config import parts as build
+from fedfew.config.names import own_code
 from fedfew.config.parts import Parts, local_fleet
-from fedfew.config.schema import check
+from fedfew.config.schema import check, load
 from fedfew.config.tree import Config
 from fedfew.core.environment import environment
 from fedfew.core.errors import FedfewError
@@ -229,3 +230,33 @@ def reopen(
 def _is_complete(folder: RunFolder, facts: dict[str, Any]) -> bool:
     """Whether a run can continue with a checkpoint's facts, and its journal with the rounds they cover."""
     return fits(Facts, facts) and sealed(folder, facts["rounds"]) is not None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked config, ready to run."""
+
+    config: Config
+
+    @staticmethod
+    def load(source: str | Path | dict[str, Any], overrides: Mapping[str, Any] | None = None) -> "Experiment":
+        """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
+        return Experiment(load(source, overrides))
+
+    def start(self, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
+        """A session whose rounds are pulled with ``advance()``.
+
+        ``report(done, total)`` is called while features are computed.
+        """
+        return start(self.config, out, command, report)
+
+    def rounds(self, out: str | Path | None = None) -> Iterator[RoundRecord]:
+        """Run, yielding each round's record as it is done."""
+        yield from self.start(out).advance()
+
+    def run(self, out: str | Path | None = None) -> Run:
+        """Run to the end."""
+        session = self.start(out)
+        for _ in session.advance():
+            pass
+        return Run(session.folder, tuple(own_code(self.config.document).values()))

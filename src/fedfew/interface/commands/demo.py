@@ -12,9 +12,9 @@ from fedfew.core.text import percent
 from fedfew.interface.console import note, print_json, print_table, say
 from fedfew.interface.progress import follow
 from fedfew.interface.report import write_report
-from fedfew.runs.experiment import Experiment
 from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
+from fedfew.runs.session import Experiment
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare

@@ -19,7 +19,7 @@ from fedfew.interface.deploy import printouts
 from fedfew.interface.deploy.findings import show
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
-from fedfew.runs.experiment import Experiment
+from fedfew.runs.session import Experiment
 
 
 def init(
