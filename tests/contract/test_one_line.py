@@ -10,8 +10,7 @@ from tests.interface.fedfew_command import fedfew
 from tests.runtime.tiny_run import model_hash
 
 from fedfew.methods import METHODS
-from fedfew.runs.experiment import Experiment
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Experiment, reopen
 
 LINE = {"halfway": (f"{own_parts.__name__}:HALFWAY", "Halfway between the server's model and the clients'.")}
 
