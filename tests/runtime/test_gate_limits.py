@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.types import ClientUpdate, Expected, Payload, Schema
-from fedfew.runtime.gate import Gate, reply_limit
+from fedfew.runtime.gate import Gate, metric_fault, reply_limit
 
 NEAR: Schema = {"psi": Expected((4,), near="omega")}
 SENT: Payload = {"omega": torch.tensor([3.0, 4.0, 0.0, 0.0])}  # of length 5
@@ -121,3 +121,40 @@ def test_metrics_are_checked_with_the_images_and_classes(metrics: dict[str, floa
     if code != "E401":
         smaller = Gate().check(update, SENT, NEAR, None, classes)
         assert (smaller.code if smaller else "") == ("E407" if "kept" in metrics else ""), "else the images it claims"
+
+
+FAULTY: list[tuple[str, dict[str, Any]]] = [
+    ("E404 metric steps is nan", {"steps": float("nan")}),
+    ("E404 metric kept is 1000", {"kept": 10**400}),
+    ("E404 metric steps is many", {"steps": "many"}),
+    ("E404 metric steps is True", {"steps": True}),
+    ("E404 metric loss is 1000000000.1", {"loss": 1e9 + 0.1}),
+    ("E404 metric steps is -3; 0 to 1e+09 is possible", {"steps": -3.0}),
+    ("E404 metric coverage is 1.5; 0 to 1 is possible", {"coverage": 1.5}),
+    ("E401 a metric has an invalid name", {"k" * 41: 1.0}),
+    ("E401 a metric has an invalid name", {"\x1b[31mred": 1.0}),
+    ("E401 a metric has an invalid name", {"kept": 1.0, "class/3": 1.0}),
+    ("E401 a metric has an invalid name", {"kept": 1.0, "class/x": 1.0}),
+    ("E405 metrics are not a dict of numbers", {0: 1.0}),  # type: ignore[dict-item]
+    ("E405 33 metrics are too many", {f"m{i}": 1.0 for i in range(33)}),
+    ("E405 4 metrics are too many", {f"class/{c}": 1.0 for c in range(4)}),
+    ("E407 metric kept is 11; 0 to 10 is possible", {"kept": 11.0}),
+    ("E407 metric kept is -1; 0 to 10 is possible", {"kept": -1.0}),
+    ("E407 metric kept is 0.5; 0 to 10 is possible", {"kept": 0.5}),
+    ("E407 the counts of pseudo-labels do not add up", {"kept": 1.0, "right": 2.0}),
+    ("E407 the counts of pseudo-labels do not add up", {"kept": 3.0, "class/0": 1.0, "class/1": 1.0}),
+]
+
+
+@pytest.mark.parametrize(("expected", "metrics"), FAULTY)
+def test_metrics_that_cannot_be(expected: str, metrics: dict[str, Any]) -> None:
+    fault = metric_fault(metrics, images=10, classes=3)
+    assert fault is not None and f"{fault[0]} {fault[1]}".startswith(expected)
+
+
+@pytest.mark.parametrize("metrics", [
+    {}, {"steps": 1e9, "coverage": 1.0, "status": 0, "loss": -1e9}, {f"m{i}": 1.0 for i in range(32)}, {"k" * 40: 1.0},
+    {"kept": 10.0, "right": 10.0, "class/0": 4.0, "class/1": 0.0, "class/2": 6.0}, {"kept": 0.0, "a/b": 2.0},
+])  # fmt: skip
+def test_metrics_that_can_be(metrics: dict[str, float]) -> None:
+    assert metric_fault(metrics, images=10, classes=3) is None

@@ -14,11 +14,11 @@ from fedfew.core import spill
 from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import evaluate
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
+from fedfew.core.types import ClientUpdate, Expected, Missing, Schema, ServerState
 from fedfew.data.samples import Images
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord
-from fedfew.runtime.screen import MOST_HARM, Measurement, Screen, spread_over_classes, typical
+from fedfew.runtime.screen import MOST_HARM, Measurement, Screen, models, spread_over_classes, typical
 from fedfew.runtime.wire import Wire
 
 Craft = Callable[[Tensor, Tensor], Tensor]
@@ -309,3 +309,30 @@ def test_steps_that_a_clients_images_do_not_allow_count_as_those_they_do(claimed
     parts, fleet = tiny_parts(**settings)
     ((honest, _),) = play(parts, fleet, 1)
     assert torch.equal(hostile.omega, honest.omega)
+
+
+def test_the_schema_tells_which_model_a_reply_makes() -> None:
+    sent = {"omega": torch.tensor([1.0, 2.0]), "sigma": torch.tensor([1.0, 1.0]), "psi": torch.tensor([0.5, 0.0])}
+    near: Schema = {"control": Expected((2,), delta=True), "psi": Expected((2,), near="omega")}
+    reply = {"psi": torch.tensor([3.0, 3.0]), "control": torch.ones(2)}
+    assert models(near, sent, reply) == (sent["omega"], reply["psi"])
+    sparse: Schema = {}
+    for group in ("", "sigma_"):
+        sparse[f"{group}index"] = Expected((None,), torch.int32, limit=2, index=True, group=group)
+        sparse[f"{group}change"] = Expected((None,), limit=2, delta=True, group=group, base=("sigma", "psi"))
+    index, second = torch.tensor([1], dtype=torch.int32), torch.tensor([0], dtype=torch.int32)
+    changes = {"index": index, "change": torch.tensor([4.0]), "sigma_index": second, "sigma_change": torch.ones(1)}
+    base, made = models(sparse, sent, changes) or (torch.empty(0), torch.empty(0))
+    assert base.tolist() == [1.5, 1.0] and made.tolist() == [2.5, 5.0]
+    assert models({"sums": Expected((2,))}, sent, {"sums": torch.ones(2)}) is None
+
+
+@pytest.mark.parametrize(("method", "step"), [("fedmix", 5.0), ("fedmatch", 0.0)])
+def test_the_servers_own_step_counts_where_clients_send_models(method: str, step: float) -> None:
+    """Where they send changes of ψ, σ is the other part of the sum, and σ − ω no step."""
+    parts, _ = tiny_parts(method__name=method)
+    omega = parts.network.snapshot()
+    sigma = omega.clone()
+    sigma[:2] += torch.tensor([3.0, 4.0])
+    screen = Screen.of(Gate(), Wire(parts.algorithm), parts.server, ServerState(1, omega, sigma))
+    assert screen.own_step == pytest.approx(step, rel=1e-5)
