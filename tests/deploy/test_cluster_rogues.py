@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sysconfig
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
@@ -122,7 +123,8 @@ def test_a_site_with_another_authority_does_not_connect(network: Cluster, tmp_pa
 
 
 def test_control_calls_do_not_pass_the_front_but_reach_the_superlink(network: Cluster) -> None:
-    inside = json.loads((network.plan.folder / "flower" / "port.json").read_text())["superlink"]
+    settings = tomllib.loads((network.plan.folder / "flower" / "config.toml").read_text())
+    inside = int(settings["superlink"]["fedfew"]["address"].rpartition(":")[2])
     for path in ("/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/acquire-task", "/health"):
         assert answer(network, "POST", path) == 403, path
     context = ssl.create_default_context(cafile=network.plan.ca)

@@ -6,6 +6,7 @@ It sends a model and a few counts, never an image or a label; a failure leaves a
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,8 +21,15 @@ from fedfew.data.samples import samples_of
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.messages.tensors import pack
-from fedfew.deploy.site.answers import Ready, RefusedError, fault_code, run_name, train_jobs, without_class_counts
+from fedfew.deploy.site.answers import (
+    Ready,
+    RefusedError,
+    fault_code,
+    run_name,
+    train_jobs,
+    with_tensors,
+    without_class_counts,
+)
 from fedfew.deploy.site.build import check_versions, checked_config
 from fedfew.deploy.site.memory import KEPT_ROUNDS
 
@@ -48,7 +56,10 @@ def train(
             reply = {"site": int(number) if number is not None else None}
         else:
             ready = _ready(head, model, torch.as_tensor(samples), allow_code)
-            reply, sent = _answer(ready, head, arrays, context)
+            done = train_jobs(ready, head, arrays, partial(ContextMemory, context))
+            without_class_counts(done[0])
+            answers, sent = with_tensors(done)
+            reply = {"run": run_name(head), "round": int(head["round"]), "answers": answers}
     except FedfewError as fault:
         _log.error("a message is refused: %s", fault)
         reply = {"code": fault_code(fault)}
@@ -56,18 +67,6 @@ def train(
         _log.exception("a message could not be answered")
         reply = {"code": "E408"}
     return Message(to_content(reply, sent), reply_to=message)
-
-
-def _answer(
-    ready: Ready, head: Mapping[str, Any], arrays: Mapping[str, bytes], context: Context
-) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    answers, replies = train_jobs(ready, head, arrays, lambda run, client: ContextMemory(context, run, client))
-    without_class_counts(answers)
-    index, sent = pack(replies)
-    for answer in answers:
-        if str(answer["client"]) in index:
-            answer["tensors"] = index[str(answer["client"])]
-    return {"run": run_name(head), "round": int(head["round"]), "answers": answers}, sent
 
 
 def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: Sequence[str]) -> Ready:

@@ -13,7 +13,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked, write_atomically
 
 _VARIABLE = "FEDFEW_JOB"
-_FAULT, _TRACEBACK = "fault.json", "traceback.txt"
+_END = "end.json"
 _TRIES = 25
 
 
@@ -31,11 +31,9 @@ class Job:
     """Code outside fedfew that the run may use."""
 
     def prepare(self) -> dict[str, str]:
-        """Make the folder, without the faults of earlier runs; the environment that passes the job on."""
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for old in (_FAULT, _TRACEBACK):
-            (folder / old).unlink(missing_ok=True)
+        """Make the folder, without the end of an earlier job; the environment that passes the job on."""
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        Path(self.folder, _END).unlink(missing_ok=True)
         return {_VARIABLE: json.dumps(asdict(self))}
 
     @staticmethod
@@ -66,23 +64,15 @@ class Job:
         except FedfewError:
             return True
 
-    def fail(self, fault: FedfewError) -> None:
-        """Tell the supervisor why the run cannot go on."""
-        content = {"code": fault.code, "place": fault.place, "what": fault.what, "remedy": fault.remedy}
-        write_atomically(Path(self.folder, _FAULT), json.dumps(content).encode())
+    def end(self, fault: FedfewError | None = None, traceback: str = "") -> None:
+        """Tell the supervisor why the run cannot go on, or of a crash after which another try may succeed."""
+        content = {name: getattr(fault, name) for name in ("code", "place", "what", "remedy")} if fault else {}
+        write_atomically(Path(self.folder, _END), json.dumps(content or {"traceback": traceback}).encode())
 
-    def fault(self) -> FedfewError | None:
-        """Why the run cannot go on, if its ServerApp said so."""
+    def ended(self) -> tuple[FedfewError | None, str]:
+        """The fault for which the run cannot go on, or else the end of the last crash's traceback."""
         try:
-            return FedfewError(**json.loads(Path(self.folder, _FAULT).read_bytes()))
+            content = json.loads(Path(self.folder, _END).read_bytes())
         except OSError:
-            return None
-
-    def crash(self, text: str) -> None:
-        """Leave the traceback of an unexpected error: another try may succeed."""
-        Path(self.folder, _TRACEBACK).write_text(text, "utf-8")
-
-    def last_crash(self) -> str:
-        """The end of the last traceback."""
-        path = Path(self.folder, _TRACEBACK)
-        return path.read_text("utf-8").strip()[-900:] if path.exists() else "it left no message"
+            return None, "it left no message"
+        return (None, content["traceback"][-900:]) if "traceback" in content else (FedfewError(**content), "")

@@ -146,7 +146,7 @@ def _follow(session: Session, job: Job, link: SuperLink, report: Report | None) 
             report(warmup.done, warmup.total)
         if working:
             app.seen = True
-        elif fault := job.fault():
+        elif fault := job.ended()[0]:
             raise fault
         elif run.finished:
             return
@@ -174,7 +174,7 @@ class KeptAlive:
         self._failures = self._failures + 1 if progress == self._progress else 0
         self._progress, self.seen, self._deadline = progress, False, monotonic() + _PATIENCE
         if self._failures > _MOST_FAILURES:
-            what = f"ended {self._failures} times in the same round: {self.job.last_crash()}"
+            what = f"ended {self._failures} times in the same round: {self.job.ended()[1].strip()}"
             raise FedfewError("E508", "ServerApp", what)
         try:
             self.submit()

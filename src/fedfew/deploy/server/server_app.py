@@ -42,9 +42,9 @@ def main(grid: Grid, context: Context) -> None:
             try:
                 conduct(grid, job)
             except FedfewError as fault:
-                job.fail(fault)
+                job.end(fault)
             except Exception:
-                job.crash(traceback.format_exc())
+                job.end(traceback=traceback.format_exc())
                 raise
 
 

@@ -108,16 +108,10 @@ class SuperLink:
         app = self.home / "app"
         app.mkdir(parents=True, exist_ok=True)
         (app / "pyproject.toml").write_text(_APP.format(server_app=self.server_app, client_app=self.client_app))
-        trust = (
-            "insecure = true"
-            if self.plan.insecure
-            else f"root-certificates = {json.dumps(str(self.plan.ca.resolve()))}"
-        )
-        connection = (
-            f'[superlink]\ndefault = "fedfew"\n\n[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
-        )
-        (self.home / "port.json").write_text(json.dumps({"superlink": self.port}))
-        (self.home / "config.toml").write_text(connection)
+        authority = json.dumps(str(self.plan.ca.resolve()))
+        trust = "insecure = true" if self.plan.insecure else f"root-certificates = {authority}"
+        here = f'[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        (self.home / "config.toml").write_text(f'[superlink]\ndefault = "fedfew"\n\n{here}')
 
     def _healthy(self) -> bool:
         return answers("127.0.0.1", self.port, None if self.plan.insecure else self.plan.ca, "/health")

@@ -14,7 +14,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.types import ClientUpdate, Missing, Payload
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import MEANINGS
-from fedfew.deploy.messages.tensors import unpack
+from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.site.payload import check_payload
 from fedfew.runtime.site import Sites
 
@@ -95,6 +95,12 @@ def _train(sites: Sites, round: int, client: int, payload: Payload, memory: Clie
     if isinstance(update, ClientUpdate):
         memory.write(round, sites.memory.get(client, {}))
     return update
+
+
+def with_tensors(answers: Answers) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+    """The answers with an index of their tensors, and the arrays to send."""
+    index, arrays = pack(answers[1])
+    return [one | {"tensors": index[k]} if (k := str(one["client"])) in index else one for one in answers[0]], arrays
 
 
 def without_class_counts(answers: list[dict[str, Any]]) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send_pieces
-from fedfew.deploy.messages.tensors import pack
-from fedfew.deploy.site.answers import Ready, fault_code, run_name, train_jobs, without_class_counts
+from fedfew.deploy.site.answers import Ready, fault_code, run_name, train_jobs, with_tensors, without_class_counts
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.last_answer import LastAnswer
 from fedfew.deploy.site.ledger import Ledger
@@ -80,11 +79,7 @@ class WarmSite:
         answers, replies = known or self._train(ready, head, arrays)
         if ready.noise and replies and known is None:
             stored.write(message, answers, replies)
-        index, sent = pack(replies)
-        for answer in answers:
-            if str(answer["client"]) in index:
-                answer["tensors"] = index[str(answer["client"])]
-        return answers, sent
+        return with_tensors((answers, replies))
 
     def _train(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays) -> Any:
         memory = partial(Memory, self.memory)
