@@ -39,7 +39,6 @@ from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights, model_file
 from fedfew.runs.model_file import sealed as sealed_model
 from fedfew.runs.reading import Facts, fits
-from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair
 from fedfew.runs.run import Run
 from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
@@ -202,6 +201,8 @@ def reopen(
     Only the fleet may be changed by ``overrides``: it has no influence on the result. The folder may name code outside
     fedfew only if ``allow_code`` does.
     """
+    from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair  # a new run is sound
+
     folder = RunFolder.open(path)
     fixed = [key for key in overrides or {} if not key.startswith("fleet.")]
     if fixed:

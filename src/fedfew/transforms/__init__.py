@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le, Lt
 
-from fedfew.core.extras import require
 from fedfew.core.settings import Doc, NonNegative
 
 if TYPE_CHECKING:  # ε is computed where runs are read, without torch
@@ -56,6 +55,8 @@ class Privacy:
         from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
 
         if self.noise:
+            from fedfew.core.extras import require  # noqa: PLC0415 - only where noise is on
+
             require("privacy", "privacy.noise")
         return Private(self.clip, self.noise)
 

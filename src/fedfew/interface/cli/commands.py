@@ -5,9 +5,7 @@ from pathlib import Path
 import click
 
 from fedfew import __version__
-from fedfew.interface.cli.deploy import DEPLOY
-from fedfew.interface.cli.group import command, group
-from fedfew.interface.cli.options import (
+from fedfew.interface.cli.declare import (
     ALLOW_CODE,
     ANYWAY,
     CONFIG,
@@ -26,11 +24,14 @@ from fedfew.interface.cli.options import (
     ConfigName,
     ErrorCode,
     argument,
+    command,
     flag,
+    group,
     number,
     path,
     text,
 )  # fmt: skip
+from fedfew.interface.cli.deploy import DEPLOY
 
 DATA = group(
     "data",

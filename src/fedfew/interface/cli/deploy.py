@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from fedfew.interface.cli.group import command, group
-from fedfew.interface.cli.options import (
+from fedfew.interface.cli.declare import (
     ALLOW_CODE,
     ANYWAY,
     CONFIG,
@@ -12,7 +11,9 @@ from fedfew.interface.cli.options import (
     OVERRIDES,
     ConfigName,
     argument,
+    command,
     flag,
+    group,
     number,
     path,
     text,

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfew.config.schema import load
 from fedfew.core.text import percent, size
@@ -11,9 +11,12 @@ from fedfew.interface.progress import counting, follow
 from fedfew.runs.folder import find_runs, new_folder
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
-from fedfew.studies.bounds import BASELINE, bounds_of
-from fedfew.studies.verdict import baseline_of
-from fedfew.studies.verdict import verdict as verdict_on
+
+if TYPE_CHECKING:
+    from fedfew.config.tree import Config
+    from fedfew.studies.verdict import Verdict
+
+BASELINE = BOUNDS[0]
 
 
 def run(
@@ -21,9 +24,11 @@ def run(
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition."""
     settings = load(config, scaled_overrides(config, scale, overrides))
-    baseline = with_baseline and settings.method_name != BASELINE
-    if baseline:  # refuse invalid settings now rather than after the run
-        baseline_of(settings)
+    baseline = None
+    if with_baseline and settings.method_name != BASELINE:  # refuse invalid settings now rather than after the run
+        from fedfew.studies.verdict import baseline_of  # noqa: PLC0415 - few runs have a pair
+
+        baseline = baseline_of(settings)
         if out is not None:
             new_folder(_baseline_folder(out), "")
     with counting("features of images") as report:
@@ -54,15 +59,15 @@ def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) 
     return changes
 
 
-def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
-    """Show the progress to the end, then the table and, if requested, the JSON line; ``baseline``: server-only too."""
+def finish(session: Session, json: bool, *, baseline: "Config | None" = None) -> None:
+    """Show the progress to the end, then the table or the JSON line; ``baseline`` is trained after it."""
     config = session.parts.config
     follow(session, f"{config.method_name} on {config.dataset.name}")
-    if baseline:
-        alone = start(baseline_of(config), _baseline_folder(session.folder.path))
+    if baseline is not None:
+        alone = start(baseline, _baseline_folder(session.folder.path))
         follow(alone, f"{BASELINE} on {config.dataset.name}")
     done = Run(session.folder)
-    summary, verdict = done.summary, verdict_on(done, bounds_of(done, _siblings(done)))
+    summary, verdict = done.summary, _verdict(done)
     accuracy = summary["accuracy"]
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
@@ -99,9 +104,15 @@ def _measures(summary: dict[str, Any]) -> dict[str, str]:
     return dict(zip(names, (percent(summary["balanced_accuracy"]), auroc, percent(summary["ece"])), strict=True))
 
 
-def _siblings(run: Run) -> list[Run]:
-    """The runs in the same folder."""
-    return [Run.open(path) for path in find_runs(run.path.resolve().parent) if path != run.path.resolve()]
+def _verdict(run: Run) -> "Verdict | None":
+    """What the clients add, if the server-only run of the pair is in the same folder."""
+    siblings = [Run.open(path) for path in find_runs(run.path.resolve().parent) if path != run.path.resolve()]
+    if not siblings:
+        return None
+    from fedfew.studies.bounds import bounds_of  # noqa: PLC0415 - a first run has no pair
+    from fedfew.studies.verdict import verdict  # noqa: PLC0415
+
+    return verdict(run, bounds_of(run, siblings))
 
 
 def _privacy(spent: dict[str, Any] | None) -> dict[str, str]:
