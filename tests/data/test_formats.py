@@ -199,10 +199,13 @@ def test_unsafe_archives_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_bombs_are_refused_before_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, arrays = install("mnist", monkeypatch)
-    big = make.idx(arrays) | {"package/data/train-images-idx3-ubyte": bytes(10**6)}
-    with pytest.raises(FedfewError, match=r"E205 .*more than the 15,696 bytes"):
+    monkeypatch.setattr(archives, "FILE_CAP", 2**20)
+    big = make.idx(arrays) | {"package/data/train-images-idx3-ubyte": bytes(2 * 10**6)}
+    with pytest.raises(FedfewError, match=r"E205 .*more than 1 MB"):
         decode(recipe, make.pack(tmp_path / "member.tgz", big))
-    zipped = make.idx(arrays, zipped=True) | {"package/data/train-images-idx3-ubyte.gz": gzip.compress(bytes(10**6))}
+    zipped = make.idx(arrays, zipped=True) | {
+        "package/data/train-images-idx3-ubyte.gz": gzip.compress(bytes(2 * 10**6))
+    }
     with pytest.raises(FedfewError, match="E205"):
         decode(recipe, make.pack(tmp_path / "nested.tgz", zipped))
     monkeypatch.setattr(archives, "ARCHIVE_CAP", 2 * 2**20)

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.settings import settings_of
 from fedfew.data import PARTITIONS
 from fedfew.data.partitions import Partition, _fill, heterogeneity, partition
 from fedfew.data.partitions import make_partition as make_any_partition
@@ -58,12 +57,6 @@ def test_every_image_is_given_out_once_and_nobody_is_left_out(deal: tuple[np.nda
 def test_another_seed_deals_otherwise(kind: str) -> None:
     hashes = {make_partition(PAPER, 100, kind, seed).hash for seed in range(4)}
     assert len(hashes) == 4
-
-
-def test_iid_gives_each_client_the_same_number_of_each_class() -> None:
-    histogram = make_partition(PAPER, 100, "iid", 0).histogram(PAPER, 10)
-    assert (histogram == 55).all()
-    assert heterogeneity(histogram) == 0.0
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=80), st.integers(1, 80))
@@ -203,13 +196,6 @@ def test_the_listing_has_one_array_per_client() -> None:
     listed = partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, mu=0.5)
     dealt = make_partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, {"mu": 0.5})
     assert [part.tolist() for part in listed] == [dealt.of(k).tolist() for k in range(3)]
-
-
-def test_every_kind_says_what_its_settings_mean() -> None:
-    assert set(settings_of(PARTITIONS["dirichlet"])) == {"mu", "skew", "empty"}
-    assert set(settings_of(PARTITIONS["shards"])) == {"per_client", "skew", "empty"}
-    assert set(settings_of(PARTITIONS["iid"])) == {"skew", "empty"}
-    assert settings_of(PARTITIONS["dirichlet-by-class"])["mu"].default == 0.1
 
 
 def test_only_clients_that_exist_hold_images() -> None:

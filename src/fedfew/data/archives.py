@@ -5,7 +5,7 @@ import os
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Set
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -13,12 +13,14 @@ from fedfew.core.errors import FedfewError
 
 ARCHIVE_CAP = 600 * 2**20
 """The largest archive that is read, decompressed: three times CIFAR-10."""
+FILE_CAP = 64 * 2**20
+"""The largest file that is taken: a third more than MNIST's images."""
 MEMBER_CAP = 10_000
 BLOCK = 2**20
 
 
-def take(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
-    """The files named in ``caps`` (or with ``.gz``, then decompressed), none larger than its cap.
+def take(path: Path, names: Set[str]) -> dict[str, bytes]:
+    """The files with these names (or with ``.gz``, then decompressed), within the caps.
 
     ``path`` is a folder (the files may be up to two levels down), a tar archive, or one of the files with the others
     next to it.
@@ -27,27 +29,27 @@ def take(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
         raise FedfewError("E204", str(path), "there is no such file or folder", "Check the path after --from.")
     try:
         if path.is_dir():
-            return _from_folder(path, caps)
-        if path.name.removesuffix(".gz") in caps:
-            return _from_folder(path.parent, caps)
-        return _from_archive(path, caps)
+            return _from_folder(path, names)
+        if path.name.removesuffix(".gz") in names:
+            return _from_folder(path.parent, names)
+        return _from_archive(path, names)
     except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError) as error:
         raise FedfewError("E204", str(path), f"it cannot be read as a folder or tar archive ({error})") from error
 
 
-def _from_folder(folder: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
+def _from_folder(folder: Path, names: Set[str]) -> dict[str, bytes]:
     contents = {}
-    for name, cap in caps.items():
+    for name in sorted(names):
         for pattern in (f"{deep}{name}{end}" for deep in ("", "*/", "*/*/") for end in ("", ".gz")):
             file = next((match for match in sorted(folder.glob(pattern)) if match.is_file()), None)
             if file is not None:
                 with file.open("rb") as stream:
-                    contents[name] = _capped(stream, str(file), cap, zipped=file.suffix == ".gz" and name != file.name)
+                    contents[name] = _capped(stream, str(file), zipped=file.suffix == ".gz" and name != file.name)
                 break
     return contents
 
 
-def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
+def _from_archive(path: Path, names: Set[str]) -> dict[str, bytes]:
     contents: dict[str, bytes] = {}
     with tempfile.TemporaryFile() as plain:
         # Decompressed and counted first, so that no more than this is ever read, whatever a header claims.
@@ -58,12 +60,12 @@ def _from_archive(path: Path, caps: Mapping[str, int]) -> dict[str, bytes]:
                     raise FedfewError("E205", str(path), f"it has more than {MEMBER_CAP:,} members")
                 _refuse_unsafe(path, member)
                 file = PurePosixPath(member.name).name
-                name = file if file in caps else file.removesuffix(".gz")
-                if name in caps and name not in contents and member.isfile():
+                name = file if file in names else file.removesuffix(".gz")
+                if name in names and name not in contents and member.isfile():
                     stream = archive.extractfile(member)
                     if stream is not None:
                         with stream:
-                            contents[name] = _capped(stream, f"{path} {member.name}", caps[name], zipped=name != file)
+                            contents[name] = _capped(stream, f"{path} {member.name}", zipped=name != file)
     return contents
 
 
@@ -87,9 +89,9 @@ def _refuse_unsafe(path: Path, member: tarfile.TarInfo) -> None:
         raise FedfewError("E205", str(path), f"its member {member.name[:80]!r} is a link or a device")
 
 
-def _capped(stream: IO[bytes], where: str, cap: int, *, zipped: bool) -> bytes:
+def _capped(stream: IO[bytes], where: str, *, zipped: bool) -> bytes:
     with gzip.open(stream) if zipped else stream as source:
-        content: bytes = source.read(cap + 1)
-    if len(content) > cap:
-        raise FedfewError("E205", where, f"it holds more than the {cap:,} bytes that belong there")
+        content: bytes = source.read(FILE_CAP + 1)
+    if len(content) > FILE_CAP:
+        raise FedfewError("E205", where, f"it holds more than {FILE_CAP // 2**20} MB")
     return content

@@ -150,19 +150,16 @@ def load(recipe: Recipe) -> Arrays:
 
 def decode(recipe: Recipe, path: Path) -> Arrays:
     """The dataset's arrays out of a folder or archive in any of its formats, checked against the recipe."""
-    caps: dict[str, int] = {}
+    files = take(path, {name for form in recipe.formats for name in form.files})
     for form in recipe.formats:
-        caps |= form.caps(recipe.shape)
-    files = take(path, caps)
-    for form in recipe.formats:
-        if form.caps(recipe.shape).keys() <= files.keys():
+        if files.keys() >= set(form.files):
             try:
                 arrays = form.decode(files, recipe.shape)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise FedfewError("E204", str(path), f"{form.title} cannot be decoded ({error})") from error
             _verify(recipe, arrays, path)
             return arrays
-    expected = "; or ".join(f"{form.title}: {', '.join(form.caps(recipe.shape))}" for form in recipe.formats)
+    expected = "; or ".join(f"{form.title}: {', '.join(form.files)}" for form in recipe.formats)
     raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected: {expected}.")
 
 

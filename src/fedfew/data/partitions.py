@@ -175,22 +175,18 @@ def make_partition(
 
     ``users`` holds the user of each image; a function with a parameter of that name gets it.
     """
-    if not isinstance(kind, str):
-        classes, settings = _classes(labels), dict(options or {}) | _asked(kind, users)
-        own = kind(classes, clients, numpy_stream(seed, "partition"), **settings)
-        return own if isinstance(own, Partition | VirtualPartition) else from_lists(own, len(classes), clients)
-    if kind not in PARTITIONS:
+    if isinstance(kind, str) and kind not in PARTITIONS:
         raise FedfewError("E105", "partition.kind", f"no partition {kind!r}; there are {', '.join(PARTITIONS)}")
-    deal, settings = PARTITIONS[kind], dict(options or {})
-    known = settings_of(deal)
+    deal: Deal = PARTITIONS[kind] if isinstance(kind, str) else kind
+    classes, settings, known = _classes(labels), dict(options or {}), signature(deal).parameters
     for name in settings:
-        if name not in known:
-            raise FedfewError("E104", f"partition.{name}", f"{kind} has no such option, only {', '.join(known)}")
-    return deal(_classes(labels), clients, numpy_stream(seed, "partition"), **settings, **_asked(deal, users))
-
-
-def _asked(deal: Deal, users: Indices | None) -> dict[str, Any]:
-    return {"users": users} if "users" in signature(deal).parameters else {}
+        if isinstance(kind, str) and name not in known:
+            only = ", ".join(settings_of(deal))
+            raise FedfewError("E104", f"partition.{name}", f"{kind} has no such option, only {only}")
+    if "users" in known:
+        settings["users"] = users
+    made = deal(classes, clients, numpy_stream(seed, "partition"), **settings)
+    return made if isinstance(made, Partition | VirtualPartition) else from_lists(made, len(classes), clients)
 
 
 def _classes(labels: ArrayLike) -> Indices:
