@@ -78,7 +78,7 @@ have.
 
 The sections `dataset`, `partition`, `model`, `method`, `objective`, `aggregator` and `fleet` name something: `name = …`
 or, for partition and fleet, `kind = …`. The other keys of the section are the settings of what is named. Instead of a
-name from this page, all but the fleet take `package.module:Name` of your own, see [Extending](../how-to/extend.md).
+name from this page, all but the fleet take `package.module:Name` [of your own](../how-to/extend.md).
 
 ## Outside any section
 """
