@@ -1,28 +1,18 @@
 """Scales and the presets they apply to: a smaller network and fewer images, and nothing else."""
 
-from typing import Any
-
 import pytest
 
-from fedfew.config.scale import scale_overrides, scaled
+from fedfew.config.scale import scaled
 from fedfew.config.schema import load
-from fedfew.config.tables import read
+from fedfew.config.tables import flat
 from fedfew.core.errors import FedfewError
 
 PAPER = ("paper-literal", "paper-tuned", "reference-code")
 
 
-def leaves(document: dict[str, Any]) -> dict[str, Any]:
-    found = {key: value for key, value in document.items() if not isinstance(value, dict)}
-    for section, table in document.items():
-        if isinstance(table, dict):
-            found |= {f"{section}.{key}": value for key, value in table.items()}
-    return found
-
-
 @pytest.mark.parametrize("preset", PAPER)
 def test_laptop_changes_width_and_images_and_nothing_else(preset: str) -> None:
-    plain, small = leaves(load(preset).document), leaves(load(preset, scaled(preset, "laptop")[0]).document)
+    plain, small = flat(load(preset).document), flat(load(preset, scaled(preset, "laptop")[0]).document)
     changed = {key: (plain[key], small[key]) for key in plain if plain[key] != small[key]}
     assert changed == {"model.width": (64, 16), "dataset.unlabeled": (55_000, 11_000)}
 
@@ -34,7 +24,7 @@ def test_full_is_the_paper_as_it_is(preset: str) -> None:
 
 @pytest.mark.parametrize("preset", PAPER)
 def test_the_presets_differ_in_what_the_paper_leaves_open_alone(preset: str) -> None:
-    literal, other = leaves(load("paper-literal").document), leaves(load(preset).document)
+    literal, other = flat(load("paper-literal").document), flat(load(preset).document)
     open_ = {"server.lr", "client.lr", *(f"method.lambda_{name}" for name in ("s", "ce", "consistency", "anchor"))}
     open_ |= {"server.clip", "client.clip", "dataset.normalize"}  # how a net without normalisation is made to learn
     open_ |= {"server.schedule", "client.schedule"}  # "initial learning rate" is all that is said
@@ -68,8 +58,8 @@ def test_another_dataset_stays_as_it_is_and_says_so() -> None:
 
 
 def test_another_model_keeps_its_width() -> None:
-    changes, note = scale_overrides(read("paper-literal")[0], "laptop", {"model.name": "wrn"})
-    assert changes == {"dataset.unlabeled": 11_000}
+    changes, note = scaled("paper-literal", "laptop", {"model.name": "wrn"})
+    assert changes == {"dataset.unlabeled": 11_000, "model.name": "wrn"}
     assert "wrn" in note
 
 

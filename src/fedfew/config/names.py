@@ -11,18 +11,31 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
+from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
 from fedfew.core.registry import Registry
 from fedfew.core.settings import Setting, settings_of
 from fedfew.core.types import Method
+from fedfew.data import DATASETS, PARTITIONS
 from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
+from fedfew.models import MODELS
 from fedfew.models.build import SHAPE, required
+from fedfew.objectives import OBJECTIVES
 
 T = TypeVar("T")
 SITES = "sites"
 """The partition of a dataset with its own sites: nothing is drawn."""
 
+REGISTRIES: dict[str, Registry[Any]] = {
+    "dataset": DATASETS,
+    "partition": PARTITIONS,
+    "model": MODELS,
+    "method": METHODS,
+    "objective": OBJECTIVES,
+    "aggregator": AGGREGATORS,
+}
+"""The names that each section may give."""
 PARTS = ("server", "client", "aggregator")
 """Parts of the config that every method gets besides its settings."""
 OPTIONAL_PARTS = ("objective", "vote", "client_labels")
@@ -79,9 +92,9 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
-def is_foreign(name: str, registry: Mapping[str, Any]) -> bool:
+def is_foreign(section: str, name: str) -> bool:
     """Whether a name stands for code outside fedfew: the user's own, or an installed package's."""
-    return is_own(name) or (isinstance(registry, Registry) and name not in registry.table)
+    return is_own(name) or name not in REGISTRIES[section].table
 
 
 def own_code(document: Mapping[str, Any]) -> dict[str, str]:
@@ -121,40 +134,52 @@ def _is_allowed(name: str, allow_code: Collection[str]) -> bool:
     )
 
 
-def find(section: str, name: str, registry: Mapping[str, Any]) -> Callable[..., Any]:
-    """What a name stands for; the user's own code is checked first, to report faults before anything runs."""
+def find(section: str, name: str) -> Any:
+    """What a name stands for; code outside fedfew is checked first, to report faults before anything runs.
+
+    A method is an Entry, which the user or an installed package may leave out.
+    """
     place = f"{section}.{'kind' if section == 'partition' else 'name'}"
-    target = imported(name, place) if is_own(name) else _registered(name, registry, place)
-    if not is_foreign(name, registry):
+    target: Any = imported(name, place) if is_own(name) else _registered(section, name, place)
+    if not is_foreign(section, name):
         return target
+    if section == "method" and not isinstance(target, Entry):
+        target = Entry(target)
     if section == "model" and isinstance(target, nn.Module):
         module = target  # each network is a copy, so that no two train the same weights
         target = lambda: deepcopy(module)  # noqa: E731 - a model without parameters
-    if fault := _misfit(section, target):
+    if fault := _misfit(section, target.method if isinstance(target, Entry) else target):
         raise FedfewError("E115", place, f"{name!r} {fault}")
     return target
 
 
-def entry_of(name: str) -> Entry[Any]:
-    """The method of this name: a registry's entry, or the user's own class, function or Entry."""
-    place = "method.name"
-    target: Any = imported(name, place) if is_own(name) else _registered(name, METHODS, place)
-    entry: Entry[Any] = target if isinstance(target, Entry) else Entry(target)
-    if is_foreign(name, METHODS) and (fault := _misfit("method", entry.method)):
-        raise FedfewError("E115", "method.name", f"{name!r} {fault}")
-    return entry
-
-
-def _registered(name: str, registry: Mapping[str, Any], place: str) -> Callable[..., Any]:
+def _registered(section: str, name: str, place: str) -> Any:
     """A registry's entry; an installed package's may fail on import."""
     try:
-        entry: Callable[..., Any] = registry[name]
+        return REGISTRIES[section][name]
     except Exception as error:
-        if not is_foreign(name, registry) or isinstance(error, KeyError):
+        if not is_foreign(section, name) or isinstance(error, KeyError):
             raise
         what = f"{name!r} of an installed package cannot be imported: {_import_fault(error)}"
         raise FedfewError("E111", place, what) from error
-    return entry
+
+
+def settings_named(section: str, name: str) -> dict[str, Setting]:
+    """The settings of what a name stands for: parameters annotated with a Doc.
+
+    Code outside fedfew may have none of these; then every parameter with a default is a setting.
+    """
+    target = find(section, name)
+    function = target.method if isinstance(target, Entry) else target
+    documented: dict[str, Setting] = target.settings if isinstance(target, Entry) else settings_of(target)
+    if documented or not is_foreign(section, name):
+        return documented
+    given = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
+    return {
+        p.name: Setting(p.name, Any, p.default, "your own setting")
+        for p in inspect.signature(function).parameters.values()
+        if p.default is not p.empty and p.name not in given
+    }
 
 
 def imported(name: str, place: str) -> Callable[..., Any]:
@@ -169,19 +194,6 @@ def imported(name: str, place: str) -> Callable[..., Any]:
     if not callable(target) and not isinstance(target, Entry):
         raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
     return typing.cast(Callable[..., Any], target)
-
-
-def own_settings(section: str, target: Callable[..., Any]) -> dict[str, Setting]:
-    """The settings of the user's own code: parameters annotated with a Doc, or else every one with a default."""
-    if found := settings_of(target):
-        return found
-    given = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
-    parameters = inspect.signature(target).parameters.values()
-    return {
-        p.name: Setting(p.name, Any, p.default, "your own setting")
-        for p in parameters
-        if p.default is not p.empty and p.name not in given
-    }
 
 
 def _made_by(factory: Callable[..., Any]) -> Any:

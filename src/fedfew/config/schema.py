@@ -16,9 +16,9 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.checks import misfits, unused_objective
 from fedfew.config.names import (
     OPTIONAL_PARTS,
+    REGISTRIES,
     SITES,
     Named,
-    entry_of,
     find,
     imported,
     is_foreign,
@@ -104,10 +104,10 @@ def check_part(section: str, given: Table, place: str, allow_code: Collection[st
 def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, document: Table) -> Config:
     """The tree, and in it the method, which decides what the config leaves open."""
     method, aggregator, source, fleet = (named[key] for key in ("method", "aggregator", "dataset", "fleet"))
-    entry = entry_of(method.name)
+    entry = find("method", method.name)
     if aggregator.name == AUTO:
         options = {key: setting.default for key, setting in settings_for("aggregator", entry.aggregator).items()}
-        aggregator = Named(entry.aggregator, find("aggregator", entry.aggregator, AGGREGATORS), options)
+        aggregator = Named(entry.aggregator, find("aggregator", entry.aggregator), options)
         document["aggregator"] = {"name": aggregator.name} | options
     if aggregator.name in entry.unfit:
         fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
@@ -207,14 +207,14 @@ class _Reader:
             elif (section, name) != ("aggregator", AUTO):
                 if section == "fleet" or not is_own(name):
                     _known_name(section, key, name, registry, self.place)
-                entry = dict if section in ("fleet", "method") else find(section, name, registry)
+                entry = dict if section in ("fleet", "method") else find(section, name)
                 known = settings_for(section, name)
         except FedfewError as fault:
             self.faults.append(fault)
             given = {}
         values = self._values(section, given, known, str(name))
         self.document[section] = {key: name} | values
-        return Named(name, entry, values, isinstance(name, str) and is_foreign(name, registry))
+        return Named(name, entry, values, section in REGISTRIES and isinstance(name, str) and is_foreign(section, name))
 
     def _own_view(self, key: str, name: str) -> OwnView | None:
         """The user's own augmentation, if the config names one."""

@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Gt, Le
 from torch import nn
 
-from fedfew.aggregators import AGGREGATORS
-from fedfew.config.names import SITES, Named, entry_of, find, is_foreign, own_settings
+from fedfew.config.names import REGISTRIES, SITES, Named, settings_named
 from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Setting, settings_of
 from fedfew.core.types import Aggregate, Method, Transform
-from fedfew.data import DATASETS, PARTITIONS
 from fedfew.data.dataset import Dataset
 from fedfew.data.federation import Split
 from fedfew.data.shares import ClientLabels
-from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry, Scenario
-from fedfew.models import MODELS
-from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.cohort import Availability, cohort_size
 from fedfew.runtime.gate import Gate
 from fedfew.training.label_shift import Voting
@@ -180,12 +175,12 @@ def supervised(rounds: int, own: OwnView | None, **settings: Any) -> Supervised:
 
 # section → key that names what the section is about, the registry of names, the default
 NAMED: dict[str, tuple[str, Mapping[str, Any], str]] = {
-    "dataset": ("name", DATASETS, "cifar10"),
-    "partition": ("kind", PARTITIONS, "dirichlet"),
-    "model": ("name", MODELS, "resnet9"),
-    "method": ("name", METHODS, "fedmix"),
-    "objective": ("name", OBJECTIVES, "pseudo-label"),
-    "aggregator": ("name", AGGREGATORS, AUTO),
+    "dataset": ("name", REGISTRIES["dataset"], "cifar10"),
+    "partition": ("kind", REGISTRIES["partition"], "dirichlet"),
+    "model": ("name", REGISTRIES["model"], "resnet9"),
+    "method": ("name", REGISTRIES["method"], "fedmix"),
+    "objective": ("name", REGISTRIES["objective"], "pseudo-label"),
+    "aggregator": ("name", REGISTRIES["aggregator"], AUTO),
     "fleet": ("kind", dict.fromkeys(FLEETS), "pool"),
 }
 PLAIN: dict[str, Callable[..., Any]] = {
@@ -214,10 +209,5 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
         return settings_of(LocalSGD) | settings_of(Supervised)
     if section in ALWAYS:
         return settings_of(ALWAYS[section])
-    if section == "method":
-        entry = entry_of(name)
-        return entry.settings or (own_settings(section, entry.method) if is_foreign(name, METHODS) else {})
-    registry = NAMED[section][1]
-    target = find(section, name, registry)
-    own = own_settings(section, target) if is_foreign(name, registry) else settings_of(target)
-    return own | settings_of(DatasetSettings) if section == "dataset" else own
+    named = settings_named(section, name)
+    return named | settings_of(DatasetSettings) if section == "dataset" else named

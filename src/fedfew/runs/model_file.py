@@ -12,7 +12,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from fedfew.config.names import find, is_own
+from fedfew.config.names import find, is_foreign
 from fedfew.config.schema import check_part
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
@@ -22,7 +22,6 @@ from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
 from fedfew.data.samples import Images
-from fedfew.models import MODELS
 from fedfew.models.build import HasBackbone, build_model
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
@@ -109,7 +108,7 @@ def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, d
     name = options.pop("name")
     try:
         channels, size = about["shape"][0], about["shape"][1]
-        make = find("model", name, MODELS) if is_own(name) else name
+        make = find("model", name) if is_foreign("model", name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module)
         if isinstance(module, HasBackbone):
