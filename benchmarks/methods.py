@@ -53,7 +53,7 @@ def run(task: Task, names: Sequence[str], seeds: int, folder: Path, jobs: int, u
     """Run the missing starts, then the missing arms."""
     command = shlex.join(["python", "-m", "benchmarks.methods", *sys.argv[1:]])
     tally = run_all([warm_cell(task, seed) for seed in range(seeds)], folder, jobs=jobs, command=command)
-    if tally.failed or tally.busy:
+    if tally.failed or tally.paths("busy"):
         raise SystemExit("a start failed, or is being made by another process")
     known = index(folder)
     cells = [

@@ -11,7 +11,7 @@ from rich.table import Table
 from fedfew.config.files import parse_set
 from fedfew.config.scale import scaled
 from fedfew.core.errors import FedfewError
-from fedfew.interface.batch import Tally, run_all
+from fedfew.interface.batch import BatchResult, run_all
 from fedfew.interface.console import complain, err, out, print_json
 from fedfew.studies.parallel import check_jobs
 from paper.arms import FIG3, PAPER, TITLES
@@ -86,7 +86,7 @@ def _figures(options: argparse.Namespace, command: str) -> None:
         own = {name: Request(command, plan.scale, plan.seeds, study.names(runs)) for name, runs in planned.items()}
         return own | ({FIG3: request_partitions(plan, command)} if FIG3 in figures else {})
 
-    tally = Tally()
+    tally = BatchResult()
     if not options.figures_only:
         study.remember(requests())  # before the runs, so that the page can be made meanwhile
         how = {"jobs": options.jobs, "until": options.until, "anyway": options.anyway}

@@ -84,8 +84,8 @@ def sweep(
     tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
     for fault in tally.failed.values():
         raise fault
-    if tally.busy:
-        raise FedfewError("E306", str(tally.busy[0]), "another process is working on it")
+    if busy := tally.paths("busy"):
+        raise FedfewError("E306", str(busy[0]), "another process is working on it")
     return _in_order(cells, folder)
 
 

@@ -12,30 +12,39 @@ from fedfew.runtime.record import pace
 from fedfew.studies.parallel import advance_parallel
 from fedfew.studies.sweep import Cell, Event, advance
 
+ENDS = ("skipped", "busy", "finished", "paused", "failed")
+
 
 @dataclass(eq=False)
-class Tally:
+class BatchResult:
     """How the cells of a batch ended."""
 
-    ran: list[Path] = field(default_factory=list)
-    skipped: list[Path] = field(default_factory=list)
-    paused: list[Path] = field(default_factory=list)
-    busy: list[Path] = field(default_factory=list)
-    failed: dict[Path, FedfewError] = field(default_factory=dict)
+    ends: list[Event] = field(default_factory=list)
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell once."""
+        return list({event.cell.identity: event.cell for event in self.ends}.values())
+
+    def paths(self, kind: str) -> list[Path]:
+        """The runs that ended in this way."""
+        return [event.path for event in self.ends if event.kind == kind]
+
+    @property
+    def failed(self) -> dict[Path, FedfewError]:
+        return {event.path: event.fault for event in self.ends if event.kind == "failed" and event.fault}
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "ran": len(self.ran),
-            "skipped": len(self.skipped),
-            "paused": len(self.paused),
-            "busy": [str(path) for path in self.busy],
+        counts = {"ran": "finished", "skipped": "skipped", "paused": "paused"}
+        return {name: len(self.paths(kind)) for name, kind in counts.items()} | {
+            "busy": [str(path) for path in self.paths("busy")],
             "failed": {str(path): str(fault) for path, fault in self.failed.items()},
         }
 
 
 def run_all(
     cells: Sequence[Cell], folder: Path, *, jobs: int = 0, until: int = 0, anyway: bool = False, command: str = ""
-) -> Tally:
+) -> BatchResult:
     """Run what is missing, one by one on the pool, or ``jobs`` at a time; on Ctrl-C show how to continue."""
     events = (
         advance_parallel(cells, folder, jobs, until=until, anyway=anyway, command=command)
@@ -45,7 +54,9 @@ def run_all(
     return follow_all(events, cells, command, jobs, until)
 
 
-def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0) -> Tally:
+def follow_all(
+    events: Iterator[Event], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0
+) -> BatchResult:
     """Show events as they come; ``cells`` are the remaining ones, as far as known."""
     try:
         return _follow(events, cells, max(jobs, 1), until)
@@ -55,8 +66,8 @@ def follow_all(events: Iterator[Event], cells: Sequence[Cell], command: str, job
         raise
 
 
-def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> Tally:
-    tally, usual = Tally(), 0.0
+def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> BatchResult:
+    tally, usual = BatchResult(), 0.0
     total = sum(_wanted(cell, until) for cell in cells)
     done = made = 0
     with progress() as shown:
@@ -80,23 +91,16 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
     return tally
 
 
-def _note(event: Event, tally: Tally, shown: Progress) -> None:
-    name = event.path.name
-    if event.kind == "skipped":
-        tally.skipped.append(event.path)
-    elif event.kind == "busy":
-        tally.busy.append(event.path)
-        shown.say(f"[yellow]{name}: another process is working on it, skipped[/]")
-    elif event.kind == "finished":
-        tally.ran.append(event.path)
-        shown.say(f"[green]done[/] {name}")
-    elif event.kind == "paused":
-        tally.paused.append(event.path)
-    elif event.kind == "failed" and event.fault is not None:
-        tally.failed[event.path] = event.fault
-        shown.say(f"[red]failed[/] {name}")
+def _note(event: Event, tally: BatchResult, shown: Progress) -> None:
+    if event.kind in ENDS:
+        tally.ends.append(event)
+    words = {"busy": "[yellow]skipped, another process is working on it:[/]", "finished": "[green]done[/]"}
+    words |= {"failed": "[red]failed[/]"}
+    if event.kind in words:
+        shown.say(f"{words[event.kind]} {event.path.name}")
+    if event.fault is not None and event.kind == "failed":
         complain(event.fault)
-    elif event.kind == "warned" and event.fault is not None:
+    elif event.fault is not None and event.kind == "warned":
         warn(event.fault)
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
-from fedfew.interface.batch import Tally, follow_all, run_all
+from fedfew.interface.batch import BatchResult, follow_all, run_all
 from fedfew.interface.charts.csv_table import to_csv
 from fedfew.interface.charts.figure import Lines, Series
 from fedfew.interface.charts.printed import draw
@@ -26,7 +25,7 @@ from fedfew.runs.statistics import Interval
 from fedfew.studies.learning_curve import Step, halves, pairs, sentence, steps
 from fedfew.studies.parallel import check_jobs
 from fedfew.studies.search import best_validation, search, space_of
-from fedfew.studies.sweep import Cell, Event, axes_of, cells_of, located
+from fedfew.studies.sweep import axes_of, cells_of, located
 
 
 def sweep(
@@ -53,40 +52,23 @@ def sweep(
             raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
             raise FedfewError("E113", "--jobs", "trials run one after another, each chosen from the results before", "")
-        tally, cells = _search(config, base, (grid, ranges), optuna, folder, anyway, command)
+        space = space_of(grid, ranges)
+        events = search(config, base, space, optuna, folder, warn, anyway=anyway, command=command)
+        tally = follow_all(events, [], command)
     else:
         if ranges:
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
         if not grid:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
-        cells = cells_of(config, base, axes_of(grid))
-        tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
-    _show(tally, cells, folder, json)
+        tally = run_all(
+            cells_of(config, base, axes_of(grid)), folder, jobs=jobs, until=until, anyway=anyway, command=command
+        )
+    _show(tally, folder, json)
 
 
-def _search(
-    config: str,
-    base: dict[str, Any],
-    varied: tuple[Sequence[str], Sequence[str]],
-    trials: int,
-    folder: Path,
-    anyway: bool,
-    command: str,
-) -> tuple[Tally, list[Cell]]:
-    seen: dict[str, Cell] = {}
-    events = search(config, base, space_of(*varied), trials, folder, warn, anyway=anyway, command=command)
-
-    def noted() -> Iterator[Event]:
-        for event in events:
-            seen[event.cell.identity] = event.cell
-            yield event
-
-    return follow_all(noted(), [], command), list(seen.values())
-
-
-def _show(tally: Tally, cells: list[Cell], folder: Path, json: bool) -> None:
+def _show(tally: BatchResult, folder: Path, json: bool) -> None:
     rows: list[dict[str, Any]] = []
-    for cell, path in zip(cells, located(cells, folder), strict=True):
+    for cell, path in zip(tally.cells, located(tally.cells, folder), strict=True):
         run = Run.open(path) if path else None
         rows.append(
             {
@@ -166,19 +148,18 @@ def _half(span: Interval) -> float | None:
 
 
 def _show_curve(curve: list[Step], folder: Path, folds: int) -> None:
-    rows = []
-    for step in curve:
-        gap, half = step.gain.difference, _half(step.gain.difference)
-        spread = "" if half is None else f" ± {100 * half:.1f}"
-        rows.append([str(step.labels), _span(step.gain.own), _span(step.gain.base), f"{100 * gap.mean:+.1f}{spread}"])
     columns = ("labels", "with the sites' images", "labels alone", "difference")
-    print_table(columns, rows, "accuracy, 95 % intervals", words=0)
+    rows = [
+        [str(step.labels), _text(step.gain.own), _text(step.gain.base), _text(step.gain.difference, "+")]
+        for step in curve
+    ]
+    print_table(columns, rows, "accuracy in %, 95 % intervals", words=0)
     out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
     if folds:
         note(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
     say(f"figure: {folder / 'learning-curve.png'}")
 
 
-def _span(span: Interval) -> str:
+def _text(span: Interval, sign: str = "") -> str:
     half = _half(span)
-    return percent(span.mean) if half is None else f"{100 * span.mean:.1f} ± {100 * half:.1f} %"
+    return f"{100 * span.mean:{sign}.1f}" + ("" if half is None else f" ± {100 * half:.1f}")
