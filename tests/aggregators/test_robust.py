@@ -10,12 +10,12 @@ from torch import nn
 from fedfew.aggregators import AGGREGATORS, robust
 from fedfew.aggregators.combine import blocks
 from fedfew.aggregators.robust import fltrust, krum, trimmed_mean
-from fedfew.aggregators.weighted import fednova
+from fedfew.aggregators.weighted import fednova, uniform
 from fedfew.config.checks import krum_misfit
 from fedfew.core.network import Network
-from fedfew.core.types import Contribution
+from fedfew.core.types import Contribution, ServerState
 from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
-from fedfew.training.updates import active, with_momentum
+from fedfew.training.updates import aggregate_active, with_momentum
 
 ORIGIN = torch.zeros(2)
 
@@ -234,15 +234,19 @@ def test_work_of_the_three_formulas() -> None:
 
 def test_server_momentum_by_hand() -> None:
     start, first, second = torch.tensor([10.0, 4.0]), torch.tensor([8.0, 5.0]), torch.tensor([6.0, 6.0])
-    omega, v = with_momentum(start, first, None, 0.5, 1)
+    omega, kept = with_momentum(ServerState(0, start, start), first, 0.5, 1)
     assert omega.tolist() == [8.0, 5.0]  # the first step is the plain one
-    omega, v = with_momentum(omega, second, v, 0.5, 1)
-    assert v.tolist() == [0.5 * 2 + 2]
+    omega, kept = with_momentum(ServerState(1, omega, omega, extra=kept), second, 0.5, 1)
+    assert kept["velocity"].tolist() == [0.5 * 2 + 2]
     assert omega.tolist() == [8.0 - 3.0, 6.0]  # the statistic in place 1 has no momentum
 
 
 def test_clients_without_a_step_are_left_out() -> None:
-    assert [part.client for part in active(parts_of([[1.0], [2.0], [3.0]], steps=[1.0, 0.0, 4.0]))] == [0, 2]
+    zero = torch.zeros(1)
+    mean, active = aggregate_active(uniform, parts_of([[1.0], [2.0], [3.0]], steps=[1.0, 0.0, 4.0]), zero, zero)
+    assert [part.client for part in active] == [0, 2] and mean.vector.item() == 2
+    nobody, active = aggregate_active(uniform, parts_of([[1.0]], steps=[0.0]), zero, zero + 7)
+    assert not active and nobody.vector.item() == 7 and nobody.weights == {}
 
 
 @pytest.mark.parametrize(("statuses", "mean"), [((0.9, 0.6), 0.4 / 0.5), ((1.0, 1.0), 0.5)])

@@ -19,7 +19,7 @@ from fedfew.methods.entry import Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend
 from fedfew.training.supervised import train_server
-from fedfew.training.updates import Warmup, active, contributions, step_size, with_momentum
+from fedfew.training.updates import Warmup, aggregate_active, contributions, step_size, with_momentum
 
 CARRIED = "sgd_velocity"
 """The key of the momentum in the server's state and in a client's memory."""
@@ -83,17 +83,13 @@ class Alternate(Federated):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> tuple[ServerState, Outcome]:
         """Aggregate with server momentum, then train on the server's labels."""
-        parts = active(contributions(state, updates, self.client))
-        omega, extra, weights = state.sigma, state.extra, {}
-        if parts:
-            psi = self.aggregator(parts, state.sigma, state.sigma)
-            omega, weights = psi.vector, psi.weights
-            if self.server_momentum:
-                velocity, trainable = state.extra.get("velocity"), site.network.layout.trainable
-                omega, velocity = with_momentum(state.sigma, omega, velocity, self.server_momentum, trainable)
-                extra = extra | {"velocity": velocity}
+        parts = contributions(state, updates, self.client)
+        psi, active = aggregate_active(self.aggregator, parts, state.sigma, state.sigma)
+        omega, moved = psi.vector, dict[str, Tensor]()
+        if active:
+            omega, moved = with_momentum(state, omega, self.server_momentum, site.network.layout.trainable)
         trained, kept = self.train(omega, state, site, rng)
-        return replace(state, omega=trained, extra=extra | kept), Outcome(weights, clients=omega)
+        return replace(state, omega=trained, extra=state.extra | moved | kept), Outcome(psi.weights, clients=omega)
 
     def label_once(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Tensor:
         """Probabilities N×C of the received model on one weak view of each image; leaves it loaded."""

@@ -47,7 +47,7 @@ from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, Residual, descend
 from fedfew.training.supervised import train_server
-from fedfew.training.updates import Warmup, active, check_outputs, contributions, outputs, step_size
+from fedfew.training.updates import Warmup, aggregate_active, check_outputs, contributions, outputs, step_size
 
 
 @dataclass(frozen=True)
@@ -135,20 +135,18 @@ class CBAFed(Federated):
         """The mean of the server's model and the clients', mixed with an earlier one; and P for the next round."""
         counts = [trusted_counts(update) for update in updates]
         labeled = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, counts, strict=True)]
-        parts = active(contributions(state, labeled, self.client))
-        psi, weights, share = state.sigma, {}, 1.0
-        if parts:
-            made = self.aggregator(parts, state.omega, state.sigma)
-            own = self.label_weight * len(site.labeled)
-            psi, weights, share = made.vector, made.weights, own / (own + sum(part.examples for part in parts))
-        omega = torch.lerp(psi, state.sigma, share)
+        parts = contributions(state, labeled, self.client)
+        psi, active = aggregate_active(self.aggregator, parts, state.omega, state.sigma)
+        own = self.label_weight * len(site.labeled)
+        share = own / (own + sum(part.examples for part in active)) if active else 1.0
+        omega = torch.lerp(psi.vector, state.sigma, share)
         extra = state.extra | {"shares": shares(sum(counts, label_counts(site)))}
         if state.round and state.round % self.global_interval == 0:
             omega = torch.lerp(omega, state.extra["earlier"], self.global_residual)
             extra |= {"earlier": omega}
         bounds = self.thresholds(extra["shares"])
         metrics = {"server_share": share, "lowest_threshold": float(bounds.min()), "threshold": float(bounds.mean())}
-        return replace(state, omega=omega, extra=extra), Outcome(weights, metrics, psi)
+        return replace(state, omega=omega, extra=extra), Outcome(psi.weights, metrics, psi.vector)
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"psi", "counts"}: a model, and one number for each class."""

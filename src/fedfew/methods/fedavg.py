@@ -94,11 +94,7 @@ class FedAvg(Federated):
 
     def move(self, state: ServerState, psi: Vector, site: ServerSite) -> tuple[Vector, dict[str, Tensor]]:
         """The server's new model from the clients' mean ψ, and what it keeps for the next round."""
-        if not self.server_momentum:
-            return psi, {}
-        trainable, velocity = site.network.layout.trainable, state.extra.get("velocity")
-        made, velocity = with_momentum(state.sigma, psi, velocity, self.server_momentum, trainable)
-        return made, {"velocity": velocity}
+        return with_momentum(state, psi, self.server_momentum, site.network.layout.trainable)
 
 
 FEDAVG = Entry(FedAvg, unfit=STARTS_FROM_SERVER)

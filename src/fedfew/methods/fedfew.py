@@ -37,7 +37,7 @@ from fedfew.objectives.consistency import disagreement
 from fedfew.training.label_shift import calibrated_temperature, em_prior, log_ratio
 from fedfew.training.sgd import descend
 from fedfew.training.supervised import train_server
-from fedfew.training.updates import active, contributions, scalar, step_size
+from fedfew.training.updates import aggregate_active, contributions, scalar, step_size
 
 NOISE = 0.1
 """Deviation of the noise ε, of pixels in [0, 1] or of the features' size."""
@@ -148,17 +148,15 @@ class FedFew(Federated):
         self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
     ) -> tuple[ServerState, Outcome]:
         """Aggregate the clients that learned something, then train on the server's labels."""
-        learned = active(contributions(state, updates, self.client))
-        psi, weights = state.sigma, {}
-        if learned:
-            aggregate = self.aggregator(learned, state.sigma, state.sigma)
-            psi, weights = aggregate.vector, aggregate.weights
-        sigma = train_server(self.server, psi, state, site, rng, self.lambda_s)
+        parts = contributions(state, updates, self.client)
+        psi, _ = aggregate_active(self.aggregator, parts, state.sigma, state.sigma)
+        sigma = train_server(self.server, psi.vector, state, site, rng, self.lambda_s)
+        outcome = Outcome(psi.weights, clients=psi.vector)
         if not self.average:
-            return replace(state, omega=sigma), Outcome(weights, clients=psi)
+            return replace(state, omega=sigma), outcome
         before = state.omega if "sigma" in state.extra else state.sigma  # the warm-up's result counts as ω_0
         omega = self.average * before + (1 - self.average) * sigma
-        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}), Outcome(weights, clients=psi)
+        return replace(state, omega=omega, extra=state.extra | {"sigma": sigma}), outcome
 
 
 def refuse(method: FedFew, scenario: Scenario) -> Iterator[FedfewError]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Vector
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import ClientUpdate, Contribution, Payload, ServerSite, ServerState
+from fedfew.core.types import Aggregate, Aggregator, ClientUpdate, Contribution, Payload, ServerSite, ServerState
 from fedfew.training.sgd import LocalSGD
 
 Order = Annotated[
@@ -62,22 +62,28 @@ def contributions(
     ]
 
 
-def active(parts: Sequence[Contribution]) -> list[Contribution]:
-    """The clients that had something to learn from; the others would only hold the average back."""
-    return [part for part in parts if part.steps > 0]
+def aggregate_active(
+    aggregator: Aggregator, parts: Sequence[Contribution], omega: Vector, sigma: Vector
+) -> tuple[Aggregate, list[Contribution]]:
+    """The aggregate of the clients that had something to learn from, and these clients; σ where there is none.
+
+    The others would only hold the average back.
+    """
+    active = [part for part in parts if part.steps > 0]
+    return (aggregator(active, omega, sigma) if active else Aggregate(sigma, {})), active
 
 
-def with_momentum(
-    start: Vector, psi: Vector, velocity: Vector | None, momentum: float, trainable: int
-) -> tuple[Vector, Vector]:
-    """Server momentum: v ← m·v + (start − ψ), ω = start − v, and the new v.
+def with_momentum(state: ServerState, psi: Vector, momentum: float, trainable: int) -> tuple[Vector, dict[str, Tensor]]:
+    """Server momentum: v ← m·v + (σ − ψ), ω = σ − v, and the new v for the server's state; ψ itself where m is 0.
 
     Only weights gather momentum: running statistics of a batch norm are taken as averaged, because momentum
     can push a variance below zero.
     """
-    step = (start - psi)[:trainable]
-    moved = step if velocity is None else momentum * velocity + step
-    return torch.cat([start[:trainable] - moved, psi[trainable:]]), moved
+    if not momentum:
+        return psi, {}
+    step = (state.sigma - psi)[:trainable]
+    velocity = momentum * state.extra["velocity"] + step if "velocity" in state.extra else step
+    return torch.cat([state.sigma[:trainable] - velocity, psi[trainable:]]), {"velocity": velocity}
 
 
 def outputs(layout: Layout) -> int:
