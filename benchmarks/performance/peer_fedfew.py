@@ -12,7 +12,7 @@ from benchmarks.performance.workloads import Opened
 from torch import Tensor
 
 from fedfew.config.parts import Parts, assemble, local_fleet
-from fedfew.core.memory import keep_freed_memory
+from fedfew.core.environment import keep_freed_memory
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
 from fedfew.runtime.exchange import ask

@@ -1,6 +1,6 @@
 """What glibc is asked for: thresholds and one arena, an older one's largest, or nothing."""
 
-from fedfew.core.memory import (
+from fedfew.core.environment import (
     KEPT,
     M_ARENA_MAX,
     M_MMAP_THRESHOLD,

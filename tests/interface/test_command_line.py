@@ -1,5 +1,6 @@
 """The command line itself: declared as it is called, no help text waits for torch, hints, completion by shells."""
 
+import ast
 import inspect
 import shutil
 import subprocess
@@ -194,3 +195,16 @@ def test_memory_that_is_not_there_is_no_traceback(capsys: Capture, monkeypatch: 
     monkeypatch.setattr("fedfew.config.parts.federation_of", full)
     said = fedfew(capsys, "run", "quick", "--set", "clients=2000000000", "--set", "partition.empty=true")
     assert said.status == 2 and said.err.startswith("E119 memory: Unable to allocate 14.9 GiB")
+
+
+def test_a_run_imports_what_it_needs(tmp_path: Path) -> None:
+    """A first FedMix run on the included digits: no other method, no network, no chart."""
+    words = ["run", "quick", "--set", "rounds=1", "--out", str(tmp_path / "run")]
+    script = LOADED.format(commands=[words], heavy={"flwr", "matplotlib", "jinja2", "starlette", "onnx"})
+    script += "print(sorted(name for name in sys.modules if name.partition('.')[0] == 'fedfew'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    heavy, own = done.stdout.splitlines()[-2:]
+    assert heavy == "loaded: []"
+    modules = ast.literal_eval(own)
+    assert [name for name in modules if name.startswith("fedfew.deploy")] == []
+    assert len(modules) <= 90, "\n".join(modules)

@@ -6,7 +6,7 @@ import torch
 
 from fedfew.config.parts import network_of, sites_of
 from fedfew.config.schema import check
-from fedfew.core.memory import keep_freed_memory
+from fedfew.core.environment import keep_freed_memory
 from fedfew.data.clients import ClientsData
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel

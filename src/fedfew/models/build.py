@@ -8,9 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from fedfew.core.environment import machine_memory
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
-from fedfew.core.memory import machine_memory
 from fedfew.core.samples import Samples
 from fedfew.core.types import Report
 from fedfew.data.clients import D

@@ -17,10 +17,9 @@ from fedfew.config.names import own_code
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.config.schema import check, load
 from fedfew.config.tree import Config
-from fedfew.core.environment import environment
+from fedfew.core.environment import environment, keep_freed_memory
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, Report, ServerState
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedfew.core.memory import keep_freed_memory
+from fedfew.core.environment import keep_freed_memory
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.site.budget import PrivacyBudget
 from fedfew.deploy.site.build import real_site, trial_site

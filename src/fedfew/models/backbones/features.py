@@ -22,8 +22,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedfew.core.engine import CPU
+from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
-from fedfew.core.memory import keep_freed_memory
 from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import Report
 from fedfew.data.cache import cache_folder
