@@ -10,7 +10,8 @@ from fedfew.core.settings import settings_of
 from fedfew.data.samples import Images
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
-from fedfew.models.layers import convolution, groups
+from fedfew.models.layers import groups
+from fedfew.models.resnet9 import convolution
 
 PRETRAINED = {"train", "size", "views", "lr_scale"}
 SMALL = {"resnet9": {"width": 4}, "cnn": {"width": 4}, "wrn": {"depth": 10, "width": 1}}

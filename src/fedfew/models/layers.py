@@ -1,26 +1,12 @@
-"""Shared by the networks: a convolution with its normalisation, a linear head, the refusal of unfit images."""
+"""Shared by the networks: normalisation, pooling, a linear head, the refusal of unfit images."""
 
 from typing import Literal
 
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.models.winograd import Conv3x3
 
 Norm = Literal["none", "group", "batch"]
-
-
-def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) -> nn.Sequential:
-    """3×3 convolution → 2×2 max pool if wanted → normalisation → ReLU.
-
-    The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
-    gradient; after pooling first, the rest works on a quarter of the pixels.
-    """
-    layers: list[nn.Module] = [Conv3x3(inputs, outputs)]
-    if pool:
-        layers.append(nn.MaxPool2d(2))
-    layers += normalisation(outputs, norm)
-    return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
 def normalisation(channels: int, norm: Norm) -> list[nn.Module]:

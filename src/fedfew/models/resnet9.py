@@ -9,7 +9,21 @@ from typing import Annotated
 from torch import Tensor, nn
 
 from fedfew.core.settings import Count, Doc
-from fedfew.models.layers import GlobalMax, Norm, convolution, refuse_misfit
+from fedfew.models.layers import GlobalMax, Norm, normalisation, refuse_misfit
+from fedfew.models.winograd import Conv3x3
+
+
+def convolution(inputs: int, outputs: int, norm: Norm, *, pool: bool = False) -> nn.Sequential:
+    """3×3 convolution → 2×2 max pool if wanted → normalisation → ReLU.
+
+    The paper pools after the ReLU. Both are increasing, so without normalisation the order changes no value and no
+    gradient; after pooling first, the rest works on a quarter of the pixels.
+    """
+    layers: list[nn.Module] = [Conv3x3(inputs, outputs)]
+    if pool:
+        layers.append(nn.MaxPool2d(2))
+    layers += normalisation(outputs, norm)
+    return nn.Sequential(*layers, nn.ReLU(inplace=True))
 
 
 class Residual(nn.Module):
