@@ -159,8 +159,8 @@ def _over_tls(plan: SitePlan) -> Iterator[Finding]:
         try:
             status, content = ask(plan.host, plan.port, plan.ca)
         except ssl.SSLCertVerificationError as error:
-            what, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
-            raise FedfewError("E505", plan.address, what, remedy) from None
+            reason, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
+            raise FedfewError("E505", plan.address, reason, remedy) from None
         except OSError as error:
             raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
         if status != 200:
@@ -186,8 +186,8 @@ def _over_tls(plan: SitePlan) -> Iterator[Finding]:
 
     def same_network() -> str:
         if said.get("network") != plan.network:
-            what = f"the server's network is {said.get('network')}, the bundle's {plan.network}"
-            raise FedfewError("E506", plan.address, what)
+            reason = f"the server's network is {said.get('network')}, the bundle's {plan.network}"
+            raise FedfewError("E506", plan.address, reason)
         return plan.network
 
     yield (secure := _check("TLS", handshake))
@@ -199,8 +199,8 @@ def _over_tls(plan: SitePlan) -> Iterator[Finding]:
 def _connect(plan: SitePlan) -> str:
     """Go online briefly: only this proves that the server knows the key. A running client proves it too."""
     try:
-        with locked(plan.folder), tempfile.TemporaryDirectory() as place:
-            return _go_online(plan, Path(place))
+        with locked(plan.folder), tempfile.TemporaryDirectory() as logs:
+            return _go_online(plan, Path(logs))
     except FedfewError as fault:
         if fault.code != "E306":
             raise
@@ -222,8 +222,8 @@ def _go_online(plan: SitePlan, logs: Path) -> str:
             if "SuperNode ID:" in node.log_tail(50):
                 return "the server accepts this key"
             sleep(0.2)
-        what = f"the server did not accept this key: {node.log_tail(3)}"
-        raise FedfewError("E510", plan.address, what, "Is the site in server.toml, and the bundle from the same init?")
+        reason = f"the server did not accept this key: {node.log_tail(3)}"
+        raise FedfewError("E510", plan.address, reason, "Is the site in server.toml, and the bundle of the same init?")
     finally:
         supervisor.close()
         processes.close()

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from importlib import import_module
 from typing import Any
 
 SUPERNODE = "supernode"
@@ -18,11 +19,15 @@ SUPERNODE = "supernode"
 def supernode(options: list[str]) -> None:
     """Flower's SuperNode, except that it survives broken TLS connections, which Flower takes for bad certificates."""
     import httpx
-    from flwr.supernode import fleet_http_connection
     from flwr.supernode.cli import flower_supernode
 
-    connection: Any = fleet_http_connection  # the name it imports is not one that it exports
-    make = connection.make_simple_http_retry_invoker
+    sys.argv = ["flower-supernode", *options]
+    try:
+        connection: Any = import_module("flwr.supernode.fleet_http_connection")
+        make = connection.make_simple_http_retry_invoker
+    except (ImportError, AttributeError):  # another version of Flower: as it is
+        flower_supernode()
+        return
 
     def patient() -> object:
         invoker = make()
@@ -36,7 +41,6 @@ def supernode(options: list[str]) -> None:
         return invoker
 
     connection.make_simple_http_retry_invoker = patient
-    sys.argv = ["flower-supernode", *options]
     flower_supernode()
 
 
@@ -69,9 +73,9 @@ def _result(text: str) -> dict[str, object]:
     """The JSON object in Flower's output, whatever surrounds it."""
     start = text.find("{")
     with contextlib.suppress(ValueError):
-        found = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}
-        if isinstance(found, dict) and found:
-            return found
+        result = json.JSONDecoder().raw_decode(text[start:])[0] if start >= 0 else {}
+        if isinstance(result, dict) and result:
+            return result
     return {"success": False, "error-message": text.strip()[-500:] or "no output"}
 
 

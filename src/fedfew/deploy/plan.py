@@ -147,9 +147,8 @@ def make_network(
 
 def open_server(folder: Path) -> ServerPlan:
     """The server's side of a network; NAME or NAME/server."""
-    place = folder if (folder / SERVER).is_file() else folder / "server"
-    content = _read(place / SERVER)
-    plan: ServerPlan = _plan(ServerPlan, place, content)
+    own = folder if (folder / SERVER).is_file() else folder / "server"
+    plan: ServerPlan = _plan(ServerPlan, own, _read(own / SERVER))
     plan.check()
     return plan
 
@@ -167,10 +166,10 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
     if (folder / SITE).exists():
         old: SitePlan = _plan(SitePlan, folder, _read(folder / SITE))
         if (old.network, old.name) != (new.network, new.name):
-            what = (
+            reason = (
                 f"belongs to site {old.name} of network {old.network}, the bundle to site {new.name} of {new.network}"
             )
-            raise FedfewError("E506", str(folder), what)
+            raise FedfewError("E506", str(folder), reason)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         _write(folder / name, content, secret=name == "site.key")
@@ -180,8 +179,8 @@ def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
 def _checked(sites: Sequence[str]) -> tuple[str, ...]:
     odd = [name for name in sites if not _NAME.fullmatch(name)]
     if odd or not sites or len(set(sites)) != len(sites):
-        what = f"{odd[0]!r} is not a valid name" if odd else "each site needs a different name"
-        raise FedfewError("E103", "--sites", what, "Give names of letters, digits, - and _, e.g. --sites north,south")
+        reason = f"{odd[0]!r} is not a valid name" if odd else "each site needs a different name"
+        raise FedfewError("E103", "--sites", reason, "Give names of letters, digits, - and _, e.g. --sites north,south")
     return tuple(sites)
 
 
@@ -195,8 +194,8 @@ def _plan(kind: Any, folder: Path, content: Mapping[str, Any]) -> Any:
     try:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
         plan = kind(folder=folder, **values)
-        whole = isinstance(plan.port, int) and isinstance(plan.host, str) and isinstance(plan.network, str)
-        if not whole or not 0 < plan.port < 1 << 16:
+        complete = isinstance(plan.port, int) and isinstance(plan.host, str) and isinstance(plan.network, str)
+        if not complete or not 0 < plan.port < 1 << 16:
             raise TypeError(f"port = {plan.port!r}, host = {plan.host!r}")
     except TypeError as error:
         raise FedfewError("E511", str(folder), f"its settings are not complete: {error}") from None
@@ -210,11 +209,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise FedfewError("E511", str(path), f"cannot be read: {error.strerror}") from None
 
 
-def _parse(content: bytes, place: Path) -> dict[str, Any]:
+def _parse(content: bytes, source: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(content.decode())
     except ValueError as error:
-        raise FedfewError("E511", str(place), f"is not TOML: {error}") from None
+        raise FedfewError("E511", str(source), f"is not TOML: {error}") from None
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:

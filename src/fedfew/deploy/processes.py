@@ -183,7 +183,7 @@ def flower_environment(home: Path, **more: str) -> dict[str, str]:
     }
 
 
-def wait_until(ready: Callable[[], bool], process: ManagedProcess, patience: float, what: str) -> None:
+def wait_until(ready: Callable[[], bool], process: ManagedProcess, patience: float, reason: str) -> None:
     """Wait until a process is ready; E508 with the end of its log if it takes too long or keeps dying."""
     deadline = monotonic() + patience
     while monotonic() < deadline:
@@ -192,4 +192,4 @@ def wait_until(ready: Callable[[], bool], process: ManagedProcess, patience: flo
         if process.starts > 3 or (not process.running and not process.restart):
             break
         sleep(0.1)
-    raise FedfewError("E508", what, f"was not ready within {patience:g} s: {process.log_tail() or 'no output'}")
+    raise FedfewError("E508", reason, f"was not ready within {patience:g} s: {process.log_tail() or 'no output'}")

@@ -49,8 +49,8 @@ def _refuse_other_settings(session: Session, settings: Mapping[str, Any]) -> Non
         for part in key.split("."):
             was = was.get(part)
         if not key.startswith("fleet.") and was != value:
-            what = f"{key} is {value!r} here, but {was!r} in the run that would be continued"
-            raise FedfewError("E307", str(session.folder.path), what, "Give the new run another folder")
+            reason = f"{key} is {value!r} here, but {was!r} in the run that would be continued"
+            raise FedfewError("E307", str(session.folder.path), reason, "Give the new run another folder")
 
 
 def _warn(fault: FedfewError) -> None:

@@ -102,13 +102,13 @@ class SuperLink:
         return Answer(head.status_code, list(head.headers), content, size)
 
     async def _exchange(self, target: str, headers: Headers, body: IO[bytes], content: IO[bytes]) -> h11.Response:
-        line, whole = await self._line(), False
+        line, complete = await self._line(), False
         try:
             await line.send(target, headers, body)
             head = await line.receive(content)
-            whole = line.http.our_state is h11.DONE and line.http.their_state is h11.DONE
+            complete = line.http.our_state is h11.DONE and line.http.their_state is h11.DONE
         finally:
-            if whole and len(self._idle) < KEPT:
+            if complete and len(self._idle) < KEPT:
                 line.http.start_next_cycle()
                 line.used = monotonic()
                 self._idle.append(line)

@@ -22,18 +22,18 @@ def read_answers(
     ``limit``: most bytes of one client's tensors.
     """
     try:
-        found = parse_head(head, head_limit(len(clients)))
+        content = parse_head(head, head_limit(len(clients)))
     except ContentError as error:
         yield from (Missing(k, error.code, str(error)) for k in clients)
         return
-    if set(found) == {"code"}:
-        yield from (Missing(k, *meaning(found["code"])) for k in clients)
+    if set(content) == {"code"}:
+        yield from (Missing(k, *meaning(content["code"])) for k in clients)
         return
-    if found.get("run") != run or type(found.get("round")) is not int or found["round"] != round:
+    if content.get("run") != run or type(content.get("round")) is not int or content["round"] != round:
         yield from (Missing(k, Refusal.OTHER_ROUND, f"answered another run or round than {round + 1}") for k in clients)
         return
     seen: set[int] = set()
-    answers = found.get("answers")
+    answers = content.get("answers")
     for answer in answers if isinstance(answers, list) else []:
         client = answer.get("client") if isinstance(answer, dict) else None
         if type(client) is not int or client not in clients:  # 1.0 and true are in [1], too

@@ -30,8 +30,8 @@ MEANINGS = {
 class ContentError(ValueError):
     """A message that is not valid; ``code`` says why."""
 
-    def __init__(self, code: Refusal, what: str) -> None:
-        super().__init__(what)
+    def __init__(self, code: Refusal, reason: str) -> None:
+        super().__init__(reason)
         self.code = code
 
 

@@ -81,8 +81,8 @@ def _claim(name: object, entry: object, arrays: Arrays) -> tuple[torch.dtype, tu
         raise ContentError(Refusal.SHAPE, f"{name} has an impossible shape")
     dtype, content = DTYPES[kind], _content(name, array, arrays)
     if prod(shape) * dtype.itemsize != len(content):
-        what = f"{name} has {len(content)} bytes, {kind} of shape {tuple(shape)} has another number"
-        raise ContentError(Refusal.SHAPE, what)
+        reason = f"{name} has {len(content)} bytes, {kind} of shape {tuple(shape)} has another number"
+        raise ContentError(Refusal.SHAPE, reason)
     return dtype, tuple(shape), content
 
 

@@ -139,8 +139,8 @@ class GridFleet:
                 message.posted, message.since = True, monotonic()
                 continue
             del open_[message.site]
-            what = f"site {self._members.sites[message.site]} is offline"
-            yield from (Missing(k, Refusal.UNREACHABLE, what) for k in message.clients)
+            reason = f"site {self._members.sites[message.site]} is offline"
+            yield from (Missing(k, Refusal.UNREACHABLE, reason) for k in message.clients)
         nodes = [self._attendance.nodes[message.site] for message in waiting]
         ttl = limit + min(limit, _GRACE)
         new = self._post.push([message.content for message in waiting], nodes, ttl, f"{round}")
@@ -216,8 +216,8 @@ class GridFleet:
         if self._memory is not None:
             self._memory.replace(memory)
         elif memory:
-            what = "its checkpoints hold clients' tensors, which cannot be moved to real sites"
-            raise FedfewError("E113", "fleet.kind", what, "Continue with fleet.kind = 'pool'")
+            reason = "its checkpoints hold clients' tensors, which cannot be moved to real sites"
+            raise FedfewError("E113", "fleet.kind", reason, "Continue with fleet.kind = 'pool'")
 
     def end(self) -> None:
         """Inform the sites that are online that the run is over; waits briefly so that the messages can leave."""

@@ -64,8 +64,8 @@ class Attendance:
                 return clients
             if monotonic() > deadline:
                 away = ", ".join(name for i, name in enumerate(members.sites) if i not in self.nodes)
-                what = f"{len(clients)} of {need} clients were online after {timeouts.wait:g} s; offline: {away}"
-                raise FedfewError("E503", "network", what)
+                reason = f"{len(clients)} of {need} clients were online after {timeouts.wait:g} s; offline: {away}"
+                raise FedfewError("E503", "network", reason)
             sleep(0.5)
 
     def look(self) -> None:

@@ -80,8 +80,8 @@ def site_names(config: Config) -> tuple[str, ...]:
 def advance(session: Session, report: Report | None = None) -> Generator[RoundRecord]:
     """The remaining rounds, as the ServerApp commits them; everything that was started ends with this generator."""
     if session.parts.config.fleet.network == PROJECT:
-        what = "its clients are the nodes of a Flower project"
-        raise FedfewError("E113", str(session.folder.path), what, "Start the project's app again: flwr run")
+        reason = "its clients are the nodes of a Flower project"
+        raise FedfewError("E113", str(session.folder.path), reason, "Start the project's app again: flwr run")
     with contextlib.ExitStack() as stack:
         if session.parts.config.remote:
             plan = open_server(Path(session.parts.config.fleet.network))
@@ -174,8 +174,8 @@ class KeptAlive:
         self._failures = self._failures + 1 if progress == self._progress else 0
         self._progress, self.seen, self._deadline = progress, False, monotonic() + _PATIENCE
         if self._failures > _MOST_FAILURES:
-            what = f"ended {self._failures} times in the same round: {self.job.ended()[1].strip()}"
-            raise FedfewError("E508", "ServerApp", what)
+            reason = f"ended {self._failures} times in the same round: {self.job.ended()[1].strip()}"
+            raise FedfewError("E508", "ServerApp", reason)
         try:
             self.submit()
         except FedfewError:  # the SuperLink may be restarting

@@ -22,8 +22,8 @@ class PrivacyBudget:
         spent = self._read()
         spent[noise] = spent.get(noise, 0) + 1
         if self.most and (would_be := epsilon(spent, self.delta)) > self.most:
-            what = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
-            raise FedfewError("E420", str(self.path), what)
+            reason = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
+            raise FedfewError("E420", str(self.path), reason)
         content = {"updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())]}
         write_atomically(self.path, json.dumps(content, indent=1).encode())
 

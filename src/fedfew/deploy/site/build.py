@@ -68,16 +68,16 @@ def real_site(
     return build
 
 
-def checked_config(given: Mapping[str, Any], allowed: Sequence[str]) -> Config:
+def checked_config(document: Mapping[str, Any], allowed: Sequence[str]) -> Config:
     """The server's config, validated again here: a hostile server does not validate what it sends.
 
     Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
     """
-    refuse_foreign_code({**given, "dataset": {}, "partition": {}}, allowed)
-    config = check({**given, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
+    refuse_foreign_code({**document, "dataset": {}, "partition": {}}, allowed)
+    config = check({**document, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
     if isinstance(config.method, Oracle) or config.entry.pools:
-        what = f"{config.method_name} needs the labels of this site's images, which nobody has"
-        raise RefusedError("config", "method.name", what, "The server must choose a method that trains without them")
+        reason = f"{config.method_name} needs the labels of this site's images, which nobody has"
+        raise RefusedError("config", "method.name", reason, "The server must choose a method that trains without them")
     return config
 
 
@@ -100,6 +100,6 @@ def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
     """The noise on each update; a site may require noise and clipping, whatever the server's config says."""
     noise, clip = config.privacy.noise, config.privacy.clip
     if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
-        what = f"clip is {clip:g} and noise {noise:g}; this site requires clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
-        raise RefusedError("privacy", "privacy", what)
+        reason = f"clip is {clip:g} and noise {noise:g}; this site needs clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
+        raise RefusedError("privacy", "privacy", reason)
     return noise if clip else 0.0

@@ -30,8 +30,8 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
     if not len(images):
         raise FedfewError("E509", str(data), "contains no usable image")
     if tuple(images.shape[1:]) != tuple(shape):
-        what = f"its images are {'×'.join(map(str, images.shape[1:]))}, the run's {'×'.join(map(str, shape))}"
-        raise FedfewError("E417", str(data), what)
+        reason = f"its images are {'×'.join(map(str, images.shape[1:]))}, the run's {'×'.join(map(str, shape))}"
+        raise FedfewError("E417", str(data), reason)
     return images
 
 
@@ -44,8 +44,8 @@ def read_npz(path: Path) -> Tensor:
     if array is None:
         raise FedfewError("E509", str(path), "has no array `images`")
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
-        what = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
-        raise FedfewError("E509", str(path), what)
+        reason = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
+        raise FedfewError("E509", str(path), reason)
     channels = array.shape[1:-2] or (1,)
     return torch.from_numpy(array.reshape(len(array), *channels, *array.shape[-2:]))
 

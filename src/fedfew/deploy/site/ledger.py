@@ -26,10 +26,10 @@ class Ledger:
         if isinstance(asked.get("run"), str) and type(asked.get("round")) is int:
             common |= {"run": asked["run"], "round": asked["round"] + 1}
         lines = [common | line for line in _tensors(reply, pieces[1:])]
-        whole = hashlib.sha256()
+        digest = hashlib.sha256()
         for piece in pieces:
-            whole.update(piece)
-        seal = {"bytes": sum(map(len, pieces)), "sha256": whole.hexdigest()}
+            digest.update(piece)
+        seal = {"bytes": sum(map(len, pieces)), "sha256": digest.hexdigest()}
         lines.append(common | {"message": reply} | seal)
         with self.path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)

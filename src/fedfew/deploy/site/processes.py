@@ -32,8 +32,8 @@ class SiteTerms:
         """The terms as command-line options; only those that differ from the defaults."""
         plain = SiteTerms()
         numbers = ("min_noise", "max_clip", "max_epsilon", "delta")
-        given = [(name, value) for name in numbers if (value := getattr(self, name)) != getattr(plain, name)]
-        words = [word for name, value in given for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
+        changed = [(name, value) for name in numbers if (value := getattr(self, name)) != getattr(plain, name)]
+        words = [word for name, value in changed for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
         return words + [word for name in self.allow_code for word in ("--allow-code", name)]
 
 

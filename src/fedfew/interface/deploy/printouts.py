@@ -83,9 +83,9 @@ def systemd_server(plan: ServerPlan) -> str:
 
 def systemd_client(folder: Path, data: Path | None, terms: Sequence[str] = ()) -> str:
     """A unit that keeps a site online, with the site's terms."""
-    place = folder.absolute()
+    home = folder.absolute()
     images = str((data or Path("DATA")).absolute())
-    return _unit(f"fedfew site {place.name}", ["deploy", "client", str(place), "--data", images, *terms], place)
+    return _unit(f"fedfew site {home.name}", ["deploy", "client", str(home), "--data", images, *terms], home)
 
 
 def _word(text: str) -> str:
@@ -94,16 +94,16 @@ def _word(text: str) -> str:
     return plain if plain == text and not any(c.isspace() or c in "';" for c in text) else f'"{plain}"'
 
 
-def _unit(what: str, words: list[str], folder: Path) -> str:
+def _unit(title: str, words: list[str], folder: Path) -> str:
     command = " ".join(_word(word) for word in [str(Path(sys.executable).with_name("fedfew")), *words])
-    place = str(folder).replace("%", "%%")
+    home = str(folder).replace("%", "%%")
     return f"""[Unit]
-Description={what}
+Description={title}
 After=network-online.target
 Wants=network-online.target
 
 [Service]
-WorkingDirectory={place}
+WorkingDirectory={home}
 ExecStart={command}
 Restart=always
 RestartSec=5
