@@ -32,7 +32,7 @@ from fedfew.methods.entry import Entry, Scenario
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
-from fedfew.training.sgd import LocalSGD, descend
+from fedfew.training.sgd import Hooks, LocalSGD, descend
 from fedfew.training.supervised import Supervised, train_server
 from fedfew.training.updates import contributions, scalar
 from fedfew.training.vote import Ballot
@@ -54,6 +54,7 @@ __all__ = [
     "Expected",
     "FedfewError",
     "Fraction",
+    "Hooks",
     "Images",
     "LabeledSet",
     "Layout",
