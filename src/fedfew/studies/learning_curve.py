@@ -63,7 +63,7 @@ def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> 
 
 def _pair(config: Config, chosen: Mapping[str, Any]) -> Pair:
     own, name = load(config.document, chosen), slug(chosen)
-    method, base = own.document["method"]["name"], baseline_of(own)
+    method, base = own.method_name, baseline_of(own)
     return Pair(chosen["labels"], chosen["seed"], Cell(f"{method}-{name}", own), Cell(f"{BASELINE}-{name}", base))
 
 

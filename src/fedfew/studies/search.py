@@ -62,7 +62,7 @@ def search(
 ) -> Iterator[Event]:
     """Run trials until the folder's study has the requested number; those of an earlier start count."""
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
-    if not load(source, base).document["dataset"]["validation"]:
+    if not load(source, base).dataset.validation:
         why = "the search uses validation accuracy, and there are no validation images"
         raise FedfewError("E113", "dataset.validation", why)
     study, states = _study(optuna, folder), optuna.trial.TrialState

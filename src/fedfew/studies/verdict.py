@@ -85,7 +85,7 @@ class Verdict:
 
 def baseline_of(config: Config) -> Config:
     """Server-only training with everything else equal; E113 if the two would be scored at different points."""
-    if config.document["method"].get("order") == "before":
+    if getattr(config.method, "order", "") == "before":
         why = "scores each round before the server's turn, so it cannot be compared with server-only training"
         raise FedfewError("E113", "method.order", why, "Set method.order=after")
     return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
@@ -99,7 +99,7 @@ def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
     lower = next((b for b in bounds if b.name == BASELINE), None)
     if run.method in BOUNDS or lower is None or not lower.runs or lower.mismatch or lower.unfinished:
         return None
-    labels = sum(run.classes.get("server", ())) or int(run.document.get("labels", 0))
+    labels = sum(run.classes.get("server", ())) or run.labels
     return weigh([run], lower.runs[:1], labels)
 
 

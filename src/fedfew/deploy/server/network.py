@@ -96,7 +96,7 @@ def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStac
     parts = session.parts
     run, network = session.folder.path.absolute(), plan.folder.absolute()
     code = tuple(own_code(parts.config.document).values())  # allowed when the session was opened
-    job = Job(str(network / "job"), str(run), str(network), dict(parts.config.document["fleet"]), code)
+    job = Job(str(network / "job"), str(run), str(network), vars(parts.config.fleet), code)
     supervisor = Supervisor(logs)
     stack.callback(supervisor.close)
     link = SuperLink(plan, supervisor, job.prepare(), _largest_reply(parts, len(plan.sites)))

@@ -169,7 +169,7 @@ def participation(run: Run) -> Grid:
         for (c, n), (first, total, count) in sorted(cells.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
-    about = f"{len(asked)} of {run.document['clients']} clients were sampled in {len(records)} rounds; "
+    about = f"{len(asked)} of {run.clients} clients were sampled in {len(records)} rounds; "
     about += f"{lost} updates did not count."
     if wide > 1:
         about += f" Each column is {wide} rounds, shaded by their mean weight."

@@ -185,7 +185,7 @@ def sections_of(runs: Sequence[Run]) -> list[Section]:
         partition = first.document.get("partition", {})
         mu = f" μ = {partition['mu']}" if "mu" in partition else ""
         title = (
-            f"{first.dataset}, {first.document.get('labels')} labels, {first.document['clients']} clients, "
+            f"{first.dataset}, {first.labels} labels, {first.clients} clients, "
             f"{partition.get('kind', '?')}{mu}, {first.planned} rounds"
         )
         figures = overlay(groups) if number < MOST_DRAWN else []

@@ -40,21 +40,19 @@ def mean(value: Interval | None, unit: str) -> str:
 
 def setup(run: Run) -> str:
     """What is trained, in one line."""
-    config = run.document
-    kind, method = config.get("partition", {}), config["method"]
-    mu = f", μ = {kind['mu']}" if "mu" in kind else ""
+    known, mu = run.flat.get, run.flat.get("partition.mu")
+    partition = known("partition.kind", "?") + ("" if mu is None else f", μ = {mu}")
     parts = [
-        f"{config.get('labels')} labels at the server",
-        f"{config['clients']} clients ({kind.get('kind', '?')}{mu})",
-        f"{config.get('model', {}).get('name', '?')}",
+        f"{run.labels} labels at the server",
+        f"{run.clients} clients ({partition})",
+        known("model.name", "?"),
         f"seed {run.seed}",
     ]
-    mix = {"α": method.get("alpha"), "β": method.get("beta"), "γ": method.get("gamma")}
-    held = config.get("client_labels", {})
-    if held.get("each"):
-        parts.insert(1, f"{held['each']} labels at {100 * held['share']:g} % of the clients")
-    if known := [f"{letter} = {value}" for letter, value in mix.items() if value is not None]:
-        parts.insert(2, ", ".join(known))
+    mix = {"α": known("method.alpha"), "β": known("method.beta"), "γ": known("method.gamma")}
+    if each := known("client_labels.each"):
+        parts.insert(1, f"{each} labels at {100 * known('client_labels.share', 1.0):g} % of the clients")
+    if weights := [f"{letter} = {value}" for letter, value in mix.items() if value is not None]:
+        parts.insert(2, ", ".join(weights))
     return " · ".join(parts)
 
 
