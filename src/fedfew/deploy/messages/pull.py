@@ -44,8 +44,8 @@ _OBJECTS, _OBJECT = 64, 1 << 14
 """Objects that any reply may have, and bytes of its limit that allow one more."""
 _DESCRIPTION = 1 << 20
 """Bytes of JSON in which Flower may describe the arrays of a reply."""
-_PAUSE = 1.0
-"""Seconds between two checks of a reply that is being uploaded; the round's deadline ends it."""
+_PAUSE, _UPLOAD = 1.0, 180.0
+"""Seconds between two checks of a reply that is being uploaded, and until it is given up (as in Flower)."""
 _UNAVAILABLE = 4
 """Flower's code for a reply that no longer exists."""
 
@@ -71,6 +71,7 @@ class _Announced:
     to: str
     id: str
     tree: "ObjectTree"
+    since: float = field(default_factory=monotonic)
     next_try: float = 0.0
 
 
@@ -112,7 +113,9 @@ class ReplyPuller:
             done = _pulled(one.to, message)
         except _NotYetError:
             one.next_try = monotonic() + _PAUSE
-            return None
+            if monotonic() < one.since + _UPLOAD:
+                return None
+            done = Pulled(one.to, error=_UNAVAILABLE)
         except ContentError as refused:
             done = Pulled(one.to, refused=refused)
         except ObjectPullError:
