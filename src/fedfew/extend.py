@@ -20,15 +20,17 @@ from fedfew.core.types import (
     Method,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
     Transform,
+    Updates,
 )
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.data.samples import Images, Vectors
-from fedfew.methods.entry import Entry, Scenario
+from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
@@ -52,6 +54,7 @@ __all__ = [
     "Doc",
     "Entry",
     "Expected",
+    "Federated",
     "FedfewError",
     "Fraction",
     "Hooks",
@@ -66,6 +69,7 @@ __all__ = [
     "Payload",
     "Preprocess",
     "Pretrained",
+    "RoundEnd",
     "Samples",
     "Scenario",
     "Schema",
@@ -77,6 +81,7 @@ __all__ = [
     "Supervised",
     "Trained",
     "Transform",
+    "Updates",
     "Vector",
     "Vectors",
     "contributions",

@@ -16,14 +16,15 @@ from fedfew.core.types import (
     Aggregate,
     Aggregator,
     ClientSite,
-    ClientUpdate,
     Contribution,
     Method,
     Outcome,
     Payload,
+    RoundEnd,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
 )
 from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Batch, Step
@@ -88,9 +89,7 @@ class Halfway(Method):
         )
         return Trained({"psi": site.network.snapshot()})
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         psi = self.aggregator(contributions(state, updates), state.omega, state.sigma)
         omega = self.share * psi.vector + (1 - self.share) * state.sigma
         return replace(state, omega=omega), Outcome(psi.weights)

@@ -171,6 +171,11 @@ class Outcome:
     """The clients' model before the server's turn, scored as ``accuracy_clients``."""
 
 
+RoundEnd = tuple[ServerState, Outcome]
+Updates = Sequence[ClientUpdate]
+"""The answers of a round that count, in the order of the clients."""
+
+
 @dataclass(frozen=True)
 class Expected:
     """What the gate accepts for one tensor of a reply; a dimension of None may have any length up to ``limit``."""
@@ -257,9 +262,7 @@ class Method:
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         raise NotImplementedError
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         raise NotImplementedError
 
     def asks(self, state: ServerState) -> bool:

@@ -5,7 +5,6 @@
 Not an upper bound, because averaging costs accuracy: that is ``pooled``. Gradients are clipped like the server's.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -13,7 +12,17 @@ import torch
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, OracleSite, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    ClientSite,
+    OracleSite,
+    Outcome,
+    Payload,
+    RoundEnd,
+    ServerSite,
+    ServerState,
+    Trained,
+    Updates,
+)
 from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.supervised import Supervised, train_server, train_supervised
@@ -53,9 +62,7 @@ class AllLabels(Federated):
         )  # fmt: skip
         return Trained({"psi": psi}, {"steps": float(steps)})
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         parts = contributions(state, updates, self.client)
         psi = self.aggregator(parts, state.sigma, state.sigma)
         omega = psi.vector

@@ -3,7 +3,7 @@
 ψ = aggregate of the clients that labelled anything;   v ← m v + (ω_t − ψ);   ω_{t+1} = (ω_t − v) trained on D_s
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState
+from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Updates
 from fedfew.methods.entry import Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend
@@ -79,9 +79,7 @@ class Alternate(Federated):
         """σ here is ω_t after the server's training."""
         return {"omega": state.sigma} | step_size(self.client, state) | self.vote.message(state)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """Aggregate with server momentum, then train on the server's labels."""
         parts = contributions(state, updates, self.client)
         psi, active = aggregate_active(self.aggregator, parts, state.sigma, state.sigma)

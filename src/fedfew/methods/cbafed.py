@@ -22,7 +22,6 @@ Counts by class show a client's class mix to the server; with other methods that
 themselves. Noise on the model does not cover them, so ``[privacy]`` is refused.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -38,10 +37,12 @@ from fedfew.core.types import (
     Expected,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
 )
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
@@ -129,9 +130,7 @@ class CBAFed(Federated):
         metrics = {"coverage": len(fixed) / max(len(site), 1), "steps": float(steps)}
         return Trained({"psi": network.snapshot(), "counts": counts}, metrics, votes)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """The mean of the server's model and the clients', mixed with an earlier one; and P for the next round."""
         counts = [trusted_counts(update) for update in updates]
         labeled = [replace(u, examples=round(float(n.sum()))) for u, n in zip(updates, counts, strict=True)]

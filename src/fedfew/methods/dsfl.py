@@ -13,7 +13,7 @@ unlabeled data at the server; the round's images are sent with the payload. The 
 |open images| · classes numbers, whatever the size of the model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -27,15 +27,16 @@ from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
 from fedfew.core.types import (
     ClientSite,
-    ClientUpdate,
     Contribution,
     Expected,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
 )
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.objectives.objective import Objective, train_unlabeled
@@ -99,9 +100,7 @@ class DSFL(Federated):
         trained = train_unlabeled(self.objective, self.client, self.vote, payload, site, rng)
         return replace(trained, reply={"probabilities": site.network.probabilities(site.samples.like(payload["open"]))})
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         asked = site.labeled.samples.like(state.extra["open"])
         parts = [
             Contribution(

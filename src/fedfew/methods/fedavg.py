@@ -20,7 +20,6 @@ The server trains ω_0 too, for ``warmup`` epochs. With order = "before" its tur
 its end: ω is then the clients' mean.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.objective import Objective, train_unlabeled
@@ -82,9 +81,7 @@ class FedAvg(Federated):
         """The loss on a client's own labels."""
         return label_loss(site, self.server, self.client_labels.batch, self.lambda_s, rng)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         psi = self.aggregator(contributions(state, updates, self.client, self.prox), state.sigma, state.sigma)
         made, kept = self.move(state, psi.vector, site)
         omega = made

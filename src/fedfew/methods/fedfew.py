@@ -19,7 +19,7 @@ knows; that two noisy views agree (S. Laine and T. Aila 2017, Π-model) also use
 frozen backbone a config that names ``fedfew`` and none of its settings gets ``fedmoments``, which is far better there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -30,7 +30,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import STANDARD, joined
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import disagreement
@@ -144,9 +144,7 @@ class FedFew(Federated):
             temperature = calibrated_temperature(mean, float(payload["accuracy"])) if "accuracy" in payload else 1.0
         return em_prior(mean, payload["prior"], temperature, self.steps, self.concentration)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """Aggregate the clients that learned something, then train on the server's labels."""
         parts = contributions(state, updates, self.client)
         psi, _ = aggregate_active(self.aggregator, parts, state.sigma, state.sigma)

@@ -20,7 +20,6 @@ client's own label, not to the lowest class; the noise image is uniform, not Gau
 fedfew.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -40,10 +39,12 @@ from fedfew.core.types import (
     LabeledClientSite,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
     nbytes,
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
@@ -212,9 +213,7 @@ class FedMatch(Federated):
             loss = loss + self.lambda_i * divergence
         return loss, labels, keep
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """ψ ← aggregate of the clients' ψ_k; the library of helpers gets their models."""
         sent = state.extra["wire_psi"]
         parts = [
@@ -231,7 +230,7 @@ class FedMatch(Federated):
         made, omega = state.sigma + psi.vector, sigma + psi.vector
         return replace(state, omega=omega, sigma=sigma, extra=extra), Outcome(psi.weights, clients=made)
 
-    def _joint_sigma(self, state: ServerState, updates: Sequence[ClientUpdate]) -> Vector:
+    def _joint_sigma(self, state: ServerState, updates: Updates) -> Vector:
         """σ, or the aggregate of the σ_k of clients with labels."""
         labeled = [u for u in updates if self.client_labels.each and len(u.reply["sigma_index"])]
         if not labeled:

@@ -23,7 +23,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, joined
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
@@ -131,9 +131,7 @@ class FedMix(Federated):
             others[:, wanted.to(others.device)] = outputs.unflatten(0, (len(others), -1))
         return others
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """ψ by the aggregator, then ω_{t+1} = αψ + βσ + γω_t."""
         prox = 2 * self.lambda_anchor  # the anchor pulls like a proximal term
         parts = contributions(state, updates, self.client, prox)

@@ -12,7 +12,6 @@ D_s, from which the next round starts, is the only supervision. a grows from 0 t
 published choice of layers to upload by their divergence is left out; ``compression`` works with every method.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -26,14 +25,15 @@ from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import (
     ClientSite,
-    ClientUpdate,
     Expected,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
 )
 from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
@@ -103,9 +103,7 @@ class FedSiam(Federated):
             return disagreement(first, second)
         return disagreement(network(other).softmax(1), network.outputs_of(target, one).softmax(1))
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         online = contributions(state, updates, self.client)
         psi = self.aggregator(online, state.sigma, state.sigma)
         target = None

@@ -21,7 +21,17 @@ from torch import Tensor
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientSite, ClientUpdate, Contribution, Outcome, Payload, ServerSite, ServerState, Trained
+from fedfew.core.types import (
+    ClientSite,
+    Contribution,
+    Outcome,
+    Payload,
+    RoundEnd,
+    ServerSite,
+    ServerState,
+    Trained,
+    Updates,
+)
 from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.objective import train_unlabeled
 from fedfew.objectives.pseudo_labels import FixMatch
@@ -76,9 +86,7 @@ class Grouping(Federated):
         fixmatch = FixMatch(self.threshold, self.weight)
         return train_unlabeled(fixmatch, self.client, self.vote, payload, site, rng)
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         parts = contributions(state, updates)
         models: list[Vector] = []
         weights: dict[int, float] = {}

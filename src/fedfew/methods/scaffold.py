@@ -10,7 +10,7 @@ c_k⁺ is the mean gradient of the client's steps; a_k is its work in plain step
 stays at the client. Published clients have labels; here their objective makes its own, and the server trains too.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -19,17 +19,7 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import (
-    ClientSite,
-    ClientUpdate,
-    Expected,
-    Outcome,
-    Payload,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-)
+from fedfew.core.types import ClientSite, Expected, Payload, RoundEnd, Schema, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
 from fedfew.objectives.objective import train_unlabeled
@@ -64,9 +54,7 @@ class Scaffold(FedAvg):
             site.memory["control"] = own + change
         return replace(trained, reply=trained.reply | {"control": change})
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         control = state.extra["control"].double()
         for update in updates:
             control = control + update.reply["control"].double() / max(self.population, len(updates))

@@ -3,7 +3,6 @@
 ω_{t+1} = ω_t − η ∇ CE(y, f(x))   on the server's labels, and before the first round ``warmup`` epochs more
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -12,7 +11,7 @@ import torch
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.settings import Doc, Natural, NonNegative
-from fedfew.core.types import ClientSite, ClientUpdate, Outcome, Payload, Schema, ServerSite, ServerState, Trained
+from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, Schema, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.supervised import train_server
 
@@ -42,9 +41,7 @@ class ServerOnly(Federated):
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         raise FedfewError("E113", "method.name", "server-only does not train clients")
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         return replace(state, omega=state.sigma), Outcome()
 
     def reply_schema(self, layout: Layout) -> Schema:

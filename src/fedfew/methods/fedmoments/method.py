@@ -15,7 +15,7 @@ follow from the sums and the server's labels. ``survey.py`` derives how skewed s
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -33,10 +33,12 @@ from fedfew.core.types import (
     Expected,
     Outcome,
     Payload,
+    RoundEnd,
     Schema,
     ServerSite,
     ServerState,
     Trained,
+    Updates,
 )
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedmoments.correction import corrected
@@ -128,9 +130,7 @@ class FedMoments(Federated):
         sums = client_sums(x, scores, before, r, float(payload["temperature"]))
         return Trained({"sums": sums}, {"coverage": 1.0, "steps": 1.0}, r.argmax(1))
 
-    def after_clients(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite, rng: torch.Generator
-    ) -> tuple[ServerState, Outcome]:
+    def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """The survey, until enough images are surveyed; then steps of EM, until the classes have settled."""
         if not self.asks(state):
             return state, Outcome(metrics={"settled": 1.0})
@@ -138,9 +138,7 @@ class FedMoments(Federated):
             return self._survey(state, updates, site)
         return self._step(state, updates, site)
 
-    def _survey(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
-    ) -> tuple[ServerState, Outcome]:
+    def _survey(self, state: ServerState, updates: Updates, site: ServerSite) -> RoundEnd:
         """Add the new clients' sums; with enough of them, EM begins."""
         width = site.network.layout.shapes[0][1]
         tally = Tally.of(state.extra, width)
@@ -181,9 +179,7 @@ class FedMoments(Federated):
         blank = {f"previous_{name}": torch.zeros_like(scores[name]) for name in ("weight", "bias")}
         return extra | scores | blank
 
-    def _step(
-        self, state: ServerState, updates: Sequence[ClientUpdate], site: ServerSite
-    ) -> tuple[ServerState, Outcome]:
+    def _step(self, state: ServerState, updates: Updates, site: ServerSite) -> RoundEnd:
         """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
         extra, size = dict(state.extra), ClassSums.length(site.classes, len(state.extra["centre"]))
         usable = [u for u in updates if fits(u, size)]
