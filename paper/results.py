@@ -98,11 +98,10 @@ def as_table(arms: Results) -> bytes:
     """One line for each round of each run that was scored."""
     keys = ("round", "accuracy", "validation", "loss", "coverage", "correct")
     rows = [
-        {"panel": panel, "arm": label, "seed": run.seed, "finished": run.finished}
-        | {key: record.get(key) for key in keys}
+        {"panel": panel, "arm": label, "seed": run.seed} | {key: record.get(key) for key in keys}
         for (panel, label), arm in arms.items()
         for run in arm.runs
         for record in run.records
         if record["accuracy"] is not None
     ]
-    return as_csv(rows, ["panel", "arm", "seed", "finished", *keys])
+    return as_csv(rows, ["panel", "arm", "seed", *keys])

@@ -93,9 +93,9 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
 def test_the_csv_holds_every_scored_round_of_every_run() -> None:
     found = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
     lines = as_table(found).decode().splitlines()
-    assert lines[0] == "panel,arm,seed,finished,round,accuracy,validation,loss,coverage,correct"
+    assert lines[0] == "panel,arm,seed,round,accuracy,validation,loss,coverage,correct"
     assert len(lines) == 1 + 2 * 3
-    assert lines[4].startswith(",μ = 1,1,True,1,0.6,0.6,1.0")
+    assert lines[4].startswith(",μ = 1,1,1,0.6,0.6,1.0")
 
 
 def drawn(arms: Results, *verdicts: Verdict, scale: str | None = None) -> Figure:
