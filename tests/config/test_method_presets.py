@@ -22,18 +22,8 @@ from fedfew.runtime.record import left_out
 from fedfew.runtime.rounds import run_rounds
 from fedfew.runtime.site import InlineFleet
 
-OF_METHODS = [
-    *METHODS,
-    *OBJECTIVES,
-    "fednova",
-    "median",
-    "trimmed-mean",
-    "krum",
-    "fltrust",
-    "rc-ssfl",
-    "label-shift",
-    "labels-at-clients",
-]
+COMBINED = ["rc-ssfl", "label-shift", "labels-at-clients"]
+OF_METHODS = [*METHODS, *OBJECTIVES, "fednova", "median", "trimmed-mean", "krum", "fltrust", *COMBINED]
 SMALL_ENOUGH = [name for name in OF_METHODS if name in presets() and name != "fedmix"]
 SMALL = {
     "rounds": 2,
@@ -62,7 +52,7 @@ def small(name: str) -> Config:
 def test_a_preset_of_that_name_uses_it(name: str) -> None:
     config = load(name)
     named = {config.method_name, config.objective_name, config.aggregator.name}
-    assert name in named or name in ("rc-ssfl", "label-shift", "labels-at-clients")
+    assert name in named or name in COMBINED
     assert presets()[name], "its first line says what it is for"
 
 
@@ -112,25 +102,14 @@ def test_what_travels_up_is_what_the_method_promises() -> None:
 @pytest.mark.parametrize(("name", "labels"), [("semifl-full", 4000), ("fl2-full", 40)])
 def test_full_scale_presets_have_the_published_settings(name: str, labels: int) -> None:
     config = load(name)
-    published = {
-        "rounds": 800,
-        "clients": 100,
-        "participation": 0.1,
-        "labels": labels,
-        "model.name": "wrn",
-        "model.depth": 28,
-        "model.width": 2,
-        "method.server_momentum": 0.5,
-        "method.momentum_lasts": True,
-        "method.shift": 4,
-        "method.hole": 0.0,
-        "server.shift": 4,
-        "server.augment": "weak",
-        "server.batch": 250 if labels > 1000 else 10,
-        "client.batch": {"semifl-full": 10, "fl2-full": 32}[name],
-        "norm.policy": "clients",
+    published: dict[str, Any] = {
+        "rounds": 800, "clients": 100, "participation": 0.1, "labels": labels, "norm.policy": "clients",
+        "model.name": "wrn", "model.depth": 28, "model.width": 2,
+        "method.server_momentum": 0.5, "method.momentum_lasts": True, "method.shift": 4, "method.hole": 0.0,
         "method.warmup": {"semifl-full": 0, "fl2-full": 50}[name],
-    }
+        "server.shift": 4, "server.augment": "weak", "server.batch": 250 if labels > 1000 else 10,
+        "client.batch": {"semifl-full": 10, "fl2-full": 32}[name],
+    }  # fmt: skip
     for site in ("server", "client"):
         for key, value in (("epochs", 5), ("lr", 0.03), ("momentum", 0.9), ("weight_decay", 5e-4), ("clip", 1.0)):
             published[f"{site}.{key}"] = value

@@ -12,6 +12,7 @@ from tests.config.own_parts import INSTANCE
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew import extend
+from fedfew.config.names import NAMING
 from fedfew.config.parts import assemble, federation_of
 from fedfew.config.schema import load
 from fedfew.config.tree import settings_for
@@ -100,14 +101,10 @@ def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) 
 
 
 def test_settings_of_a_torch_class_are_its_parameters_with_a_default() -> None:
-    assert load(SMALL | {"model": {"name": f"{OWN}:Fixed", "hidden": 4}}).model.settings["hidden"] == 4
-    assert "model.depth" in told_of({"name": f"{OWN}:Fixed", "depth": 4})
-
-
-def told_of(model: dict[str, Any]) -> str:
-    with pytest.raises(FedfewError) as caught:
-        load(SMALL | {"model": model})
-    return str(caught.value)
+    own = {"name": f"{OWN}:Fixed"}
+    assert load(SMALL | {"model": own | {"hidden": 4}}).model.settings["hidden"] == 4
+    with pytest.raises(FedfewError, match=r"model\.depth"):
+        load(SMALL | {"model": own | {"depth": 4}})
 
 
 def test_what_extensions_need_is_in_one_module() -> None:
@@ -202,14 +199,7 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
     pytest.importorskip("flwr")
     from fedfew.deploy.site.build import refuse_foreign_code
 
-    places = [
-        ("method", "name"),
-        ("objective", "name"),
-        ("aggregator", "name"),
-        ("model", "name"),
-        ("server", "augment"),
-    ]
-    for section, key in places:
+    for section, key in NAMING:
         document = load(SMALL).document
         asked = document | {section: document[section] | {key: "subprocess:Popen"}}
         with pytest.raises(FedfewError, match="--allow-code subprocess:Popen") as caught:

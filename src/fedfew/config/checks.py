@@ -43,8 +43,8 @@ def _own(config: Config) -> Iterator[FedfewError]:
         return
     for key, name in own_code(config.document).items():
         if key not in ("dataset.name", "partition.kind") and name.startswith("__main__:"):
-            what = f"{name!r} is defined in a script or notebook, which the processes that train clients cannot import"
-            yield FedfewError("E113", key, what, 'Put it into a file, or set fleet.kind = "inline"')
+            why = f"{name!r} is defined in a script or notebook, which the processes that train clients cannot import"
+            yield FedfewError("E113", key, why, 'Put it into a file, or set fleet.kind = "inline"')
 
 
 def _validation(config: Config) -> Iterator[FedfewError]:
@@ -52,8 +52,8 @@ def _validation(config: Config) -> Iterator[FedfewError]:
         return
     for section, sgd in (("server", config.server.sgd), ("client", config.client)):
         if sgd.schedule == "plateau":
-            what = "a plateau is detected on validation images, but dataset.validation is 0"
-            yield FedfewError("E113", f"{section}.schedule", what, "Set dataset.validation, or use the cosine schedule")
+            why = "a plateau is detected on validation images, but dataset.validation is 0"
+            yield FedfewError("E113", f"{section}.schedule", why, "Set dataset.validation, or use the cosine schedule")
 
 
 def _annealing(config: Config) -> Iterator[FedfewError]:
@@ -62,9 +62,9 @@ def _annealing(config: Config) -> Iterator[FedfewError]:
     begun = {"method.warmup": getattr(config.method, "warmup", 0), "start": config.start}
     for key, value in begun.items():
         if value:
-            what = "annealing leaves out labels that are already learned, and after that start all of them are"
+            why = "annealing leaves out labels that are already learned, and after that start all of them are"
             remedy = f'Remove {key}, or set server.annealing = "none"'
-            yield FedfewError("E113", "server.annealing", f"{key} = {value!r}: {what}", remedy)
+            yield FedfewError("E113", "server.annealing", f"{key} = {value!r}: {why}", remedy)
 
 
 def _augment(config: Config) -> Iterator[FedfewError]:
@@ -81,8 +81,8 @@ def _augment(config: Config) -> Iterator[FedfewError]:
         return
     trains = config.objective if config.entry.takes("objective") else config.entry
     if not getattr(trains, "strong_views", False):
-        what = f"the clients of method {config.method_name} use no strong view of their images"
-        yield FedfewError("E113", "client.augment", what, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
+        why = f"the clients of method {config.method_name} use no strong view of their images"
+        yield FedfewError("E113", "client.augment", why, "Use e.g. fedfew, semifl, or fedavg with objective fixmatch")
 
 
 def _optimizer(config: Config) -> Iterator[FedfewError]:
@@ -91,8 +91,8 @@ def _optimizer(config: Config) -> Iterator[FedfewError]:
         return
     for section, name in (("method", config.method_name), ("aggregator", config.aggregator.name)):
         if name in STEPS_COUNT:
-            what = f"{name} assumes steps of SGD; AdamW's have another length"
-            yield FedfewError("E113", "client.optimizer", what, f'Use "sgd", or another {section}')
+            why = f"{name} assumes steps of SGD; AdamW's have another length"
+            yield FedfewError("E113", "client.optimizer", why, f'Use "sgd", or another {section}')
 
 
 def _client_labels(config: Config) -> Iterator[FedfewError]:
@@ -105,11 +105,11 @@ def _client_labels(config: Config) -> Iterator[FedfewError]:
         return
     bound = isinstance(config.method, Oracle) or entry.pools
     if entry.asks_clients and not entry.takes("client_labels") and not bound:
-        what = f"method {name} is for labels at the server: its clients have no loss for labels of their own"
-        yield FedfewError("E113", "client_labels.each", what, f"These have one: {_methods_with('client_labels')}")
+        why = f"method {name} is for labels at the server: its clients have no loss for labels of their own"
+        yield FedfewError("E113", "client_labels.each", why, f"These have one: {_methods_with('client_labels')}")
     if config.remote:
-        what = "the sites of a network have images only; labels at clients are a scenario of the simulation"
-        yield FedfewError("E113", "client_labels.each", what, "Put the labels you have into the server's folder")
+        why = "the sites of a network have images only; labels at clients are a scenario of the simulation"
+        yield FedfewError("E113", "client_labels.each", why, "Put the labels you have into the server's folder")
     if not config.labels:
         yield from _no_server_labels(config)
 
@@ -129,50 +129,50 @@ def _no_server_labels(config: Config) -> Iterator[FedfewError]:
     }
     for key, value in needing.items():
         if value:
-            what = f"{key} = {value!r} needs the server's labels, but labels is 0"
-            yield FedfewError("E113", "labels", what, f"Set labels to 1 or more, or change {key}")
+            why = f"{key} = {value!r} needs the server's labels, but labels is 0"
+            yield FedfewError("E113", "labels", why, f"Set labels to 1 or more, or change {key}")
 
 
 def _aggregator(config: Config) -> Iterator[FedfewError]:
     rule = config.aggregator
-    if rule.name == "krum" and not config.own_sites and (what := krum_misfit(config.cohort, **rule.settings)):
+    if rule.name == "krum" and not config.own_sites and (why := krum_misfit(config.cohort, **rule.settings)):
         remedy = "Raise participation or clients, lower aggregator.faulty or aggregator.select, or use median"
-        yield FedfewError("E107", "aggregator", what, remedy)
+        yield FedfewError("E107", "aggregator", why, remedy)
 
 
 def _vote(config: Config) -> Iterator[FedfewError]:
     if config.vote.prior == "server":
         return
     if not config.entry.takes("vote"):
-        what = f"method {config.method_name} makes no pseudo-labels by vote, so vote.prior has no effect"
-        yield FedfewError("E113", "vote.prior", what, f"These have a vote: {_methods_with('vote')}")
+        why = f"method {config.method_name} makes no pseudo-labels by vote, so vote.prior has no effect"
+        yield FedfewError("E113", "vote.prior", why, f"These have a vote: {_methods_with('vote')}")
     elif config.entry.takes("objective") and not config.objective.labels:
         fits = [name for name, make in OBJECTIVES.items() if make().labels]
-        what = f"objective {config.objective_name} makes no pseudo-labels, so vote.prior has no effect"
-        yield FedfewError("E113", "vote.prior", what, f"These do: {', '.join(fits)}")
+        why = f"objective {config.objective_name} makes no pseudo-labels, so vote.prior has no effect"
+        yield FedfewError("E113", "vote.prior", why, f"These do: {', '.join(fits)}")
 
 
 def unused_objective(config: Config) -> FedfewError | None:
     """Why an objective in the config would be ignored; None if it is used."""
     if config.entry.takes("objective"):
         return None
-    what = f"method {config.method_name} has an objective of its own, so [objective] has no effect"
-    return FedfewError("E113", "objective.name", what, f"These take one: {_methods_with('objective')}")
+    why = f"method {config.method_name} has an objective of its own, so [objective] has no effect"
+    return FedfewError("E113", "objective.name", why, f"These take one: {_methods_with('objective')}")
 
 
 def _privacy(config: Config) -> Iterator[FedfewError]:
     privacy, method = config.privacy, config.method
     if privacy.noise and not privacy.clip:
-        what = "noise without clipping protects nothing: one client's change can be arbitrarily large"
-        yield FedfewError("E113", "privacy.noise", what, "Set privacy.clip")
+        why = "noise without clipping protects nothing: one client's change can be arbitrarily large"
+        yield FedfewError("E113", "privacy.noise", why, "Set privacy.clip")
     if not privacy.clip:
         return
     if isinstance(method, Oracle) or unprotected(method.reply_schema(TOY)):
-        what = f"method {config.method_name} sends more than a changed model, which clipping and noise do not cover"
-        yield FedfewError("E113", "privacy.clip", what, "Use a method that sends models, e.g. fedmix or fedavg")
+        why = f"method {config.method_name} sends more than a changed model, which clipping and noise do not cover"
+        yield FedfewError("E113", "privacy.clip", why, "Use a method that sends models, e.g. fedmix or fedavg")
     if config.model.norm == "batch" and privacy.noise and config.norm.policy not in MEASURED:
-        what = "noise can make a batch norm's running variance negative"
-        yield FedfewError("E113", "model.norm", what, 'Set model.norm = "group", or norm.policy = "server-data"')
+        why = "noise can make a batch norm's running variance negative"
+        yield FedfewError("E113", "model.norm", why, 'Set model.norm = "group", or norm.policy = "server-data"')
 
 
 def _compression(config: Config) -> Iterator[FedfewError]:
@@ -180,36 +180,36 @@ def _compression(config: Config) -> Iterator[FedfewError]:
     if config.compression.kind == "none" or not config.entry.asks_clients:
         return
     if isinstance(method, Oracle):
-        what = f"method {name} is a bound that only a simulation has: it sends nothing"
-        yield FedfewError("E113", "compression.kind", what, "Remove the section [compression]")
+        why = f"method {name} is a bound that only a simulation has: it sends nothing"
+        yield FedfewError("E113", "compression.kind", why, "Remove the section [compression]")
     elif not vectors(method.reply_schema(TOY)):
-        what = f"method {name} does not send whole models, so there is no vector to compress"
-        yield FedfewError("E113", "compression.kind", what, "Remove the section [compression], or use another method")
+        why = f"method {name} does not send whole models, so there is no vector to compress"
+        yield FedfewError("E113", "compression.kind", why, "Remove the section [compression], or use another method")
 
 
 def _norm(config: Config) -> Iterator[FedfewError]:
     model, method, policy = config.model, config.method, config.norm.policy
     stays = any(transform.keeps_norms for transform in config.entry.transforms)
     if model.norm == "none" and (stays or policy == "local"):
-        what = f"model {model.name} has no normalisation layers, so clients have nothing to keep"
-        yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", what, _remedy(model))
+        why = f"model {model.name} has no normalisation layers, so clients have nothing to keep"
+        yield FedfewError("E113", "norm.policy" if policy == "local" else "method.name", why, _remedy(model))
     if model.norm not in ("batch", "unknown") and policy in MEASURED:
-        what = f"model {model.name} has no batch norm, so there are no statistics to measure"
+        why = f"model {model.name} has no batch norm, so there are no statistics to measure"
         remedy = 'Set model.norm = "batch", or norm.policy = "average"' if "norm" in model.settings else _remedy(model)
-        yield FedfewError("E113", "norm.policy", what, remedy)
+        yield FedfewError("E113", "norm.policy", why, remedy)
     if policy == "clients" and config.remote:
-        what = "statistics of all clients' images need them in one place, which only a simulation has"
-        yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "server-data"')
+        why = "statistics of all clients' images need them in one place, which only a simulation has"
+        yield FedfewError("E113", "norm.policy", why, 'Use norm.policy = "server-data"')
     sends_models = not isinstance(method, Oracle) and vectors(method.reply_schema(TOY))[:1] == ["psi"]
     true_labels = isinstance(method, Oracle) and policy in MEASURED  # measured on ω; nothing is kept by clients
     if policy != "average" and config.entry.asks_clients and not sends_models and not true_labels:
-        what = f"norm.policy = {policy!r} needs clients that send models, which method {config.method_name}'s do not"
-        yield FedfewError("E113", "norm.policy", what, 'Use norm.policy = "average" or another method')
+        why = f"norm.policy = {policy!r} needs clients that send models, which method {config.method_name}'s do not"
+        yield FedfewError("E113", "norm.policy", why, 'Use norm.policy = "average" or another method')
     rule = config.aggregator.name
     if model.norm == "batch" and policy == "average" and not stays and rule in STRETCH:
-        what = f"aggregator {rule} can go beyond the clients' models, and a negative running variance is invalid"
+        why = f"aggregator {rule} can go beyond the clients' models, and a negative running variance is invalid"
         remedy = 'Use norm.policy = "local" or "server-data", or model.norm = "group"'
-        yield FedfewError("E113", "model.norm", what, remedy)
+        yield FedfewError("E113", "model.norm", why, remedy)
 
 
 def _remedy(model: Model) -> str:

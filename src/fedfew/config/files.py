@@ -37,8 +37,8 @@ def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
             close = difflib.get_close_matches(place, known, 1)
             hint = f"Did you mean {close[0]}? " if close else ""
             fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
-            what = f"is neither a preset nor a readable TOML file{fault}"
-            raise FedfewError("E101", place, what, f"{hint}Presets: {', '.join(known)}") from None
+            why = f"is neither a preset nor a readable TOML file{fault}"
+            raise FedfewError("E101", place, why, f"{hint}Presets: {', '.join(known)}") from None
     try:
         return _table(text, place), place, folder
     except tomllib.TOMLDecodeError as error:

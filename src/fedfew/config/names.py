@@ -83,8 +83,8 @@ class Named(Generic[T]):
 
 
 def _no_partition(*_: Any) -> None:
-    what = "the dataset has no sites of its own"
-    raise FedfewError("E105", "partition.kind", what, 'Name a partition, e.g. "dirichlet"')
+    why = "the dataset has no sites of its own"
+    raise FedfewError("E105", "partition.kind", why, 'Name a partition, e.g. "dirichlet"')
 
 
 def is_own(name: str) -> bool:
@@ -160,8 +160,8 @@ def _registered(section: str, name: str, place: str) -> Any:
     except Exception as error:
         if not is_foreign(section, name) or isinstance(error, KeyError):
             raise
-        what = f"{name!r} of an installed package cannot be imported: {_import_fault(error)}"
-        raise FedfewError("E111", place, what) from error
+        why = f"{name!r} of an installed package cannot be imported: {_import_fault(error)}"
+        raise FedfewError("E111", place, why) from error
 
 
 def settings_named(section: str, name: str) -> dict[str, Setting]:

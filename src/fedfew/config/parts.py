@@ -84,8 +84,8 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     module, engine = model_of(config, data), config.engine
     ours = module.hash if isinstance(module, HasBackbone) else ""
     if backbone is not None and ours != backbone:
-        what = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
-        raise FedfewError("E417", "model", what, "Install the same weights as the server")
+        why = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
+        raise FedfewError("E417", "model", why, "Install the same weights as the server")
     if isinstance(module, HasBackbone):
         module.check(data.samples)
     if isinstance(module, HasBackbone) and module.once:
@@ -120,11 +120,11 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         config = config.counted(federation.partition.clients, len(federation.server), len(federation.validation))
     unknown = bool(remote_sites) or not bool((federation.truth >= 0).all())
     if (isinstance(method, Oracle) or entry.pools) and unknown:
-        what = f"{config.method_name} needs the labels of the clients' images, which are unknown"
-        raise FedfewError("E113", "method.name", what)
+        why = f"{config.method_name} needs the labels of the clients' images, which are unknown"
+        raise FedfewError("E113", "method.name", why)
     if config.client_labels.each and unknown:
-        what = "client_labels gives labels to clients, but the classes of these sites' images are unknown"
-        raise FedfewError("E113", "client_labels.each", what, "Put the labels you have into server/")
+        why = "client_labels gives labels to clients, but the classes of these sites' images are unknown"
+        raise FedfewError("E113", "client_labels.each", why, "Put the labels you have into server/")
     federation, network = prepare(config, federation, report)
     clients = Clients(
         seed=config.seed,

@@ -178,8 +178,8 @@ class _Reader:
         name = self._given("dataset").get("name")
         if isinstance(name, str) and getattr(DATASETS.get(name), "brings_sites", False):
             if self.table.get("partition", {"kind": SITES}) != {"kind": SITES}:
-                what = "partition.* has no effect for a dataset with its own sites"
-                self.faults.append(FedfewError("E113", self.place, what, "Remove the section [partition]"))
+                why = "partition.* has no effect for a dataset with its own sites"
+                self.faults.append(FedfewError("E113", self.place, why, "Remove the section [partition]"))
             self.table = self.table | {"partition": {"kind": SITES}}
 
     def part(self, section: str, kind: Callable[..., T], rounds: int = 0) -> T:
@@ -200,8 +200,8 @@ class _Reader:
         known: dict[str, Setting] = {}
         try:
             if not isinstance(name, str):
-                what = f"{section}.{key} = {name!r} is not a name"
-                raise FedfewError("E103", self.place, what, "Give a name in quotes")
+                why = f"{section}.{key} = {name!r} is not a name"
+                raise FedfewError("E103", self.place, why, "Give a name in quotes")
             if (section, name) == ("partition", SITES):
                 entry = Named.sites().entry
             elif (section, name) != ("aggregator", AUTO):
@@ -248,8 +248,8 @@ class _Reader:
                 if problem["type"] == "extra_forbidden":
                     self.faults.append(self._unknown(section, str(key), name, list(known)))
                     continue
-                what = f"{prefix}{key} = {given[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
-                self.faults.append(FedfewError("E103", self.place, what, f"It means: {known[str(key)].doc}"))
+                why = f"{prefix}{key} = {given[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
+                self.faults.append(FedfewError("E103", self.place, why, f"It means: {known[str(key)].doc}"))
             return values
         return {key: {**values, **checked}[key] for key in known if key in values or key in checked}
 

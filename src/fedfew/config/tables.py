@@ -27,8 +27,8 @@ def merged(source: str | Path | Table, above: tuple[str, ...], allow_code: Colle
     if base is None:
         return absolute_paths(table, folder), place
     if not isinstance(base, str):
-        what = f"base = {base!r} is not a name"
-        raise FedfewError("E103", place, what, "Give the name of a preset or TOML file in quotes")
+        why = f"base = {base!r} is not a name"
+        raise FedfewError("E103", place, why, "Give the name of a preset or TOML file in quotes")
     chain = (*above, str(Path(place).resolve()) if Path(place).is_file() else place)
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
@@ -42,22 +42,22 @@ def absolute_paths(table: Table, folder: Path) -> Table:
         table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
     match table.get("model"):
         case {"name": "transformers", "source": str(source)} if source:
-            place = folder / Path(source).expanduser()
-            if place.is_dir():  # anything else is a name on the hub
-                table = table | {"model": {**table["model"], "source": str(place.absolute())}}
+            local = folder / Path(source).expanduser()
+            if local.is_dir():  # anything else is a name on the hub
+                table = table | {"model": {**table["model"], "source": str(local.absolute())}}
     match table.get("dataset"):
         case {"name": str(name), "path": str(path)} if name in DATASETS and path:
-            place = folder / Path(path).expanduser()
-            return table | {"dataset": {**table["dataset"], "path": str(place.absolute())}}
+            local = folder / Path(path).expanduser()
+            return table | {"dataset": {**table["dataset"], "path": str(local.absolute())}}
     return table
 
 
 def flat(table: Table) -> dict[str, Any]:
     """A table as dotted keys, like overrides."""
-    found: dict[str, Any] = {}
+    dotted: dict[str, Any] = {}
     for section, value in table.items():
-        found |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
-    return found
+        dotted |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
+    return dotted
 
 
 def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
