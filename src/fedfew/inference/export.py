@@ -70,7 +70,7 @@ class FromPixels(nn.Module):
 def export_model(run: Run, format: str, target: Path | None = None, baseline: float | None = None) -> Exported:
     """Write the model of a run, read it back, compare, and only then move the file to its place, with its model card.
 
-    ``beside`` is the accuracy of server-only training for the card. The format huggingface makes a folder.
+    ``baseline`` is the accuracy of server-only training for the card. The format huggingface makes a folder.
     """
     if format not in FORMATS:
         raise FedfewError("E105", "--format", f"{format!r} is unknown", f"Known: {', '.join(FORMATS)}")

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.storage import file_digest, write_atomically
+from fedfew.core.text import percent
 from fedfew.runs.run import Run
 
 NAME = "MODEL_CARD.md"
@@ -26,7 +27,7 @@ def write_card(run: Run, about: dict[str, Any], file: Path, baseline: float | No
 
 
 def model_card(run: Run, about: dict[str, Any], file: Path, baseline: float | None = None) -> str:
-    """The text of the card; ``beside`` is the accuracy of server-only training, if it is known."""
+    """The text of the card; ``baseline`` is the accuracy of server-only training, if it is known."""
     parts = [
         f"# {run.title} on {run.dataset}\n\n{MARK}",
         f"An image classifier of {len(about['classes'])} classes, trained by federated learning with fedfew: a server "
@@ -42,7 +43,7 @@ def model_card(run: Run, about: dict[str, Any], file: Path, baseline: float | No
 
 
 def _accuracy(run: Run, baseline: float | None) -> str:
-    rows = [f"| {_words(key)} | {_percent(value)} |" for key, value in run.accuracies.items() if value is not None]
+    rows = [f"| {_words(key)} | {percent(value)} |" for key, value in run.accuracies.items() if value is not None]
     if not rows:
         return "Not known: there were no test images."
     table = "\n".join(["| on the test images | accuracy |", "|---|---|", *rows])
@@ -50,15 +51,11 @@ def _accuracy(run: Run, baseline: float | None) -> str:
     if baseline is None or mine is None:
         return f"{table}\n\nWhat the same labels reach without the clients' images was not measured."
     gain = 100 * (mine - baseline)
-    return f"{table}\n\nThe same labels without the clients' images reach {_percent(baseline)} ({gain:+.1f} points)."
+    return f"{table}\n\nThe same labels without the clients' images reach {percent(baseline)} ({gain:+.1f} points)."
 
 
 def _words(key: str) -> str:
     return key.replace("_", " ").capitalize()
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def _data(run: Run, about: dict[str, Any]) -> str:

@@ -73,36 +73,18 @@ class Environment(Resumed):
     resumed: list[Resumed] = []
 
 
-class Privacy(Shape):
-    """How updates were protected, and the resulting ε; unknown without noise."""
-
-    clip: float
-    noise: float
-    delta: float
-    rounds_of_a_client: Natural
-    epsilon: float | None
-
-
-class Accuracies(Shape):
-    """The accuracies of a run."""
-
-    last: float | None
-    mean_last_10: float | None
-    best_by_validation: float | None
-
-
 class Summary(Shape):
     """summary.json; a run that has not finished has none."""
 
     model_sha256: str = ""
-    accuracy: Accuracies | None = None
+    accuracy: dict[str, float | None] | None = None
     rounds: Natural = 0
     coverage: float | None = None
     correct: float | None = None
     bytes_up: float = 0
     bytes_down: float = 0
     seconds: float = 0
-    privacy: Privacy | None = None
+    privacy: dict[str, float | None] | None = None
 
 
 class Evaluation(Shape):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
+from fedfew.core.text import percent
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
 from fedfew.runs.folder import (
@@ -346,6 +347,6 @@ class Run:
     def _repr_html_(self) -> str:
         """The run as shown in a notebook."""
         rows = {"run": self.path, "state": self.state, "rounds": f"{self.done} of {self.planned}"}
-        rows |= {f"accuracy, {key}": "–" if a is None else f"{100 * a:.1f} %" for key, a in self.accuracies.items()}
+        rows |= {f"accuracy, {key}": percent(value) for key, value in self.accuracies.items()}
         cells = "".join(f"<tr><th>{escape(key)}</th><td>{escape(str(v))}</td></tr>" for key, v in rows.items())
         return f"<table><caption>{escape(self.title)} on {escape(self.dataset)}</caption>{cells}</table>"
