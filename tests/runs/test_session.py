@@ -210,7 +210,7 @@ def test_another_environment_is_refused_or_marked(
     folder = copy_of(stopped, "elsewhere")
     before = everything(folder)
     other = fingerprint() | {"torch": "9.9.9", "capability": "NONE", "device": "mps"}
-    monkeypatch.setattr("fedfew.runs.repair.fingerprint", lambda device: other)
+    monkeypatch.setattr("fedfew.runs.files.fingerprint", lambda device: other)
     with pytest.raises(FedfewError, match=r"E308.*device was cpu, is mps.*torch was .*, is 9\.9\.9; capability was"):
         reopen(folder, quiet)
     assert everything(folder) == before

@@ -23,7 +23,15 @@ from fedfew.core.extras import require
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, Report, ServerState
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
-from fedfew.runs.files import as_json, final_files, static_files
+from fedfew.runs.files import (
+    as_json,
+    compare_environment,
+    final_files,
+    refuse_foreign,
+    refuse_misfit,
+    repair,
+    static_files,
+)  # fmt: skip
 from fedfew.runs.folder import (
     BEST,
     CONFIG,
