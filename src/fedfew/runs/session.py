@@ -208,8 +208,6 @@ def reopen(
     Only the fleet may be changed by ``overrides``: it has no influence on the result. The folder may name code outside
     fedfew only if ``allow_code`` does.
     """
-    from fedfew.runs.repair import compare_environment, refuse_foreign, refuse_misfit, repair  # a new run is sound
-
     folder = RunFolder.open(path)
     fixed = [key for key in overrides or {} if not key.startswith("fleet.")]
     if fixed:
