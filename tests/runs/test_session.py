@@ -4,6 +4,7 @@ import json
 import shutil
 import threading
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -189,19 +190,17 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
         patch.setattr("fedfew.data.included.mini_mnist", lambda: changed)
         with pytest.raises(FedfewError, match=r"E307.*another partition"):
             reopen(folder, quiet)
-    wide = MODELS["cnn"]
+    narrow = MODELS["cnn"]
+
+    @wraps(narrow)
+    def wide(*shape: int, width: int, norm: str) -> Any:
+        return narrow(*shape, width=2 * width, norm=norm)
+
     with monkeypatch.context() as patch:
-        patch.setattr("fedfew.models.cnn.cnn", lambda *where, width, norm: wide(*where, width=2 * width, norm=norm))
-        patch.setattr("fedfew.config.tree.settings_of", settings_of_the_old(wide))
+        patch.setattr("fedfew.models.cnn.cnn", wide)
         with pytest.raises(FedfewError, match=r"E307.*another model"):
             reopen(folder, quiet)
     assert everything(folder) == before
-
-
-def settings_of_the_old(model: Any) -> Any:
-    from fedfew.core.settings import settings_of
-
-    return lambda target: settings_of(model if getattr(target, "__name__", "") == "<lambda>" else target)
 
 
 def test_another_environment_is_refused_or_marked(
