@@ -20,7 +20,7 @@ from fedfew.data import DATASETS
 from fedfew.data.fetched import is_fetched
 from fedfew.data.samples import Images
 from fedfew.methods import METHODS
-from fedfew.models.backbones import Pretrained, features
+from fedfew.models.backbones import Backbone, Pretrained, features
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
 from fedfew.models.backbones.features import extract
 from fedfew.objectives import OBJECTIVES
@@ -292,23 +292,9 @@ def test_a_resumed_run_needs_its_backbone(tmp_path: Path, monkeypatch: pytest.Mo
     rounds = session.advance()
     next(rounds)
     rounds.close()
-    whole = efficientnet_lite0
-
-    def nudged(channels: int, pixels: int, classes: int, **options: Any) -> Pretrained:
-        model = whole(channels, pixels, classes, **options)
-        model.hash = "0" * 64
-        return model
-
-    monkeypatch.setattr("fedfew.models.backbones.efficientnet_lite0.efficientnet_lite0", nudged)
-    monkeypatch.setattr("fedfew.config.tree.settings_of", features_of_the_real_one)
+    monkeypatch.setattr(Backbone, "hash", property(lambda backbone: "0" * 64))
     with pytest.raises(FedfewError, match=r"E307.*backbone"):
         reopen(tmp_path / "run", alarm)
-
-
-def features_of_the_real_one(target: Any) -> Any:
-    from fedfew.core.settings import settings_of
-
-    return settings_of(efficientnet_lite0 if getattr(target, "__name__", "") == "nudged" else target)
 
 
 def test_fine_tuning_starts_from_the_head_of_a_run(tmp_path: Path) -> None:
