@@ -193,8 +193,8 @@ def test_another_partition_or_model_is_refused(stopped: Path, monkeypatch: pytes
     narrow = MODELS["cnn"]
 
     @wraps(narrow)
-    def wide(*shape: int, width: int, norm: str) -> Any:
-        return narrow(*shape, width=2 * width, norm=norm)
+    def wide(*shape: int, width: int, **options: Any) -> Any:
+        return narrow(*shape, width=2 * width, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr("fedfew.models.cnn.cnn", wide)
