@@ -114,7 +114,7 @@ def test_a_method_refuses_an_aggregator_that_makes_no_sense_with_the_reason() ->
         except ConfigErrors as caught:
             (fault,) = caught.errors
             assert fault.code == "E107", str(fault)
-            assert f"does not fit method {method}: " in fault.what
+            assert f"does not fit method {method}: " in fault.message
             assert "These fit: " in str(fault)
             refused += 1
     assert 0 < refused < len(pairs)
@@ -126,7 +126,7 @@ def test_bad_toml_is_named(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(FedfewError) as caught:
         load(path)
-    assert (caught.value.code, caught.value.place) == ("E102", str(path))
+    assert (caught.value.code, caught.value.where) == ("E102", str(path))
 
 
 def test_a_missing_config_is_named(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str,
     try:
         document = check(table).document
     except ConfigErrors as caught:  # two settings may exclude each other, but no single one may be refused
-        assert all(fault.code != "E103" or fault.place != "config" for fault in caught.errors), str(caught)
+        assert all(fault.code != "E103" or fault.where != "config" for fault in caught.errors), str(caught)
         assert {fault.code for fault in caught.errors} <= {"E103", "E107", "E113"}, str(caught)
         assume(False)
         return

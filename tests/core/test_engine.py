@@ -107,7 +107,7 @@ def test_a_missing_compiler_is_told_and_nothing_goes_on_without_it(tmp_path: Pat
         "from tests.core.test_engine import network_with\n"
         "from fedfew.core.errors import FedfewError\n"
         "try:\n    network_with(device='cpu', compile=True)\n"
-        "except FedfewError as error:\n    print(error.code, error.what)\n"
+        "except FedfewError as error:\n    print(error.code, error.message)\n"
     )
     without = {"CXX": "/nowhere/c++", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     done = subprocess.run(

@@ -161,7 +161,7 @@ def test_labels_come_in_random_order() -> None:
 def test_more_labels_than_images_is_refused(given: dict[str, Any], place: str, words: str) -> None:
     with pytest.raises(FedfewError, match=words.replace(" + ", " \\+ ")) as caught:
         made_from(like_cifar(50), **given)
-    assert (caught.value.code, caught.value.place) == ("E109", place)
+    assert (caught.value.code, caught.value.where) == ("E109", place)
 
 
 def test_a_dataset_of_ones_own_must_hold_together() -> None:

@@ -163,7 +163,7 @@ def test_clients_without_images_get_one_from_those_who_can_spare() -> None:
 def test_more_clients_than_images_is_refused(kind: str) -> None:
     with pytest.raises(FedfewError) as caught:
         make_partition(np.zeros(9, int), 10, kind, 0)
-    assert (caught.value.code, caught.value.place) == ("E108", "clients")
+    assert (caught.value.code, caught.value.where) == ("E108", "clients")
     assert "10 clients, but only 9" in str(caught.value)
 
 
@@ -183,7 +183,7 @@ def test_more_clients_than_images_is_refused(kind: str) -> None:
 def test_what_makes_no_sense_is_refused(kind: str, options: Any, clients: int, code: str, place: str) -> None:
     with pytest.raises(FedfewError) as caught:
         make_partition(np.zeros(9, int), clients, kind, 0, options)
-    assert (caught.value.code, caught.value.place) == (code, place)
+    assert (caught.value.code, caught.value.where) == (code, place)
 
 
 @pytest.mark.parametrize("labels", [[0.5, 1.0], [[0], [1]], [-1, 0]])

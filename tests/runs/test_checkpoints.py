@@ -141,8 +141,8 @@ def test_a_damaged_newest_checkpoint_falls_back_one_round(stopped: Path, undistu
     told: list[FedfewError] = []
     session = reopen(folder, told.append)
     assert session.state.round == 1
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E303", "round-000002.json")]
-    assert "state-000002.safetensors" in told[0].what
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E303", "round-000002.json")]
+    assert "state-000002.safetensors" in told[0].message
     assert [record["round"] for record in session.advance()] == [2, 3]
     assert same(Run.open(folder), undisturbed)
 
@@ -153,7 +153,7 @@ def test_a_damaged_older_checkpoint_costs_nothing_and_is_reported_as_such(stoppe
     told: list[FedfewError] = []
     session = reopen(folder, told.append)
     assert session.state.round == 2
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E311", "round-000001.json")]
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E311", "round-000001.json")]
     list(session.advance())
     assert same(Run.open(folder), undisturbed)
 
@@ -182,8 +182,8 @@ def test_a_client_s_tensor_is_restored_from_its_copy(tmp_path: Path) -> None:
         folder = copy_of(tmp_path / "run", "damaged")
         flip(folder / "checkpoints" / part.name, 8 * part.stat().st_size - 3)
         run, told = resume(folder)
-        assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", part.name)]
-        assert (told[0].what, told[0].remedy) == ("was damaged and has been restored from its copy", "")
+        assert [(fault.code, Path(fault.where).name) for fault in told] == [("E309", part.name)]
+        assert (told[0].message, told[0].remedy) == ("was damaged and has been restored from its copy", "")
         assert model_hash(run) == model_hash(whole)
         assert records(run) == records(whole)
 
@@ -199,8 +199,8 @@ def test_a_disk_that_fails_is_named_and_the_last_checkpoint_is_whole(
             try:
                 list(session.advance())
             except FedfewError as fault:
-                assert (fault.code, fault.what) == ("E305", "the disk says no")
-                assert str(folder) in fault.place
+                assert (fault.code, fault.message) == ("E305", "the disk says no")
+                assert str(folder) in fault.where
         run, told = resume(folder)
         assert told == []
         assert same(run, undisturbed)

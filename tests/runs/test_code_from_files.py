@@ -127,7 +127,7 @@ def test_no_reader_imports_what_a_file_names(
         with pytest.raises(FedfewError) as caught:
             read(section, key, name)
         assert caught.value.code in ("E125", "E417"), caught.value
-        assert name in caught.value.what and f"--allow-code {name}" in caught.value.remedy
+        assert name in caught.value.message and f"--allow-code {name}" in caught.value.remedy
     assert "tests.runs.trap" not in sys.modules
 
 

@@ -43,7 +43,7 @@ def test_a_newest_manifest_that_lacks_a_key_costs_one_round(stopped: Path, undis
         manifests(folder)[-1].write_bytes(sealed_json(content))
         run, reported = resume(folder)
         assert [fault.code for fault in reported] == ["E303"], path
-        assert (path == "facts.-rounds") == ("rounds.jsonl does not match" in reported[0].what), path
+        assert (path == "facts.-rounds") == ("rounds.jsonl does not match" in reported[0].message), path
         assert model_hash(run) == model_hash(undisturbed), path
 
 

@@ -171,7 +171,7 @@ def test_a_single_foreign_checkpoint_is_passed_over(stopped: Path, undisturbed: 
     for name in ("round-000003.json", "state-000003.safetensors"):
         shutil.copy(tmp_path / "other" / "checkpoints" / name, folder / "checkpoints" / name)
     run, told = resume(folder)
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E303", "round-000003.json")]
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E303", "round-000003.json")]
     assert model_hash(run) == model_hash(undisturbed)
 
 
@@ -231,8 +231,8 @@ def test_a_changed_config_is_restored_and_told(stopped: Path, undisturbed: Run) 
     mine = path.read_text().replace("rounds = 3", "rounds = 30")
     path.write_text(mine)
     run, told = resume(folder)
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", "run.toml")]
-    assert "run.toml.changed" in told[0].what
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E309", "run.toml")]
+    assert "run.toml.changed" in told[0].message
     assert (folder / "run.toml.changed").read_text() == mine
     assert run.config.rounds == 3
     assert model_hash(run) == model_hash(undisturbed)
@@ -245,7 +245,7 @@ def test_a_missing_file_is_restored(name: str, stopped: Path, undisturbed: Run) 
     (folder / name).unlink()
     told: list[FedfewError] = []
     reopen(folder, told.append)
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", name)]
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E309", name)]
     assert (folder / name).read_bytes() == before
 
 

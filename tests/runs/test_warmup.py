@@ -91,8 +91,8 @@ def test_a_damaged_warmup_is_reported_and_begins_anew(tmp_path: Path) -> None:
     flip(file, 8 * (file.stat().st_size - 5))
     told: list[FedfewError] = []
     session = reopen(tmp_path / "run", told.append)
-    assert [(fault.code, Path(fault.place).name) for fault in told] == [("E309", WARMUP)]
-    assert told[0].what == "was damaged; the warm-up starts again"
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E309", WARMUP)]
+    assert told[0].message == "was damaged; the warm-up starts again"
     list(session.advance())
     assert model_hash(tmp_path / "run") == model_hash(tmp_path / "whole")
 

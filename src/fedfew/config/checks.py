@@ -25,7 +25,7 @@ def misfits(config: Config) -> Iterator[FedfewError]:
     own = list(config.entry.refuse(config.method, config.scenario))
     yield from own
     yield from _aggregator(config)
-    if all(fault.place != "vote.prior" for fault in own):
+    if all(fault.where != "vote.prior" for fault in own):
         yield from _vote(config)
     yield from _privacy(config)
     yield from _compression(config)

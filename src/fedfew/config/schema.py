@@ -86,7 +86,7 @@ def check(table: Table, place: str = "config", allow_code: Collection[str] | Non
         faults = list(misfits(config))
     except FedfewError as fault:
         faults = [fault]
-    read.faults += [FedfewError(fault.code, f"{place}: {fault.place}", fault.what, fault.remedy) for fault in faults]
+    read.faults += [FedfewError(fault.code, f"{place}: {fault.where}", fault.message, fault.remedy) for fault in faults]
     read.raise_faults()
     return config
 
@@ -232,7 +232,7 @@ class _Reader:
         if isinstance(given, dict):
             return given
         fault = FedfewError("E103", self.place, f"{section} = {given!r} is not a section", f"Write [{section}]")
-        if fault.what not in [known.what for known in self.faults]:
+        if fault.message not in [known.message for known in self.faults]:
             self.faults.append(fault)
         return {}
 

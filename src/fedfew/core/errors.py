@@ -1,4 +1,4 @@
-"""Errors a person can act on: a code, the place, what is wrong and what to do; errors.toml explains every code."""
+"""Errors a person can act on: a code, where, what is wrong and what to do; errors.toml explains every code."""
 
 import tomllib
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ CODES = {
 class FedfewError(Exception):
     """A fault with a code; the text names place, value and remedy, so no traceback is needed to understand it."""
 
-    def __init__(self, code: str, place: str, what: str, remedy: str | None = None) -> None:
-        self.code, self.place, self.what = code, place, what
+    def __init__(self, code: str, where: str, message: str, remedy: str | None = None) -> None:
+        self.code, self.where, self.message = code, where, message
         self.remedy = CODES[code].remedy if remedy is None else remedy
-        stop = "" if what.endswith((".", "?", "!")) else "."
-        super().__init__(f"{code} {place}: {what}" + (f"{stop} {self.remedy}" if self.remedy else ""))
+        stop = "" if message.endswith((".", "?", "!")) else "."
+        super().__init__(f"{code} {where}: {message}" + (f"{stop} {self.remedy}" if self.remedy else ""))
 
 
 class ConfigErrors(FedfewError):  # noqa: N818 - it is several
@@ -37,7 +37,7 @@ class ConfigErrors(FedfewError):  # noqa: N818 - it is several
 
     def __init__(self, errors: Sequence[FedfewError]) -> None:
         first = errors[0]
-        super().__init__(first.code, first.place, first.what, first.remedy)
+        super().__init__(first.code, first.where, first.message, first.remedy)
         self.errors = list(errors)
 
     def __str__(self) -> str:

@@ -84,7 +84,7 @@ def fetch(name: str, source_path: Path | None = None, report: Report = _quiet) -
             with tempfile.TemporaryDirectory(prefix="fedfew-") as temporary:
                 arrays = decode(recipe, bring(Path(temporary)))
         except (UnavailableError, FedfewError) as error:
-            reason = error.what if isinstance(error, FedfewError) else str(error)
+            reason = error.message if isinstance(error, FedfewError) else str(error)
             report(f"{title}: {' '.join(reason.split())}")
             continue
         folder = store(recipe, arrays)

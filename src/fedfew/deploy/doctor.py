@@ -88,7 +88,7 @@ def _check(name: str, look: Callable[[], str]) -> Finding:
 
 
 def _failed(name: str, fault: FedfewError) -> Finding:
-    return Finding(name, False, f"{fault.code} {fault.place}: {fault.what}", fault.remedy)
+    return Finding(name, False, f"{fault.code} {fault.where}: {fault.message}", fault.remedy)
 
 
 def _own_key(plan: SitePlan) -> str:

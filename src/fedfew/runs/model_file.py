@@ -155,7 +155,7 @@ def first_weights(start: str, parts: "Parts") -> Vector:
     try:
         return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})
     except FedfewError as error:
-        problem = f"the weights in {file} do not fit the model: {error.place} {error.what}"
+        problem = f"the weights in {file} do not fit the model: {error.where} {error.message}"
         raise FedfewError("E113", "start", problem, "Give the model the settings it was trained with") from None
 
 

@@ -117,7 +117,7 @@ def work() -> None:
 
 
 def _report(event: Event) -> None:
-    fault = event.fault and (event.fault.code, event.fault.place, event.fault.what, event.fault.remedy)
+    fault = event.fault and (event.fault.code, event.fault.where, event.fault.message, event.fault.remedy)
     line = {"kind": event.kind, "record": event.record, "done": event.done, "fault": fault}
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()

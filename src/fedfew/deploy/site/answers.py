@@ -115,8 +115,8 @@ def fault_code(fault: FedfewError) -> str:
     """The code that leaves the site after a fault, from a fixed list; never the fault's text."""
     if isinstance(fault, RefusedError):
         return f"E417.{fault.part}"
-    if fault.code == "E417" and f"E417.{fault.place}" in MEANINGS:
-        return f"E417.{fault.place}"
+    if fault.code == "E417" and f"E417.{fault.where}" in MEANINGS:
+        return f"E417.{fault.where}"
     if fault.code in MEANINGS:
         return fault.code
     return "E417.data" if fault.code.startswith("E2") or fault.code in ("E417", "E509") else "E417.config"

@@ -40,7 +40,7 @@ def read_npz(path: Path) -> Tensor:
     try:
         array = npz.read_npz(path, ("images",), NPZ_LIMIT).get("images")
     except FedfewError as fault:
-        raise fault if fault.code == "E205" else FedfewError("E509", str(path), fault.what) from None
+        raise fault if fault.code == "E205" else FedfewError("E509", str(path), fault.message) from None
     if array is None:
         raise FedfewError("E509", str(path), "has no array `images`")
     if array.dtype != np.uint8 or array.ndim not in (3, 4):

@@ -145,7 +145,7 @@ def _result(config: Config, contents: Contents, findings_: list[Finding], listed
     counts = Counter((place.part, place.group) for place in contents.files)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
-    faults = [{"code": f.fault.code, "what": f.fault.what, "serious": f.serious} for f in findings_]
+    faults = [{"code": f.fault.code, "what": f.fault.message, "serious": f.serious} for f in findings_]
     return {
         "folder": shown(contents.survey.root),
         "size": config.dataset.source.settings["size"],
