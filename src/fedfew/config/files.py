@@ -4,6 +4,7 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,22 +13,32 @@ from typing import Any
 from fedfew.core.errors import FedfewError
 
 PRESETS = resources.files("fedfew.config") / "presets"
+SHORT = "methods.toml"
+"""The file with the presets of a few lines, a table each."""
 
 
 def presets() -> dict[str, str]:
-    """The presets' names and purpose (the first comment line of its file)."""
+    """The presets' names and purpose: ``about`` of a short one, or the first comment line of a file."""
     return dict(_presets())
 
 
 @cache
 def _presets() -> dict[str, str]:
-    files = sorted((f for f in PRESETS.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
+    files = [f for f in PRESETS.iterdir() if f.name.endswith(".toml") and f.name != SHORT]
+    purposes = {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
+    return dict(sorted((purposes | {name: table["about"] for name, table in _short().items()}).items()))
+
+
+@cache
+def _short() -> dict[str, dict[str, Any]]:
+    return tomllib.loads((PRESETS / SHORT).read_text("utf-8"))
 
 
 def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
     """The table in a preset or a TOML file as written, its name for errors, and the folder its paths start from."""
     known, place, folder = presets(), str(source), Path()
+    if place in _short():
+        return {key: deepcopy(value) for key, value in _short()[place].items() if key != "about"}, place, folder
     if place in known:
         text = (PRESETS / f"{place}.toml").read_text("utf-8")
     else:
