@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedfew.aggregators.combine import weighted_mean
 from fedfew.core.layout import Vector
+from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
     Aggregate,
@@ -26,6 +27,8 @@ from fedfew.core.types import (
     Trained,
     Updates,
 )
+from fedfew.data.dataset import Dataset
+from fedfew.data.samples import Vectors
 from fedfew.methods.entry import Entry
 from fedfew.objectives.objective import Batch, Step
 from fedfew.training.label_shift import Adjust, unadjusted
@@ -178,3 +181,10 @@ def no_model() -> str:
 def mirrored(images: Tensor, rng: torch.Generator) -> Tensor:
     """An augmentation."""
     return images.flip(3)
+
+
+def vectors() -> Dataset:
+    """Vectors of one's own, which no model takes yet."""
+    labels = torch.arange(400) % 2
+    train, test = (LabeledSet(Vectors(torch.zeros(n, 1, 8)), labels[:n]) for n in (300, 100))
+    return Dataset("vectors", train, test, ("a", "b"))

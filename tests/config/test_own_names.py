@@ -256,3 +256,9 @@ def test_adamw_trains_and_is_refused_where_steps_are_counted() -> None:
     assert bool(state.omega.isfinite().all()) and record["round"]
     for chosen in ({"aggregator.name": "fednova"}, {"method.name": "scaffold"}):
         assert "client.optimizer" in told(both | chosen)
+
+
+def test_a_dataset_of_vectors_is_refused_with_the_reason() -> None:
+    config = load(SMALL, {"dataset": {"name": f"{OWN}:vectors", "validation": 0, "test": 0, "unlabeled": 0}})
+    with pytest.raises(FedfewError, match=r"E110 dataset: its samples are vectors of 8 numbers\. Give images"):
+        assemble(config)

@@ -16,6 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.interface.page.library import Library
 from fedfew.runs import reading
 from fedfew.runs.alarms import alarms
+from fedfew.runs.folder import siblings
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
 from fedfew.runtime.record import RoundRecord
@@ -163,3 +164,11 @@ def test_a_run_is_a_table_and_a_picture_in_a_notebook(tmp_path: Path, monkeypatc
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(FedfewError, match="E112"):
         run.to_frame()
+
+
+def test_only_runs_in_the_same_folder_are_siblings(tmp_path: Path) -> None:
+    """A run in a home folder must not search all that is below it."""
+    for name in ("one", "two", "deeper/three", ".preparing/four"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "run.toml").touch()
+    assert siblings(tmp_path / "one") == [tmp_path / "two"]

@@ -71,6 +71,9 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
 
 def model_of(config: Config, data: ClientsData) -> nn.Module:
     """The model for the clients' samples, its weights drawn from the seed or pretrained."""
+    if len(data.shape) != 3:
+        why = f"its samples are vectors of {data.shape[-1]} numbers"
+        raise FedfewError("E110", "dataset", why, "Give images: vectors are made of them by a frozen backbone")
     model, (channels, size, _) = config.model, data.shape
     chosen = model.entry if model.own else model.name
     return build_model(chosen, channels, size, len(data.classes), model.settings, stream(config.seed, "model"))

@@ -43,7 +43,7 @@ def train(
 ) -> Message:
     """The reply to a message of the server's `run`: ``model`` trained on ``samples``, which need no labels.
 
-    ``samples`` are images (uint8 N×C×H×W) or vectors (N×V×d) as the server's are. ``allow_code`` lists names of your
+    ``samples`` are images, uint8 N×C×H×W as the server's are. ``allow_code`` lists names of your
     own code (``package.module:Name``) that the server's settings may use here; no other code is imported.
     """
     reply: dict[str, Any]

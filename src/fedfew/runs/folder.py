@@ -59,6 +59,12 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(runs)
 
 
+def siblings(path: Path) -> list[Path]:
+    """The other runs in the folder of a run, by name; not those deeper, for a run may lie in a home folder."""
+    own = path.resolve()
+    return sorted(file.parent for file in own.parent.glob(f"[!.]*/{CONFIG}") if file.parent != own)
+
+
 def held_locks() -> frozenset[int] | None:
     """Inodes of the files that some process holds a lock on; None if the system does not say."""
     try:

@@ -13,7 +13,7 @@ from fedfew.inference.label_next import label_next as choose
 from fedfew.inference.predict import Predictions, predict_files
 from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
-from fedfew.runs.folder import find_runs
+from fedfew.runs.folder import siblings
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import Pairing
 
@@ -123,7 +123,6 @@ def export(run: Path, format: str, out: Path | None, model: str, allow_code: Col
 
 def _server_only(run: Run) -> float | None:
     """The accuracy of the labels alone, if its finished pair is in the same folder."""
-    own = run.path.resolve()
-    siblings = [Run.open(path) for path in find_runs(own.parent) if path != own]
-    bound = Pairing(other for other in siblings if other.finished).of(run)
+    others = (Run.open(path) for path in siblings(run.path))
+    bound = Pairing(other for other in others if other.finished).of(run)
     return bound.accuracy() if run.method != bound.name and not bound.mismatch else None

@@ -8,7 +8,7 @@ from fedfew.config.schema import load
 from fedfew.core.text import percent, size
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
-from fedfew.runs.folder import find_runs, new_folder
+from fedfew.runs.folder import new_folder, siblings
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
 
@@ -106,13 +106,13 @@ def _measures(summary: dict[str, Any]) -> dict[str, str]:
 
 def _verdict(run: Run) -> "Verdict | None":
     """What the clients add, if the server-only run of the pair is in the same folder."""
-    siblings = [Run.open(path) for path in find_runs(run.path.resolve().parent) if path != run.path.resolve()]
-    if not siblings:
+    others = [Run.open(path) for path in siblings(run.path)]
+    if not others:
         return None
     from fedfew.studies.bounds import bounds_of  # noqa: PLC0415 - a first run has no pair
     from fedfew.studies.verdict import verdict  # noqa: PLC0415
 
-    return verdict(run, bounds_of(run, siblings))
+    return verdict(run, bounds_of(run, others))
 
 
 def _privacy(spent: dict[str, Any] | None) -> dict[str, str]:

@@ -24,7 +24,7 @@ from fedfew.interface.report.groups import Group, group, overlay
 from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.runs.archive import SUFFIX, is_archive
 from fedfew.runs.collection import read_all
-from fedfew.runs.folder import CONFIG, find_runs
+from fedfew.runs.folder import CONFIG, siblings
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import BASELINE, POOLED, bounds_of, scenario
@@ -108,8 +108,7 @@ def report(source: Path, links: Links) -> str:
         run = Run.open(source)
         if run.fault:
             raise run.fault
-        own = source.resolve()
-        others = (Run.open(path) for path in find_runs(own.parent) if path != own)
+        others = (Run.open(path) for path in siblings(source))
         return _page("run_report.html", **about_run(run, others, (), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
