@@ -28,6 +28,7 @@ from fedfew.deploy import certificates, processes
 from fedfew.deploy.doctor import examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
+from fedfew.deploy.server.job import Job
 from fedfew.deploy.site.images import count_images, load_images, read_npz
 from fedfew.interface.deploy.site_status import NodeLog
 from fedfew.training import sgd
@@ -288,3 +289,14 @@ def test_the_doctor_trains_for_one_pass_and_repeats_no_warmup(tmp_path: Path, mo
     step = findings["data and a training step"]
     assert step.passed and "σ is finite" in step.detail, step
     assert passes == [1]
+
+
+def test_a_job_tells_its_supervisor_how_it_ended(tmp_path: Path) -> None:
+    job = Job(str(tmp_path / "job"), "run", "network", {})
+    job.prepare()
+    assert job.ended() == (None, "it left no message")
+    job.end(traceback="line 1")
+    assert job.ended() == (None, "line 1")
+    job.end(FedfewError("E503", "network", "offline: a, b", "Start them"))
+    fault, _ = job.ended()
+    assert str(fault) == "E503 network: offline: a, b. Start them"

@@ -1,1 +1,1 @@
-"""What people see and type: command line, plots, reports, pages."""
+"""What people see and type: command line, reports, charts, pages."""

@@ -1,1 +1,1 @@
-"""Many runs: sweeps, comparisons, the paper's figures and claims."""
+"""Many runs: sweeps, comparisons, bounds, verdicts and learning curves."""

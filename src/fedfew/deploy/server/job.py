@@ -66,7 +66,7 @@ class Job:
 
     def end(self, fault: FedfewError | None = None, traceback: str = "") -> None:
         """Tell the supervisor why the run cannot go on, or of a crash after which another try may succeed."""
-        content = {name: getattr(fault, name) for name in ("code", "place", "what", "remedy")} if fault else {}
+        content = {name: getattr(fault, name) for name in ("code", "where", "message", "remedy")} if fault else {}
         write_atomically(Path(self.folder, _END), json.dumps(content or {"traceback": traceback}).encode())
 
     def ended(self) -> tuple[FedfewError | None, str]:

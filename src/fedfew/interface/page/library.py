@@ -106,7 +106,7 @@ class Library:
         return run
 
     def some(self, keys: list[str], *, complete: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
-        """The runs with these names, and the errors of unreadable ones; ``whole``: with all their files."""
+        """The runs with these names, and the errors of unreadable ones; ``complete``: with all their files."""
         locks, paths = held_locks(), self.paths()
         runs, faults = {}, []
         for key in keys:
