@@ -1,4 +1,4 @@
-"""A client site, simulated or real: selects one client's samples, trains it, and compares its votes with the hidden truth."""
+"""A client site, simulated or real: takes one client's samples, trains it, compares its votes with the hidden truth."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
