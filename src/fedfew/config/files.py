@@ -36,27 +36,27 @@ def _short() -> dict[str, dict[str, Any]]:
 
 def parse(source: str | Path) -> tuple[dict[str, Any], str, Path]:
     """The table in a preset or a TOML file as written, its name for errors, and the folder its paths start from."""
-    known, place, folder = presets(), str(source), Path()
-    if place in _short():
-        return {key: deepcopy(value) for key, value in _short()[place].items() if key != "about"}, place, folder
-    if place in known:
-        text = (PRESETS / f"{place}.toml").read_text("utf-8")
+    known, where, folder = presets(), str(source), Path()
+    if where in _short():
+        return {key: deepcopy(value) for key, value in _short()[where].items() if key != "about"}, where, folder
+    if where in known:
+        text = (PRESETS / f"{where}.toml").read_text("utf-8")
     else:
         try:
             text, folder = Path(source).read_text("utf-8"), Path(source).parent
         except (OSError, UnicodeDecodeError) as error:
-            close = difflib.get_close_matches(place, known, 1)
+            close = difflib.get_close_matches(where, known, 1)
             hint = f"Did you mean {close[0]}? " if close else ""
             fault = "" if isinstance(error, FileNotFoundError) else f" ({error})"
             why = f"is neither a preset nor a readable TOML file{fault}"
-            raise FedfewError("E101", place, why, f"{hint}Presets: {', '.join(known)}") from None
+            raise FedfewError("E101", where, why, f"{hint}Presets: {', '.join(known)}") from None
     try:
-        return _table(text, place), place, folder
+        return _table(text, where), where, folder
     except tomllib.TOMLDecodeError as error:
-        raise FedfewError("E102", place, str(error)) from None
+        raise FedfewError("E102", where, str(error)) from None
 
 
-def _table(text: str, place: str) -> dict[str, Any]:
+def _table(text: str, where: str) -> dict[str, Any]:
     """TOML as a table; integers have at most 64 bits, as TOML says, because the code below cannot print larger ones."""
     remedy = "Give a value of a reasonable size"
     try:
@@ -64,11 +64,11 @@ def _table(text: str, place: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         raise
     except RecursionError:
-        raise FedfewError("E102", place, "lists are nested too deeply", remedy) from None
+        raise FedfewError("E102", where, "lists are nested too deeply", remedy) from None
     except ValueError:  # Python reads no integer of more than 4,300 digits
-        raise FedfewError("E102", place, "an integer has thousands of digits", remedy) from None
+        raise FedfewError("E102", where, "an integer has thousands of digits", remedy) from None
     if key := next(_beyond_64_bits(table), ""):
-        raise FedfewError("E102", place, f"{key} is an integer of more than 64 bits", remedy)
+        raise FedfewError("E102", where, f"{key} is an integer of more than 64 bits", remedy)
     return table
 
 

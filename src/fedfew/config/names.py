@@ -114,12 +114,12 @@ def refused_code(document: Mapping[str, Any], allow_code: Collection[str]) -> tu
     return next((pair for pair in own_code(document).items() if not _is_allowed(pair[1], allow_code)), None)
 
 
-def refuse_code(document: Mapping[str, Any], allow_code: Collection[str], place: str) -> None:
+def refuse_code(document: Mapping[str, Any], allow_code: Collection[str], where: str) -> None:
     """E125 if a document from a file asks for code without permission."""
     if refused := refused_code(document, allow_code):
         key, name = refused
         remedy = f"If you trust it, add --allow-code {name} (in Python: allow_code=[{name!r}])"
-        raise FedfewError("E125", f"{place}: {key}", f"asks to run {name!r}", remedy)
+        raise FedfewError("E125", f"{where}: {key}", f"asks to run {name!r}", remedy)
 
 
 def _is_allowed(name: str, allow_code: Collection[str]) -> bool:
@@ -139,8 +139,8 @@ def find(section: str, name: str) -> Any:
 
     A method is an Entry, which the user or an installed package may leave out.
     """
-    place = f"{section}.{'kind' if section == 'partition' else 'name'}"
-    target: Any = imported(name, place) if is_own(name) else _registered(section, name, place)
+    where = f"{section}.{'kind' if section == 'partition' else 'name'}"
+    target: Any = imported(name, where) if is_own(name) else _registered(section, name, where)
     if not is_foreign(section, name):
         return target
     if section == "method" and not isinstance(target, Entry):
@@ -149,11 +149,11 @@ def find(section: str, name: str) -> Any:
         module = target  # each network is a copy, so that no two train the same weights
         target = lambda: deepcopy(module)  # noqa: E731 - a model without parameters
     if fault := _misfit(section, target.method if isinstance(target, Entry) else target):
-        raise FedfewError("E115", place, f"{name!r} {fault}")
+        raise FedfewError("E115", where, f"{name!r} {fault}")
     return target
 
 
-def _registered(section: str, name: str, place: str) -> Any:
+def _registered(section: str, name: str, where: str) -> Any:
     """A registry's entry; an installed package's may fail on import."""
     try:
         return REGISTRIES[section][name]
@@ -161,7 +161,7 @@ def _registered(section: str, name: str, place: str) -> Any:
         if not is_foreign(section, name) or isinstance(error, KeyError):
             raise
         why = f"{name!r} of an installed package cannot be imported: {_import_fault(error)}"
-        raise FedfewError("E111", place, why) from error
+        raise FedfewError("E111", where, why) from error
 
 
 def settings_named(section: str, name: str) -> dict[str, Setting]:
@@ -182,7 +182,7 @@ def settings_named(section: str, name: str) -> dict[str, Setting]:
     }
 
 
-def imported(name: str, place: str) -> Callable[..., Any]:
+def imported(name: str, where: str) -> Callable[..., Any]:
     """The function or class that ``package.module:Name`` points to."""
     module, _, attribute = name.partition(":")
     try:
@@ -190,9 +190,9 @@ def imported(name: str, place: str) -> Callable[..., Any]:
         for part in attribute.split("."):
             target = getattr(target, part)
     except Exception as error:  # a user's module may fail in any way on import
-        raise FedfewError("E111", place, f"{name!r} cannot be imported: {_import_fault(error)}") from error
+        raise FedfewError("E111", where, f"{name!r} cannot be imported: {_import_fault(error)}") from error
     if not callable(target) and not isinstance(target, Entry):
-        raise FedfewError("E111", place, f"{name!r} is neither a function nor a class")
+        raise FedfewError("E111", where, f"{name!r} is neither a function nor a class")
     return typing.cast(Callable[..., Any], target)
 
 

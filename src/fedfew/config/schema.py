@@ -61,21 +61,21 @@ def load(
     """
     if allow_code is not None:
         allow_code = (*allow_code, *own_code(apply_overrides({}, overrides or {})).values())
-    table, place = merged(source, (), allow_code)
-    config = check(absolute_paths(apply_overrides(table, overrides or {}), Path()), place, allow_code)
+    table, where = merged(source, (), allow_code)
+    config = check(absolute_paths(apply_overrides(table, overrides or {}), Path()), where, allow_code)
     if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config)):
         raise ConfigErrors([fault])
     return config
 
 
-def check(table: Table, place: str = "config", allow_code: Collection[str] | None = ()) -> Config:
+def check(table: Table, where: str = "config", allow_code: Collection[str] | None = ()) -> Config:
     """Fill in the defaults, check every key and build every part; raises ConfigErrors with all errors.
 
     The user's own code must be in ``allow_code``, or that is None because the table is the user's own.
     """
     if allow_code is not None:
-        refuse_code(table, allow_code, place)
-    read = _Reader(_on_features(table), place)
+        refuse_code(table, allow_code, where)
+    read = _Reader(_on_features(table), where)
     read.bring_sites()
     general = read.part("", General)
     named = {section: read.named(section) for section in NAMED}
@@ -86,15 +86,15 @@ def check(table: Table, place: str = "config", allow_code: Collection[str] | Non
         faults = list(misfits(config))
     except FedfewError as fault:
         faults = [fault]
-    read.faults += [FedfewError(fault.code, f"{place}: {fault.where}", fault.message, fault.remedy) for fault in faults]
+    read.faults += [FedfewError(fault.code, f"{where}: {fault.where}", fault.message, fault.remedy) for fault in faults]
     read.raise_faults()
     return config
 
 
-def check_part(section: str, given: Table, place: str, allow_code: Collection[str]) -> Table:
+def check_part(section: str, given: Table, where: str, allow_code: Collection[str]) -> Table:
     """One section from a file, e.g. a model file's [model], checked like that of a config."""
-    refuse_code({section: given}, allow_code, place)
-    read = _Reader({section: given}, place)
+    refuse_code({section: given}, allow_code, where)
+    read = _Reader({section: given}, where)
     read.named(section)
     read.raise_faults()
     checked: Table = read.document[section]
@@ -160,7 +160,7 @@ class _Reader:
     """Reads a table section by section, and collects every fault."""
 
     table: Table
-    place: str
+    where: str
     faults: list[FedfewError] = field(default_factory=list)
     document: Table = field(default_factory=dict)
 
@@ -179,7 +179,7 @@ class _Reader:
         if isinstance(name, str) and getattr(DATASETS.get(name), "brings_sites", False):
             if self.table.get("partition", {"kind": SITES}) != {"kind": SITES}:
                 why = "partition.* has no effect for a dataset with its own sites"
-                self.faults.append(FedfewError("E113", self.place, why, "Remove the section [partition]"))
+                self.faults.append(FedfewError("E113", self.where, why, "Remove the section [partition]"))
             self.table = self.table | {"partition": {"kind": SITES}}
 
     def part(self, section: str, kind: Callable[..., T], rounds: int = 0) -> T:
@@ -201,12 +201,12 @@ class _Reader:
         try:
             if not isinstance(name, str):
                 why = f"{section}.{key} = {name!r} is not a name"
-                raise FedfewError("E103", self.place, why, "Give a name in quotes")
+                raise FedfewError("E103", self.where, why, "Give a name in quotes")
             if (section, name) == ("partition", SITES):
                 entry = Named.sites().entry
             elif (section, name) != ("aggregator", AUTO):
                 if section == "fleet" or not is_own(name):
-                    _known_name(section, key, name, registry, self.place)
+                    _known_name(section, key, name, registry, self.where)
                 entry = dict if section in ("fleet", "method") else find(section, name)
                 known = settings_for(section, name)
         except FedfewError as fault:
@@ -231,7 +231,7 @@ class _Reader:
         given = self.table.get(section, {})
         if isinstance(given, dict):
             return given
-        fault = FedfewError("E103", self.place, f"{section} = {given!r} is not a section", f"Write [{section}]")
+        fault = FedfewError("E103", self.where, f"{section} = {given!r} is not a section", f"Write [{section}]")
         if fault.message not in [known.message for known in self.faults]:
             self.faults.append(fault)
         return {}
@@ -249,7 +249,7 @@ class _Reader:
                     self.faults.append(self._unknown(section, str(key), name, list(known)))
                     continue
                 why = f"{prefix}{key} = {given[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
-                self.faults.append(FedfewError("E103", self.place, why, f"It means: {known[str(key)].doc}"))
+                self.faults.append(FedfewError("E103", self.where, why, f"It means: {known[str(key)].doc}"))
             return values
         return {key: {**values, **checked}[key] for key in known if key in values or key in checked}
 
@@ -260,7 +260,7 @@ class _Reader:
         hint = f"; did you mean {' or '.join(prefix + name for name in close)}?" if close else ""
         about = f" ({NAMED[section][0]} = {name!r})" if section in NAMED else ""
         remedy = "" if close else f"Known here: {', '.join(candidates) or 'nothing'}"
-        return FedfewError("E104", self.place, f"unknown key {prefix}{key}{about}{hint}", remedy)
+        return FedfewError("E104", self.where, f"unknown key {prefix}{key}{about}{hint}", remedy)
 
 
 def _fits_toml(value: Any) -> bool:
@@ -276,12 +276,12 @@ def _adapter(fields: tuple[tuple[str, Any], ...]) -> TypeAdapter[Table]:
     return TypeAdapter(section)
 
 
-def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], place: str) -> None:
+def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], where: str) -> None:
     if name not in registry:
         close = difflib.get_close_matches(name, registry, 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise FedfewError(
-            "E105", place, f"{section}.{key} = {name!r} is unknown{hint}", f"Known: {', '.join(sorted(registry))}"
+            "E105", where, f"{section}.{key} = {name!r} is unknown{hint}", f"Known: {', '.join(sorted(registry))}"
         )
 
 

@@ -20,20 +20,20 @@ def read(source: str | Path | Table) -> tuple[Table, str]:
 
 def merged(source: str | Path | Table, above: tuple[str, ...], allow_code: Collection[str] | None) -> tuple[Table, str]:
     """The same; with ``allow_code``, no table may name other code of the user's own."""
-    table, place, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
+    table, where, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
     if allow_code is not None:
-        refuse_code(table, allow_code, place)
+        refuse_code(table, allow_code, where)
     base = table.pop("base", None)
     if base is None:
-        return absolute_paths(table, folder), place
+        return absolute_paths(table, folder), where
     if not isinstance(base, str):
         why = f"base = {base!r} is not a name"
-        raise FedfewError("E103", place, why, "Give the name of a preset or TOML file in quotes")
-    chain = (*above, str(Path(place).resolve()) if Path(place).is_file() else place)
+        raise FedfewError("E103", where, why, "Give the name of a preset or TOML file in quotes")
+    chain = (*above, str(Path(where).resolve()) if Path(where).is_file() else where)
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
-        raise FedfewError("E118", place, f"base = {base!r} leads back to itself")
-    return absolute_paths(apply_overrides(merged(below, chain, allow_code)[0], flat(table)), folder), place
+        raise FedfewError("E118", where, f"base = {base!r} leads back to itself")
+    return absolute_paths(apply_overrides(merged(below, chain, allow_code)[0], flat(table)), folder), where
 
 
 def absolute_paths(table: Table, folder: Path) -> Table:

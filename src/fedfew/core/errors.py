@@ -23,7 +23,7 @@ CODES = {
 
 
 class FedfewError(Exception):
-    """A fault with a code; the text names place, value and remedy, so no traceback is needed to understand it."""
+    """A fault with a code; its text says where, what is wrong and what to do, so that it needs no traceback."""
 
     def __init__(self, code: str, where: str, message: str, remedy: str | None = None) -> None:
         self.code, self.where, self.message = code, where, message

@@ -39,8 +39,8 @@ class Ready:
 class RefusedError(FedfewError):
     """E417 with the part of the run that the site refuses; only that word leaves the site."""
 
-    def __init__(self, part: str, place: str, reason: str, remedy: str | None = None) -> None:
-        super().__init__("E417", place, reason, remedy)
+    def __init__(self, part: str, where: str, reason: str, remedy: str | None = None) -> None:
+        super().__init__("E417", where, reason, remedy)
         self.part = part
 
 

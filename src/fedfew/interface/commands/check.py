@@ -142,7 +142,7 @@ def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
 
 
 def _result(config: Config, contents: Contents, findings_: list[Finding], listed: Path | None) -> dict[str, Any]:
-    counts = Counter((place.part, place.group) for place in contents.files)
+    counts = Counter((file.part, file.group) for file in contents.files)
     groups = contents.survey.groups
     names = sorted({*groups["server"], *groups["test"]})
     faults = [{"code": f.fault.code, "what": f.fault.message, "serious": f.serious} for f in findings_]
