@@ -6,8 +6,13 @@ from importlib import import_module
 
 import pytest
 import torch
+from hypothesis import settings
 
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")  # AMX may be shown and not work: E120
+
+settings.register_profile("repeatable", derandomize=True)  # a landing must not depend on a draw
+if os.environ.get("CI"):
+    settings.load_profile("repeatable")
 
 torch.set_num_threads(1)  # tensors here are too small to share out, and the bits are those of a worker
 included, lite0 = (import_module(f"fedfew.{name}") for name in ("data.included", "models.backbones.efficientnet_lite0"))

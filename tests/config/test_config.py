@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from annotated_types import Ge, Gt, Le, Lt
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runtime.tiny_run import TINY
 from torch import nn
@@ -245,7 +245,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
     return document
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(documents())
 def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str, Any]) -> None:
     try:
@@ -253,7 +253,6 @@ def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str,
     except ConfigErrors as caught:  # two settings may exclude each other, but no single one may be refused
         assert all(fault.code != "E103" or fault.where != "config" for fault in caught.errors), str(caught)
         assert {fault.code for fault in caught.errors} <= {"E103", "E107", "E113"}, str(caught)
-        assume(False)
         return
     again = check(tomllib.loads(dumps(document))).document
     assert again == document
