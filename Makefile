@@ -21,7 +21,7 @@ test-slow: $(VENV)/.installed-dev       ## tests of minutes outside Flower: memo
 test-export: $(VENV)/.installed-dev     ## trained models of every kind and size, exported and compared: some minutes
 	$(BIN)/python -m pytest -m slow tests/inference/test_export_models.py tests/inference/test_pretrained_files.py
 
-faults: $(VENV)/.installed-dev          ## docs/understand/reliability.md measured anew: an hour or two; QUICK=--quick: smaller counts
+faults: $(VENV)/.installed-dev          ## the faults of docs/understand/security.md tried again: an hour or two; QUICK=--quick: smaller counts
 	nice -n 10 $(BIN)/python -m benchmarks.reliability.faults $(QUICK) $(IDS)
 
 mutants: $(VENV)/.installed-dev         ## mutation testing of gate, checkpoints, aggregators, vote and privacy: hours

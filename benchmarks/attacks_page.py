@@ -40,7 +40,7 @@ def write(rows: Sequence[Row], page: Path) -> None:
         _by_defence(usual),
         "### Honest clients that were refused or scaled down, default settings",
         _accused(rows),
-        "### Backdoor: patched images taken for the target class, %",
+        "### Backdoor of four hostile clients: patched images taken for the target class, %",
         _backdoor(usual),
     ]
     text = page.read_text("utf-8")
@@ -187,14 +187,16 @@ def _accused(rows: Sequence[Row]) -> str:
 
 def _backdoor(rows: Sequence[Row]) -> str:
     methods = [m for m in _methods(rows) if m != "fedmoments"]
-    cells: dict[tuple[str, str, str, int], list[float]] = defaultdict(list)
+    cells: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for row in rows:
-        if row["attack"] in ("none", "backdoor", "quiet backdoor"):
-            cells[row["method"], row["defence"], row["attack"], int(row["hostile"])].append(float(row["backdoor"]))
+        if row["attack"] == "none" or ("backdoor" in row["attack"] and row["hostile"] == "4"):
+            cells[row["method"], row["defence"], row["attack"]].append(float(row["backdoor"]))
     lines = sorted({key[1:] for key in cells if key[0] in methods}, key=lambda at: (at[0] != "default", *at))
-    body = [[f"{d}, {f'{a}, {h} hostile' if h else 'no attack'}",
-             *(f"{mean(cells[m, d, a, h]):.1f}" if (m, d, a, h) in cells else "–" for m in methods)]
-            for d, a, h in lines]  # fmt: skip
+    body = [
+        [f"{d}, {a.replace('none', 'no attack')}",
+         *(f"{mean(cells[m, d, a]):.1f}" if (m, d, a) in cells else "–" for m in methods)]
+        for d, a in lines
+    ]  # fmt: skip
     return _table(["defence", *methods], body)
 
 

@@ -1,4 +1,4 @@
-"""Generates the reference pages of the docs from the code: config keys, command line, Python API, error codes.
+"""Generates the reference pages of the docs from the code: config keys, command line with error codes, Python API.
 
 ``python -m tools.reference docs/reference`` writes the pages into the folder.
 """
@@ -12,20 +12,12 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from tools.reference_api import api_page
-from tools.reference_commands import commands_page
+from tools.reference_commands import NOTE, commands_page, plain
 
 from fedfew.config.tree import FLEETS, NAMED, PLAIN, SECTIONS, DatasetSettings, settings_for
-from fedfew.core.errors import CODES
 from fedfew.core.settings import Setting, settings_of
 from fedfew.methods.entry import Entry
 
-FAMILIES = {
-    "1": ("Config", "The requested run is not possible. Nothing has been started yet."),
-    "2": ("Data", "Images or labels are missing, damaged, or would spoil the result."),
-    "3": ("Storage", "Run folders, checkpoints and files that were written."),
-    "4": ("Updates", "A client's answer was missing or left out. The run continued; the codes are in `rounds.jsonl`."),
-    "5": ("Network", "Processes and sites that do not start, answer or fit together."),
-}
 ABOUT = {
     "dataset": "Which images, and how they are split. The first table holds for every dataset.",
     "partition": "How a simulation assigns the unlabeled images to its clients. Images in folders have sites instead.",
@@ -46,15 +38,7 @@ ABOUT = {
     "engine": "What networks compute on. Another device, data type or compilation may change the bits of the result.",
     "fleet": "Where the clients train. It never changes the result, so it may change in a `fedfew resume`.",
 }
-NOTE = "<!-- written by make docs; change the code, not this page -->\n"
 
-
-ERRORS = f"""# Errors
-
-{NOTE}
-An error that you can fix has a code. The message names the place, what was given and what to do; the exit
-status is 2; there is no traceback (`--debug` shows it). `fedfew explain E104` prints an entry of this page. All errors
-of a config are reported at once."""
 CONFIG = f"""# Config keys
 
 {NOTE}
@@ -82,20 +66,6 @@ name from this page, all but the fleet take `package.module:Name` [of your own](
 
 ## Outside any section
 """
-
-
-def errors_page() -> str:
-    """One entry for each code."""
-    lines = [ERRORS]
-    family = ""
-    for code, entry in CODES.items():
-        if code[1] != family:
-            family = code[1]
-            title, about = FAMILIES[family]
-            lines += ["", f"## {title} (E{family}xx)", "", about]
-        lines += ["", f"### {code} {entry.title}", "", plain(entry.cause)]
-        lines += ["", f"**What to do:** {plain(entry.remedy)}"]
-    return "\n".join(lines) + "\n"
 
 
 def config_page() -> str:
@@ -128,12 +98,6 @@ def _about(target: Any) -> str:
     """The first paragraph of its docstring."""
     target = target.method if isinstance(target, Entry) else target
     return plain(" ".join((inspect.getdoc(target) or "").partition("\n\n")[0].split()).replace("``", "`"))
-
-
-def plain(text: str) -> str:
-    """Text for Markdown: <class> is not a tag, except in code, where it is shown as it is."""
-    parts = text.split("`")
-    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
 def _table(settings: Mapping[str, Setting]) -> Iterator[str]:
@@ -172,7 +136,6 @@ PAGES: dict[str, Callable[[], str]] = {
     "config.md": config_page,
     "command-line.md": commands_page,
     "api.md": api_page,
-    "errors.md": errors_page,
 }
 
 if __name__ == "__main__":

@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
+from tools.reference_commands import NOTE
+
 import fedfew
 from fedfew import extend, flower, plots
 from fedfew.studies.compare import Comparison
 
-TOP = """# Python API
+TOP = f"""# Python API
 
-<!-- written by make docs; change the code, not this page -->
-
+{NOTE}
 Everything that `import fedfew` offers. [Compare methods](../how-to/compare.md#from-python) shows how the parts work
 together. Names that are not on this page may change at any time."""
 CLASSES = (fedfew.Experiment, fedfew.Run, Comparison, fedfew.FedfewError, fedfew.ConfigErrors)

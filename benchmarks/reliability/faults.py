@@ -1,4 +1,4 @@
-"""Measures every reliability target: runs each with a time limit and writes docs/understand/reliability.md.
+"""Measures every reliability target: runs each with a time limit and writes docs/understand/security.md.
 
     python -m benchmarks.reliability.faults [--quick] [ID …]      run (all, or those given) and write the page
     python -m benchmarks.reliability.faults --page                only write the page from earlier results
@@ -26,7 +26,7 @@ from benchmarks.machine import machine
 from benchmarks.reliability.targets import TARGETS, Target
 
 ROOT = Path(__file__).parents[2]
-RESULTS, PAGE = ROOT / "benchmarks" / "results" / "faults.json", ROOT / "docs" / "understand" / "reliability.md"
+RESULTS, PAGE = ROOT / "benchmarks" / "results" / "faults.json", ROOT / "docs" / "understand" / "security.md"
 BEGIN, END = "<!-- begin targets -->", "<!-- end targets -->"
 Measured = dict[str, Any]
 

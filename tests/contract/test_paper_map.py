@@ -1,4 +1,4 @@
-"""docs/understand/paper.md is complete, and every function, preset and test that it names exists."""
+"""paper/README.md is complete, and every function, preset and test that it names exists."""
 
 import ast
 import importlib
@@ -12,7 +12,7 @@ from fedfew.methods.entry import Entry
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(fedfew.__file__).parent
-MAP = (ROOT / "docs" / "understand" / "paper.md").read_text("utf-8").partition("## The paper in the code")[2]
+MAP = (ROOT / "paper" / "README.md").read_text("utf-8")
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in MAP.splitlines() if line.startswith("| ")]
 NAMED = sorted(set(re.findall(r"`([\w/-]+\.py):([\w.]+)`", MAP)))
 FUNCTIONS = [(file, name) for file, name in NAMED if not file.startswith("tests/")]

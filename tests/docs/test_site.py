@@ -9,7 +9,8 @@ import pytest
 from tests.docs.site import build_site
 from tools.equations import fence
 from tools.reference import PAGES as REFERENCE
-from tools.reference import config_page, errors_page, plain, value_of
+from tools.reference import config_page, value_of
+from tools.reference_commands import commands_page, plain
 
 from fedfew.config.tree import SECTIONS
 from fedfew.core.errors import CODES
@@ -27,8 +28,7 @@ def test_generated_pages_are_up_to_date(page: str) -> None:
 
 
 def test_every_code_and_every_section_has_an_entry() -> None:
-    headings = set(re.findall(r"^### (E\d\d\d) ", errors_page(), re.MULTILINE))
-    assert headings == set(CODES)
+    assert set(re.findall(r"^\| \*\*(E\d\d\d)\*\* ", commands_page(), re.MULTILINE)) == set(CODES)
     assert re.findall(r"^## \[(\w+)\]", config_page(), re.MULTILINE) == SECTIONS
     assert "| `mu` | number > 0 | `0.1` |" in config_page()
 

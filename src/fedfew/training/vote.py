@@ -9,7 +9,7 @@ from fedfew.training.label_shift import Adjust, unadjusted
 def vote(
     probabilities: Tensor, threshold: float, mask_on: str = "mean", adjust: Adjust = unadjusted
 ) -> tuple[Tensor, Tensor]:
-    """Labels and the mask of confident ones from softmax outputs A×B×C (Eq. 8; R7 in docs/understand/paper.md).
+    """Labels and the mask of confident ones from softmax outputs A×B×C (Eq. 8; R7 in paper/README.md).
 
     The label is the argmax of the mean over the A views; it is kept where that mean is at least ``threshold``
     (``mask_on="first"``: where the first view alone is at least ``threshold`` sure of its own class). ``adjust``
