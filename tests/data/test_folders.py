@@ -13,9 +13,8 @@ from tests.data.image_zoo import READ, REMARKED, SKIPPED, zoo
 
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.data.federation import Split, federate
-from fedfew.data.images.folder_check import find_copies, findings
-from fedfew.data.images.folders import look_through, read_folder, read_images
-from fedfew.data.images.own import folder
+from fedfew.data.images.folders import scan, scan_unlabeled
+from fedfew.data.images.own import check_folder, folder
 from fedfew.data.included import mini_mnist
 
 
@@ -32,8 +31,8 @@ def digits(tmp_path: Path) -> Path:
 
 
 def codes(root: Path, batch: int = 1, *, allow_overlap: bool = False) -> list[tuple[str, bool]]:
-    found = findings(read_folder(root, 28, 1), batch, allow_overlap=allow_overlap)
-    return [(finding.fault.code, finding.serious) for finding in found]
+    errors, warnings = check_folder(scan(root).read(28, 1), batch, allow_overlap=allow_overlap)
+    return [(fault.code, True) for fault in errors] + [(fault.code, False) for fault in warnings]
 
 
 def test_a_folder_becomes_a_dataset_with_its_sites(digits: Path) -> None:
@@ -52,17 +51,17 @@ def test_a_folder_becomes_a_dataset_with_its_sites(digits: Path) -> None:
 
 
 def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
-    before = read_folder(digits, 28, 1)
+    before = scan(digits).read(28, 1)
     for place in (digits, digits / "server", digits / "server" / "digit 3", digits / "clients" / "hospital-1"):
         for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._photo.png"):
             (place / name).write_bytes(b"\0\0\0\1Bud1")
         (place / "__MACOSX").mkdir()
         (place / "__MACOSX" / "._photo.png").write_bytes(b"\0")
-    after = read_folder(digits, 28, 1)
-    assert after.survey.groups == before.survey.groups
-    assert after.survey.unused == []
+    after = scan(digits).read(28, 1)
+    assert after.groups == before.groups
+    assert after.unused == ()
     assert (after.files, after.problems) == (before.files, before.problems)
-    assert len(read_images(digits / "clients" / "hospital-1", 28, 1)[1]) == 0
+    assert scan_unlabeled(digits / "clients" / "hospital-1").read(28, 1).problems == []
 
 
 def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) -> None:
@@ -103,7 +102,7 @@ def test_the_zoo_is_named_file_by_file(digits: Path) -> None:
     strange = os.fsdecode(os.fsencode(digits / "clients" / "hospital-1") + b"/\xff\xfe.png")
     Path(strange).write_bytes(b"no image")
     (digits / "server" / "loose.png").write_bytes(b"")
-    contents = read_folder(digits, 16, 1)
+    contents = scan(digits).read(16, 1)
     fates = {Path(problem.path).name: problem.skipped for problem in contents.problems}
     expected = {name: fate == SKIPPED for name, _, fate in animals if fate != READ}
     assert fates == expected | {"pipe.png": True, "link.png": True, "\\xff\\xfe.png": True, "loose.png": True}
@@ -113,26 +112,27 @@ def test_the_zoo_is_named_file_by_file(digits: Path) -> None:
 
 def test_files_are_read_once_and_again_when_they_change(digits: Path, cache: Path) -> None:
     calls: list[int] = []
-    first, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
+
+    def read() -> torch.Tensor:
+        return scan_unlabeled(digits / "clients").read(20, 3, lambda done, total: calls.append(done)).images
+
+    first = read()
     assert calls == list(range(1, 61))
-    again, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
+    assert torch.equal(first, read())
     assert len(calls) == 60
-    assert torch.equal(first, again)
     put(digits / "clients" / "hospital-0" / "new.png", torch.full((28, 28), 7, dtype=torch.uint8))
-    more, _ = read_images(digits / "clients", 20, 3, lambda done, total: calls.append(done))
-    assert len(more) == 61
-    assert len(calls) == 121
+    more = read()
+    assert (len(more), len(calls)) == (61, 121)
     stored = next(cache.glob("folders/*/images.npy"))
     stored.write_bytes(stored.read_bytes()[:-1] + b"\x07")
-    mended, _ = read_images(digits / "clients", 20, 3)
-    assert torch.equal(mended, more)
+    assert torch.equal(read(), more)
 
 
 def test_a_cache_that_cannot_be_used_costs_only_time(digits: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDFEW_DATA", str(digits / "server" / "digit 1" / "a file" / "x"))
     (digits / "server" / "digit 1" / "a file").write_bytes(b"")
-    images, problems = read_images(digits / "clients", 20, 1)
-    assert (images.shape, problems) == ((60, 1, 20, 20), [])
+    read = scan_unlabeled(digits / "clients").read(20, 1)
+    assert (read.images.shape, read.problems) == ((60, 1, 20, 20), [])
 
 
 @pytest.mark.parametrize(("missing", "said"), [("server", "0 class folders"), ("clients", "clients/ has no folders")])
@@ -154,7 +154,7 @@ def test_paths_that_are_no_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     for path, said in (("", "missing"), (tmp_path / "gone", "does not exist"), (tmp_path / "file", "is a file")):
         with pytest.raises(FedfewError, match=f"E206.*{said}"):
-            look_through(path)
+            scan(path)
 
 
 def test_the_same_image_at_server_and_in_test_is_refused_unless_allowed(digits: Path) -> None:
@@ -165,7 +165,7 @@ def test_the_same_image_at_server_and_in_test_is_refused_unless_allowed(digits: 
         folder(path=str(digits), size=28, channels=1)
     assert ("E207", False) in codes(digits, allow_overlap=True)
     assert len(folder(path=str(digits), size=28, channels=1, allow_overlap=True).test) == 31
-    [copy] = find_copies(read_folder(digits, 28, 1))
+    [copy] = scan(digits).read(28, 1).copies
     assert (copy.path, copy.across, copy.in_two_classes) == ("test/digit 3/again.bmp", True, False)
 
 
@@ -174,7 +174,7 @@ def test_copies_at_sites_and_in_two_classes_are_told(digits: Path) -> None:
     shutil.copy(image, digits / "server" / "digit 5" / "torn.png")
     shutil.copy(image, digits / "clients" / "hospital-1" / "copy.png")
     assert codes(digits) == [("E210", False), ("E210", False)]
-    copies = {copy.path: copy.in_two_classes for copy in find_copies(read_folder(digits, 28, 1))}
+    copies = {copy.path: copy.in_two_classes for copy in scan(digits).read(28, 1).copies}
     assert copies == {"server/digit 5/torn.png": True, "clients/hospital-1/copy.png": False}
 
 
@@ -200,7 +200,7 @@ def test_linked_classes_are_read_and_circles_are_not(digits: Path, tmp_path: Pat
     (digits / "clients" / "hospital-0").rename(tmp_path / "elsewhere")
     (digits / "clients" / "hospital-0").symlink_to(tmp_path / "elsewhere")
     (digits / "clients" / "hospital-1" / "circle").symlink_to(digits)
-    contents = read_folder(digits, 28, 1)
+    contents = scan(digits).read(28, 1)
     assert len(contents.rows("clients")) == 60
     assert [problem.path for problem in contents.problems] == ["clients/hospital-1/circle"]
 
@@ -208,5 +208,5 @@ def test_linked_classes_are_read_and_circles_are_not(digits: Path, tmp_path: Pat
 def test_order_does_not_depend_on_the_file_system(tmp_path: Path) -> None:
     for name in ("b/2.png", "a/1.png", "B/0.png", "a/sub/3.png"):
         put(tmp_path / "x" / name, torch.full((9, 9), len(name), dtype=torch.uint8))
-    images, _ = read_images(tmp_path / "x", 9, 1)
+    images = scan_unlabeled(tmp_path / "x").read(9, 1).images
     np.testing.assert_array_equal(images[:, 0, 0, 0].numpy(), [7, 7, 11, 7])

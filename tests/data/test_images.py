@@ -24,7 +24,7 @@ from tests.data.mutations import mutants
 
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import FILE_CAP, decode, probe, read_file
-from fedfew.data.images.eight_bits import SLAB, stretched, to_eight_bits
+from fedfew.data.images.grey import SLAB, stretched, to_eight_bits
 
 Array = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedfew import Run
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
-from fedfew.data.images.folders import read_images
+from fedfew.data.images.folders import scan_unlabeled
 from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
 from fedfew.inference.agreement import Predict
@@ -28,7 +28,7 @@ from fedfew.runs.model_file import predict
 def digits() -> tuple[Path, Tensor, Tensor]:
     """The run, real images, and what the model says about them."""
     images, run = digits_run()
-    batch, _ = read_images(images / "test" / "digit 7", 28, 1)
+    batch = scan_unlabeled(images / "test" / "digit 7").read(28, 1).images
     return run, batch, Run.open(run).network().probabilities(Images(batch))
 
 

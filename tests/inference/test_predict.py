@@ -16,7 +16,7 @@ from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run
 from fedfew import predict as predict_tensor
-from fedfew.data.images.folders import read_images
+from fedfew.data.images.folders import scan_unlabeled
 from fedfew.runs.model_file import SURE, UNSURE, fit_temperature
 
 
@@ -32,7 +32,7 @@ def test_predictions_are_those_of_python(capsys: pytest.CaptureFixture[str]) -> 
     assert said.status == 0
     rows = said.json["predictions"]
     assert [row["image"] for row in rows] == sorted(str(path) for path in folder.iterdir())
-    expected = predict_tensor(run, read_images(folder, 28, 1)[0])
+    expected = predict_tensor(run, scan_unlabeled(folder).read(28, 1).images)
     assert said.json["classes"] == [f"digit {d}" for d in range(10)]
     given = torch.tensor([list(row["probabilities"].values()) for row in rows])
     assert torch.allclose(given, expected, atol=1e-6)

@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import Unreadable, shown
 from fedfew.data.images.decode import decode, probe, read_file
-from fedfew.data.images.folders import LAYOUT, Survey
+from fedfew.data.images.folders import LAYOUT, Folder
 
 PROBED = 200
 """Images whose headers are read to choose size and channels."""
@@ -32,7 +32,7 @@ Line = tuple[str, Any, str]
 class Suggestion:
     """The settings that suit a folder."""
 
-    survey: Survey
+    survey: Folder
     network: bool
     lines: list[Line]
     reasons: list[str]
@@ -71,7 +71,7 @@ class Suggestion:
         return "\n".join(text) + "\n"
 
 
-def suggest(survey: Survey, network: bool = False) -> Suggestion:
+def suggest(survey: Folder, network: bool = False) -> Suggestion:
     """Settings that suit a folder, from the headers of some of its images and from their numbers.
 
     In a ``network`` the sites' images are elsewhere, and nothing is known about them.
@@ -120,17 +120,17 @@ def suggest(survey: Survey, network: bool = False) -> Suggestion:
     return Suggestion(survey, network, lines, [f"model and method: {reasons[0]}", reasons[1], why_channels], folds)
 
 
-def _sites(survey: Survey, network: bool) -> str:
+def _sites(survey: Folder, network: bool) -> str:
     return "sites on other machines" if network else f"{len(survey.groups['clients'])} sites"
 
 
-def _smallest_site(survey: Survey) -> int:
+def _smallest_site(survey: Folder) -> int:
     """Images of the smallest site; 16 where the sites' images are elsewhere."""
     sizes = Counter(image.group for image in survey.files if image.part == "clients")
     return min((sizes[site] for site in survey.groups["clients"]), default=16)
 
 
-def _probe(survey: Survey) -> tuple[list[int], bool]:
+def _probe(survey: Folder) -> tuple[list[int], bool]:
     """Shorter sides, and whether any image has color; a file that stores grey as RGB is grey."""
     step = max(1, len(survey.files) // PROBED)
     sides, color = [], False

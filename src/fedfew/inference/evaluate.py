@@ -7,10 +7,9 @@ from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
-from fedfew.data.images.cache import read_files
-from fedfew.data.images.folders import LABELS, ImageFile, existing, look_into
+from fedfew.data.images.folders import LABELS, scan_labeled
 from fedfew.data.samples import Images
-from fedfew.inference.predict import square
+from fedfew.inference.predict import read_for
 from fedfew.runs.files import site_results
 from fedfew.runs.folder import CONFIG, MODEL
 from fedfew.runs.model_file import read_weights
@@ -42,20 +41,14 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
 
 def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tuple[dict[str, Any], list[Problem]]:
     """The measures on a folder with a subfolder for each class, or with a labels.csv."""
-    about, root = run.about_model(), existing(folder)
-    problems: list[Problem] = []
-    images: list[ImageFile] = look_into(root, problems)
+    about, labeled = run.about_model(), scan_labeled(folder)
     classes = [str(name) for name in about["classes"]]
-    strange = sorted({shown(p.group) for p in images} - set(classes))
-    if strange or not images:
+    strange = sorted({shown(file.group) for file in labeled.files} - set(classes))
+    if strange or not labeled.files:
         problem = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
         remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
         raise FedfewError("E208" if strange else "E206", shown(folder), problem, remedy)
-    size = square(about)
-    pictures = read_files(root, [p.path for p in images], size, about["shape"][0], report, cached=False)
-    problems += pictures.problems
-    if not pictures.kept:
-        raise FedfewError("E209", shown(folder), "there is no readable image")
-    labels = [classes.index(shown(images[i].group)) for i in pictures.kept]
-    probabilities = run.network().probabilities(Images.described(pictures.images, about)).double().numpy()
-    return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, problems
+    read = read_for(about, labeled, shown(folder), report)
+    labels = [classes.index(shown(file.group)) for file in read.files]
+    probabilities = run.network().probabilities(Images.described(read.images, about)).double().numpy()
+    return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, read.problems

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.types import Report
-from fedfew.data.dataset import Problem
+from fedfew.data.dataset import Problem, shown
+from fedfew.data.samples import Images
 from fedfew.inference.predict import find_images
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import tempered
@@ -45,8 +46,8 @@ class Suggestions:
 def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None) -> Suggestions:
     """Choose up to ``count`` of the images below the paths."""
     about, network = run.about_model(), run.network()
-    pictures = find_images(about, paths, report)
-    features, probabilities = embed(network, pictures.images)
+    folder = find_images(about, paths, report)
+    features, probabilities = embed(network, Images.described(folder.images, about))
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
     rows = []
     for rank, pick in enumerate(choose(probabilities, features, count), 1):
@@ -57,7 +58,7 @@ def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report
         rows.append(
             {
                 "rank": rank,
-                "image": pictures.names[pick.index],
+                "image": shown(folder.files[pick.index].path),
                 "label": names[0],
                 "probability": round(shares[0], 4),
                 "second": names[1],
@@ -67,7 +68,7 @@ def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report
                 "reason": reason(names, shares, pick),
             }
         )
-    return Suggestions(rows, len(pictures.names), pictures.problems)
+    return Suggestions(rows, len(folder.files), folder.problems)
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:

@@ -12,20 +12,10 @@ from torch import Tensor
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
-from fedfew.data.images.cache import read_files
-from fedfew.data.images.folders import walk
+from fedfew.data.images.folders import Folder, ImageFile, walk
 from fedfew.data.samples import Images
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
-
-
-@dataclass(frozen=True, eq=False)
-class ImageFiles:
-    """The image files that a user chose, as the model takes them."""
-
-    names: list[str]
-    images: Images
-    problems: list[Problem]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +47,8 @@ class Predictions:
         ]
 
 
-def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> ImageFiles:
+def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Folder:
     """The images among the given files and folders, brought to the model's shape."""
-    channels, size = about["shape"][0], square(about)
     files: list[str] = []
     problems: list[Problem] = []
     for path in map(Path, paths):
@@ -69,21 +58,20 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
             files.append(str(path))
         else:
             raise FedfewError("E206", shown(path), "there is no such file or folder", "Check the path")
-    pictures = read_files(Path(), files, size, channels, report, cached=False)
-    problems += pictures.problems
-    if not pictures.kept:
-        why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
-        asked = ", ".join(map(shown, paths))
-        raise FedfewError("E209", asked, f"there is no readable image{why}")
-    return ImageFiles([shown(files[i]) for i in pictures.kept], Images.described(pictures.images, about), problems)
+    asked = ", ".join(map(shown, paths))
+    return read_for(about, Folder(Path(), [ImageFile(file) for file in files], problems), asked, report)
 
 
-def square(about: dict[str, Any]) -> int:
-    """Side length in pixels of the images a model takes; E204 if they are not square."""
-    _, height, width = about["shape"]
+def read_for(about: dict[str, Any], folder: Folder, asked: str, report: Report | None = None) -> Folder:
+    """The images of a folder in the shape that a model takes; E209 if there are none, E204 if it is not square."""
+    channels, height, width = about["shape"]
     if height != width:
         raise FedfewError("E204", "model", f"takes images of {height}×{width}; files can only be read for square ones")
-    return int(height)
+    read = folder.read(height, channels, report, cached=False)
+    if not read.files:
+        why = f"; {read.problems[0].path} {read.problems[0].reason}" if read.problems else ""
+        raise FedfewError("E209", asked, f"there is no readable image{why}")
+    return read
 
 
 def adapt(probabilities: Tensor, about: dict[str, Any], concentration: float = CONCENTRATION) -> tuple[Tensor, Tensor]:
@@ -108,12 +96,12 @@ def predict_files(
     them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
-    files = find_images(about, paths, report)
-    probabilities = run.network().probabilities(files.images)
-    classes, scale = tuple(about["classes"]), float(about.get("temperature", 1.0))
+    folder = find_images(about, paths, report)
+    probabilities, prior = run.network().probabilities(Images.described(folder.images, about)), None
+    scale = float(about.get("temperature", 1.0)) if calibrate or adapt_prior else 1.0
     if adapt_prior:
-        adjusted, prior = adapt(probabilities, about)
-        return Predictions(files.names, adjusted, classes, files.problems, prior, scale)
-    if calibrate:
-        return Predictions(files.names, tempered(probabilities, scale), classes, files.problems, None, scale)
-    return Predictions(files.names, probabilities, classes, files.problems)
+        probabilities, prior = adapt(probabilities, about)
+    elif calibrate:
+        probabilities = tempered(probabilities, scale)
+    names = [shown(file.path) for file in folder.files]
+    return Predictions(names, probabilities, tuple(about["classes"]), folder.problems, prior, scale)

@@ -3,6 +3,8 @@
 import io
 import stat
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from fedfew.core.errors import FedfewError
 from fedfew.data.dataset import Unreadable
-from fedfew.data.images.dicom import decode_dicom, is_dicom
-from fedfew.data.images.eight_bits import to_eight_bits
+from fedfew.data.images.grey import FRAME_CAP, decode_dicom, is_dicom, to_eight_bits
 
 Pixels8 = NDArray[np.uint8]
 
@@ -23,9 +25,6 @@ PIXEL_CAPS = {"JPEG": 50_000_000, "PNG": 25_000_000, "BMP": 25_000_000, "TIFF": 
 an eighth to a half of its size where that is enough, so images of today's cameras fit."""
 PROGRESSIVE_CAP = 20_000_000
 """Progressive JPEG: its coefficients are in memory for the whole image, whatever the target size."""
-DICOM_CAP = 15_000_000
-FRAME_CAP = 64
-"""Frames of the longest animation or stack of pages; the first is used."""
 SCAN_CAP = 100
 """Scans of the longest progressive JPEG: each goes over all pixels, and 75 bytes are enough for one. The other formats'
 time is bounded by the caps above (half a minute for the worst file that fits), so decoders need no timeout."""
@@ -90,25 +89,16 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
 
     The shorter side is resized to ``size`` and the centre cropped; an image of that size keeps its pixels.
     """
-    if is_dicom(content):
-        grey, remark = decode_dicom(content, DICOM_CAP, FRAME_CAP)
-        return _planes(_fit(Image.fromarray(grey), size), channels), remark
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns about invalid tags; serious faults raise an error
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with _open(content) as image:
-                frames = _frames(image)
-                image.draft("L" if channels == 1 else None, (2 * size, 2 * size))
-                image.load()
-                turn = _turn(image)
-                small = _fit(_eight_bits(image), size)
-    except Unreadable:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise Unreadable("claims more pixels than the limit") from None
-    except Exception as error:  # a damaged file can make a decoder raise nearly anything; only this file is lost
-        raise Unreadable(f"is damaged ({_short(error)})") from None
+    with _guarded():
+        if is_dicom(content):
+            grey, remark = decode_dicom(content)
+            return _planes(_fit(Image.fromarray(grey), size), channels), remark
+        with _open(content) as image:
+            frames = _frames(image)
+            image.draft("L" if channels == 1 else None, (2 * size, 2 * size))
+            image.load()
+            turn = _turn(image)
+            small = _fit(_eight_bits(image), size)
     if turn is not None:
         small = small.transpose(turn)
     return _planes(small, channels), f"has {frames} frames, the first is used" if frames > 1 else ""
@@ -116,20 +106,32 @@ def decode(content: bytes, size: int, channels: int) -> tuple[Pixels8, str]:
 
 def probe(content: bytes) -> tuple[int, int, bool]:
     """Width, height and whether there is color, from the header."""
-    if is_dicom(content):
-        grey, _ = decode_dicom(content, DICOM_CAP, FRAME_CAP)
-        return grey.shape[1], grey.shape[0], grey.ndim == 3
+    with _guarded():
+        if is_dicom(content):
+            pixels, _ = decode_dicom(content)
+            return pixels.shape[1], pixels.shape[0], pixels.ndim == 3
+        with _open(content) as image:
+            grey = image.mode in ("1", "L", "LA", "La", "I", "F") or image.mode.startswith("I;")
+            return *image.size, not grey
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    """Unreadable for a damaged file, which can make a decoder raise nearly anything; only this file is lost."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _open(content) as image:
-                return *image.size, image.mode not in ("1", "L", "LA", "La", "I", "F") and not image.mode.startswith(
-                    "I;"
-                )
-    except Unreadable:
+            warnings.simplefilter("ignore")  # Pillow warns about invalid tags; serious faults raise an error
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            yield
+    except (Unreadable, FedfewError):
         raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise Unreadable("claims more pixels than the limit") from None
+    except UnidentifiedImageError:
+        raise Unreadable("is damaged (its header is invalid)") from None
     except Exception as error:
-        raise Unreadable(f"is damaged ({_short(error)})") from None
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise Unreadable(f"is damaged ({text if len(text) <= 100 else f'{text[:99]}…'})") from None
 
 
 def sniff(content: bytes) -> str:
@@ -234,10 +236,3 @@ def _fit(image: Image.Image, size: int) -> Image.Image:
 def _planes(image: Image.Image, channels: int) -> Pixels8:
     pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"), np.uint8)
     return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()
-
-
-def _short(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "its header is invalid"
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 100 else f"{text[:99]}…"

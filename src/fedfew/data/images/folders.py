@@ -1,15 +1,19 @@
-"""Your own images in folders: server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site.
+"""Folders of image files: which files there are, the class or site of each, their pixels, and copies among them.
 
-Instead of class folders, server/ and test/ may hold a labels.csv.
+Your own images are in server/<class>/…, clients/<site>/…, test/<class>/…; each client is a real site. Instead of class
+folders, server/ and test/ may hold a labels.csv.
 """
 
 import csv
+import hashlib
 import io
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
@@ -30,79 +34,104 @@ class ImageFile:
     """A file of the folder with its part (server, clients or test) and its class or site."""
 
     path: str
-    part: str
-    group: str
+    part: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What a folder holds, before any file is opened."""
+class Copy:
+    """A file with the same pixels as an earlier file."""
 
-    root: Path
-    files: list[ImageFile]
-    groups: dict[str, tuple[str, ...]]
-    """Part → its classes or sites, empty ones included."""
-    problems: list[Problem]
-    """Files that are in no class or site, and folders that cannot be read."""
-    unused: list[str]
-    """Folders other than server/, clients/ and test/."""
+    path: str
+    of: str
+    across: bool
+    """True if one is in server/ and the other in test/."""
+    in_two_classes: bool
+
+    @property
+    def kind(self) -> str:
+        """Why it matters, in a few words."""
+        return "in server and test" if self.across else "in two classes" if self.in_two_classes else "copy"
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
-    """A folder with its images read: one row of ``images`` for each of ``files``, in the same order."""
+class Folder:
+    """What a folder holds; once it is read, one row of ``images`` for each of ``files``, in the same order."""
 
-    survey: Survey
-    images: Tensor
+    root: Path
     files: list[ImageFile]
     problems: list[Problem]
+    """Files that are unreadable or in no class or site, and folders that cannot be read."""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Part → its classes or sites, empty ones included."""
+    unused: tuple[str, ...] = ()
+    """Folders other than server/, clients/ and test/."""
+    images: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.uint8))
 
-    def rows(self, part: str, group: str | None = None) -> list[int]:
-        """The rows of a part's images, or of one of its classes or sites."""
-        return [i for i, p in enumerate(self.files) if p.part == part and group in (None, p.group)]
+    def rows(self, part: str) -> list[int]:
+        """The rows of a part's images."""
+        return [i for i, file in enumerate(self.files) if file.part == part]
+
+    def read(self, size: int, channels: int, report: Report | None = None, *, cached: bool = True) -> "Folder":
+        """The folder with the pixels of all files that can be read; the others are listed as problems."""
+        paths = [file.path for file in self.files]
+        images, kept, problems = read_files(self.root, paths, size, channels, report, cached=cached)
+        return replace(self, files=[self.files[i] for i in kept], problems=self.problems + problems, images=images)
+
+    @cached_property
+    def copies(self) -> list[Copy]:
+        """Every file with the same pixels as an earlier one."""
+        first: dict[bytes, ImageFile] = {}
+        at_server: dict[bytes, ImageFile] = {}
+        copies = []
+        for file, image in zip(self.files, self.images.numpy(), strict=True):  # server/ comes before test/
+            key = hashlib.blake2b(image.data, digest_size=16).digest()
+            across = at_server.get(key) if file.part == "test" else None
+            if original := across or first.get(key):
+                torn = "clients" not in (file.part, original.part) and file.group != original.group
+                copies.append(Copy(shown(file.path), shown(original.path), across is not None, torn))
+            first.setdefault(key, file)
+            if file.part == "server":
+                at_server.setdefault(key, file)
+        return copies
 
 
-def read_folder(path: str | Path, size: int, channels: int, report: Report | None = None) -> Contents:
-    """Scan a folder and read every image in it; faults of single files are listed, not raised."""
-    survey = look_through(path)
-    pictures = read_files(survey.root, [file.path for file in survey.files], size, channels, report)
-    kept = [survey.files[i] for i in pictures.kept]
-    return Contents(survey, pictures.images, kept, [*survey.problems, *pictures.problems])
-
-
-def read_images(
-    folder: str | Path, size: int, channels: int, report: Report | None = None
-) -> tuple[Tensor, list[Problem]]:
-    """All images below a folder, in the order of their paths, as uint8 N×C×size×size; and unusable files."""
-    root = existing(folder)
-    problems: list[Problem] = []
-    pictures = read_files(root, list(walk(root, "", problems)), size, channels, report)
-    return pictures.images, problems + pictures.problems
-
-
-def look_through(path: str | Path) -> Survey:
-    """Find the files and the classes and sites they belong to."""
-    root = existing(path)
-    files: list[ImageFile] = []
-    problems: list[Problem] = []
-    groups = {}
+def scan(path: str | Path) -> Folder:
+    """The files of server/, clients/ and test/ with their classes and sites; none is opened."""
+    root, problems = existing(path), list[Problem]()
+    groups, files = {}, list[ImageFile]()
     for part in PARTS:
-        folders, loose = _entries(root / part) if (root / part).is_dir() else ([], [])
-        if part != "clients" and LABELS in loose:
-            listed = read_labels(root, part, problems)
-            groups[part] = tuple(sorted({file.group for file in listed}))
-            files += listed
-            continue
-        groups[part] = tuple(folders)
-        owner = "site" if part == "clients" else "class"
-        problems += [Problem(shown(f"{part}/{name}"), f"is in no {owner} folder") for name in loose]
-        for group in folders:
-            files += [ImageFile(name, part, group) for name in walk(root, f"{part}/{group}", problems)]
-    unused = [name for name in _entries(root)[0] if name not in PARTS and not name.startswith(".")]
-    return Survey(root, files, groups, problems, unused)
+        groups[part], members = _part(root, part, problems) if (root / part).is_dir() else ((), [])
+        files += members
+    unused = tuple(name for name in _entries(root)[0] if name not in PARTS and not name.startswith("."))
+    return Folder(root, files, problems, groups, unused)
 
 
-def read_labels(root: Path, part: str, problems: list[Problem]) -> list[ImageFile]:
+def scan_labeled(path: str | Path) -> Folder:
+    """The labeled images of a single folder: <class>/ folders, or a labels.csv."""
+    root, problems = existing(path), list[Problem]()
+    return Folder(root, _part(root, "", problems)[1], problems)
+
+
+def scan_unlabeled(path: str | Path) -> Folder:
+    """All files below a folder, in the order of their paths."""
+    root, problems = existing(path), list[Problem]()
+    return Folder(root, [ImageFile(name) for name in walk(root, "", problems)], problems)
+
+
+def _part(root: Path, part: str, problems: list[Problem]) -> tuple[tuple[str, ...], list[ImageFile]]:
+    """The classes or sites of a part, and their files."""
+    folders, loose = _entries(root / part)
+    if part != "clients" and LABELS in loose:
+        files = _listed(root, part, problems)
+        return tuple(sorted({file.group for file in files})), files
+    owner = "site" if part == "clients" else "class"
+    problems += [Problem(shown(Path(part, name)), f"is in no {owner} folder") for name in loose]
+    below = ((group, walk(root, str(Path(part, group)), problems)) for group in folders)
+    return tuple(folders), [ImageFile(name, part, group) for group, names in below for name in names]
+
+
+def _listed(root: Path, part: str, problems: list[Problem]) -> list[ImageFile]:
     """The images of a part with their classes, from its labels.csv: a column ``image`` (a path) and one ``label``."""
     table = root / part / LABELS
     try:
@@ -125,14 +154,6 @@ def read_labels(root: Path, part: str, problems: list[Problem]) -> list[ImageFil
     unlisted = [path for path in walk(root, part, problems) if path not in labeled and Path(path).name != LABELS]
     problems += [Problem(shown(path), f"is not in {LABELS}") for path in unlisted]
     return [labeled[path] for path in sorted(labeled)]
-
-
-def look_into(root: Path, problems: list[Problem]) -> list[ImageFile]:
-    """The labeled images of a single folder: <class>/ folders, or a labels.csv."""
-    folders, files = _entries(root)
-    if LABELS in files:
-        return read_labels(root, "", problems)
-    return [ImageFile(name, "", group) for group in folders for name in walk(root, group, problems)]
 
 
 def existing(path: str | Path) -> Path:
@@ -159,20 +180,20 @@ def _entries(folder: Path) -> tuple[list[str], list[str]]:
 def walk(root: Path, below: str, problems: list[Problem]) -> Iterator[str]:
     """All files below ``root/below``, as paths from the root. A class or site may be a link; deeper ones may not."""
 
+    def add(path: str | Path, reason: str) -> None:
+        problems.append(Problem(shown(os.path.relpath(path, root)), reason))
+
     def cannot(error: OSError) -> None:
-        problems.append(Problem(_relative(root, error.filename), f"cannot be read: {error.strerror}"))
+        add(error.filename, f"cannot be read: {error.strerror}")
 
     for folder, folders, files in os.walk(root / below, onerror=cannot):
         folders[:] = sorted(name for name in folders if not _is_clutter(name))
-        links = [link for name in folders if (link := Path(folder) / name).is_symlink()]
-        problems += [Problem(_relative(root, link), "is a link to a folder, which is not followed") for link in links]
+        for link in (Path(folder, name) for name in folders):
+            if link.is_symlink():
+                add(link, "is a link to a folder, which is not followed")
         for name in sorted(name for name in files if not _is_clutter(name)):
             yield os.path.relpath(Path(folder) / name, root)
 
 
 def _is_clutter(name: str) -> bool:
     return name in CLUTTER or name.startswith("._")
-
-
-def _relative(root: Path, path: str | Path) -> str:
-    return shown(os.path.relpath(path, root))

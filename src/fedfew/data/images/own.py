@@ -1,7 +1,7 @@
 """The dataset ``folder``: your own images at the server and at real sites; faults that spoil a run are refused."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,8 +13,7 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
 from fedfew.data.dataset import Dataset, SiteSamples, shown
 from fedfew.data.images.decode import SIZE_CAP
-from fedfew.data.images.folder_check import findings
-from fedfew.data.images.folders import Contents, read_folder
+from fedfew.data.images.folders import LAYOUT, Folder, scan
 from fedfew.data.samples import Images
 from fedfew.data.shares import ranks
 
@@ -22,6 +21,8 @@ PathTo = Annotated[str, Doc("where the images are; relative to the config file")
 Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cropped to size × size pixels")]
 Channels = Annotated[Literal[1, 3], Doc("1: grey, 3: color")]
 Flips = Annotated[bool, Doc("whether a mirrored image keeps its class (not so for letters or laterality)")]
+Faults = Iterator[tuple[bool, FedfewError]]
+"""Whether the fault stops a run, and the fault."""
 
 
 def folder(
@@ -36,24 +37,23 @@ def folder(
     ] = "",
 ) -> Dataset:
     """Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
-    contents = read_folder(path, size, channels)
-    faults = [f.fault for f in findings(contents, 1, allow_overlap=allow_overlap, sites=False) if f.serious]
-    if faults:
-        raise ConfigErrors(faults)
-    classes, sites = contents.survey.groups["server"], contents.survey.groups["clients"]
-    rows = contents.rows("clients")  # site by site, in the survey's order
-    sizes = Counter(contents.files[i].group for i in rows)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum([sizes[site] for site in sites], dtype=np.int64)])
-    train, test = _labeled(contents, "server", classes, flips), _labeled(contents, "test", classes, flips)
+    own = scan(path).read(size, channels)
+    if errors := check_folder(own, 1, allow_overlap=allow_overlap, sites=False)[0]:
+        raise ConfigErrors(errors)
+    classes, sites, rows = own.groups["server"], own.groups["clients"], own.rows("clients")  # rows go site by site
+    number, sizes = {name: c for c, name in enumerate(classes)}, Counter(own.files[i].group for i in rows)
+    offsets = np.cumsum([0, *(sizes[site] for site in sites)], dtype=np.int64)
+    train, test = (
+        LabeledSet(
+            Images(own.images[own.rows(part)], flips),
+            torch.tensor([number[own.files[i].group] for i in own.rows(part)], dtype=torch.int64),
+        )
+        for part in ("server", "test")
+    )
     if fold:
         train, test = _folded(train, test, fold)
-    return Dataset(
-        name="folder",
-        train=train,
-        test=test,
-        classes=tuple(map(shown, classes)),
-        sites=SiteSamples(tuple(map(shown, sites)), Images(contents.images[rows], flips), offsets),
-    )
+    held = SiteSamples(tuple(map(shown, sites)), Images(own.images[rows], flips), offsets)
+    return Dataset("folder", train, test, tuple(map(shown, classes)), held)
 
 
 folder.brings_sites = True  # type: ignore[attr-defined]  # such a config needs no partition
@@ -74,8 +74,80 @@ def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet,
     return train.take(~held), train.take(held)
 
 
-def _labeled(contents: Contents, part: str, classes: Sequence[str], flips: bool) -> LabeledSet:
-    rows = contents.rows(part)
-    number = {name: c for c, name in enumerate(classes)}
-    labels = [number[contents.files[i].group] for i in rows]
-    return LabeledSet(Images(contents.images[rows], flips), torch.tensor(labels, dtype=torch.int64))
+def check_folder(
+    own: Folder, batch: int, *, allow_overlap: bool = False, sites: bool = True
+) -> tuple[list[FedfewError], list[FedfewError]]:
+    """Everything that would spoil a run: the errors that stop it, and warnings.
+
+    ``sites`` is False where the clients may be elsewhere.
+    """
+    faults = [*_layout(own, sites), *_class_names(own), *_copies(own, allow_overlap), *_small(own, batch)]
+    return [fault for stops, fault in faults if stops], [fault for stops, fault in faults if not stops]
+
+
+def _layout(own: Folder, sites: bool) -> Faults:
+    root, classes = shown(own.root), own.groups["server"]
+    if len(classes) < 2:
+        message = f"server/ has {len(classes)} class folder{'' if len(classes) == 1 else 's'}, at least 2 are needed"
+        yield True, FedfewError("E206", root, message, LAYOUT)
+    filled = {own.files[i].group for i in own.rows("server")}
+    for empty in (shown(own.root / "server" / name) for name in classes if name not in filled):
+        yield True, FedfewError("E206", empty, "has no readable image", "Add one, or remove the folder")
+    if not own.rows("test"):
+        message = "test/ has no readable image, so accuracy can only come from cross-validation (`fedfew try`)"
+        yield False, FedfewError("E206", root, message, "Put labeled images into test/<class>/")
+    if own.unused:
+        yield False, FedfewError("E206", root, f"these folders are not used: {_names(own.unused)}", LAYOUT)
+    if sites and not own.rows("clients"):
+        message = "no site has a readable image" if own.groups["clients"] else "clients/ has no site folders"
+        yield True, FedfewError("E206", root, message, LAYOUT)
+
+
+def _class_names(own: Folder) -> Faults:
+    root, known, tested = shown(own.root), own.groups["server"], own.groups["test"]
+    alike = defaultdict(set)
+    for name in (*known, *tested):
+        alike[name.casefold()].add(name)
+    for names in alike.values():
+        if len(names) > 1:
+            message = f"the classes {' and '.join(map(shown, sorted(names)))} differ only by case"
+            yield True, FedfewError("E208", root, message, "Give them one name, or two different ones")
+    for name in tested:
+        if name not in known and len(alike[name.casefold()]) == 1:
+            message = f"the class {shown(name)} is in test/ but not in server/"
+            yield True, FedfewError("E208", root, message, "Label some of its images at the server, or remove it")
+    present = {own.files[i].group for i in own.rows("test")}
+    if present and (missing := [name for name in known if name not in present]):
+        message = f"test/ has no images of {_names(missing)}"
+        yield False, FedfewError("E208", root, message, "The accuracy will say nothing about these classes")
+
+
+def _copies(own: Folder, allow_overlap: bool) -> Faults:
+    overlap = "" if allow_overlap else "Remove one of each, or set dataset.allow_overlap = true"
+    for copies, code, text, remedy in (
+        ([copy for copy in own.copies if copy.across], "E207", "both in server/ and in test/", overlap),
+        ([copy for copy in own.copies if copy.in_two_classes], "E210", "in two classes", "Decide on one class"),
+        ([copy for copy in own.copies if copy.kind == "copy"], "E210", "more than once", None),
+    ):
+        if copies:
+            count = "1 image is" if len(copies) == 1 else f"{len(copies):,} images are"
+            message = f"{count} {text}, e.g. {copies[0].of} and {copies[0].path}"
+            yield code == "E207" and not allow_overlap, FedfewError(code, shown(own.root), message, remedy)
+
+
+def _small(own: Folder, batch: int) -> Faults:
+    """Files that are skipped, and sites with too few images."""
+    skipped = [problem for problem in own.problems if problem.skipped]
+    if skipped:
+        message = f"{len(skipped):,} file{' is' if len(skipped) == 1 else 's are'} skipped, e.g. {skipped[0].path}"
+        yield False, FedfewError("E209", shown(own.root), f"{message} {skipped[0].reason}")
+    sizes = Counter(own.files[i].group for i in own.rows("clients"))
+    small = [f"{shown(name)} ({sizes[name]})" for name in own.groups["clients"] if sizes[name] < batch]
+    if small:
+        listed = ", ".join(small[:5]) + (", …" if len(small) > 5 else "")
+        message = f"{len(small)} of the sites have fewer images than a batch of {batch}: {listed}"
+        yield False, FedfewError("E211", shown(own.root), message)
+
+
+def _names(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(map(shown, names))

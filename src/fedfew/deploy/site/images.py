@@ -10,7 +10,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.data import npz
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import probe, read_file
-from fedfew.data.images.folders import read_images
+from fedfew.data.images.folders import scan_unlabeled
 
 NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
@@ -24,7 +24,7 @@ def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
     if data.is_dir():
         if height != width:
             raise FedfewError("E417", str(data), f"the run has images of {height}×{width}; files are cut to squares")
-        images, _ = read_images(data, height, channels)
+        images = scan_unlabeled(data).read(height, channels).images
     else:
         images = read_npz(data)
     if not len(images):

@@ -15,8 +15,8 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data.dataset import shown
-from fedfew.data.images.folder_check import Finding, find_copies, findings
-from fedfew.data.images.folders import Contents, look_through, read_folder
+from fedfew.data.images.folders import Folder, scan
+from fedfew.data.images.own import check_folder
 from fedfew.interface.console import complain, note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.model_file import first_weights
@@ -24,11 +24,13 @@ from fedfew.runs.model_file import first_weights
 NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
 """Datasets in which single rows may be unreadable."""
+Faults = tuple[list[FedfewError], list[FedfewError]]
+"""Errors and warnings."""
 
 
 def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool) -> None:
     """Inspect a folder of images and write a commented config for it."""
-    target, survey = out or folder / NAME, look_through(folder)
+    target, survey = out or folder / NAME, scan(folder)
     text = suggest(survey, network).toml(target)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
@@ -76,7 +78,7 @@ class FolderPlan:
 def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
     """With the folder's own config, or else the one that `fedfew init` would write."""
     own = load(folder / NAME, overrides, allow_code) if (folder / NAME).is_file() else None
-    survey = look_through(folder)
+    survey = scan(folder)
     suggestion = suggest(survey)
     text = "" if own else suggestion.toml(folder.absolute().parent / NAME)
     config = own or load(suggestion.table, overrides)
@@ -121,50 +123,52 @@ def _check_config(config: Config, name: str, json: bool) -> None:
     say(f"model: {config.model.name} with {result['parameters']:,} parameters")
 
 
-def examined(config: Config) -> tuple[list[Finding], Contents]:
-    """Errors and remarks about a folder of images, and its contents."""
-    folder = config.dataset.source.settings
+def examined(config: Config) -> tuple[Folder, Faults]:
+    """A folder of images, and its errors and warnings."""
+    settings = config.dataset.source.settings
     with counting("reading images") as report:
-        contents = read_folder(folder["path"], folder["size"], folder["channels"], report)
-    return findings(contents, config.client.batch, allow_overlap=folder["allow_overlap"]), contents
+        folder = scan(settings["path"]).read(settings["size"], settings["channels"], report)
+    return folder, check_folder(folder, config.client.batch, allow_overlap=settings["allow_overlap"])
 
 
 def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
-    findings_, contents = examined(config)
-    listed = csv or contents.survey.root / LIST
-    rows = _write_list(contents, listed)
-    result = _result(config, contents, findings_, listed if rows else None)
+    folder, faults = examined(config)
+    listed = csv or folder.root / LIST
+    rows = _write_list(folder, listed)
+    result = _result(config, folder, faults, listed if rows else None)
     if json:
         print_json(result)
     else:
         _show(result)
-    print_findings(findings_)
+    print_faults(*faults)
 
 
-def _result(config: Config, contents: Contents, findings_: list[Finding], listed: Path | None) -> dict[str, Any]:
-    counts = Counter((file.part, file.group) for file in contents.files)
-    groups = contents.survey.groups
-    names = sorted({*groups["server"], *groups["test"]})
-    faults = [{"code": f.fault.code, "what": f.fault.message, "serious": f.serious} for f in findings_]
+def _result(config: Config, folder: Folder, faults: Faults, listed: Path | None) -> dict[str, Any]:
+    counts = Counter((file.part, file.group) for file in folder.files)
+    names = sorted({*folder.groups["server"], *folder.groups["test"]})
+    errors, warnings = (
+        [{"code": fault.code, "what": fault.message, "serious": serious} for fault in part]
+        for part, serious in zip(faults, (True, False), strict=True)
+    )
     return {
-        "folder": shown(contents.survey.root),
+        "folder": shown(folder.root),
         "size": config.dataset.source.settings["size"],
         "channels": config.dataset.source.settings["channels"],
         "classes": {shown(c): {"server": counts["server", c], "test": counts["test", c]} for c in names},
-        "sites": {shown(s): counts["clients", s] for s in groups["clients"]},
-        "unreadable": [{"file": p.path, "reason": p.reason} for p in contents.problems if p.skipped],
-        "remarks": [{"file": p.path, "remark": p.reason} for p in contents.problems if not p.skipped],
-        "duplicates": [{"file": c.path, "of": c.of} for c in find_copies(contents)],
-        "errors": [f for f in faults if f["serious"]],
-        "warnings": [f for f in faults if not f["serious"]],
+        "sites": {shown(s): counts["clients", s] for s in folder.groups["clients"]},
+        "unreadable": [{"file": p.path, "reason": p.reason} for p in folder.problems if p.skipped],
+        "remarks": [{"file": p.path, "remark": p.reason} for p in folder.problems if not p.skipped],
+        "duplicates": [{"file": c.path, "of": c.of} for c in folder.copies],
+        "errors": errors,
+        "warnings": warnings,
         "list": str(listed) if listed else None,
     }
 
 
-def _write_list(contents: Contents, target: Path) -> int:
+def _write_list(folder: Folder, target: Path) -> int:
     """One line for every file with a remark; without any, no list is left behind."""
-    rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in contents.problems]
-    rows += [(copy.path, copy.kind, f"same pixels as {copy.of}") for copy in find_copies(contents)]
+    rows = [(p.path, "skipped" if p.skipped else "remark", p.reason) for p in folder.problems]
+    rows += [(copy.path, copy.kind, f"same pixels as {copy.of}") for copy in folder.copies]
     if not rows:
         target.unlink(missing_ok=True)
         return 0
@@ -183,9 +187,11 @@ def _show(result: dict[str, Any]) -> None:
         say(f"{skipped:,} files skipped, {copies:,} copies; all in {result['list']}")
 
 
-def print_findings(found: list[Finding]) -> None:
-    for finding in found:
-        (complain if finding.serious else warn)(finding.fault)
-    if any(finding.serious for finding in found):
+def print_faults(errors: list[FedfewError], warnings: list[FedfewError]) -> None:
+    for fault in errors:
+        complain(fault)
+    for fault in warnings:
+        warn(fault)
+    if errors:
         raise SystemExit(2)
-    note("ready to train" if not found else "ready to train; see the remarks above")
+    note("ready to train; see the remarks above" if warnings else "ready to train")

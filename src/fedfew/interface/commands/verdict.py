@@ -11,7 +11,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.data.dataset import Problem
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
-from fedfew.interface.commands.check import NAME, FolderPlan, examined, plan_folder, print_findings
+from fedfew.interface.commands.check import NAME, FolderPlan, examined, plan_folder, print_faults
 from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
@@ -35,7 +35,7 @@ def try_folder(
     if config.dataset.name != "folder":
         fault = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
         raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
-    print_findings(examined(config)[0])
+    print_faults(*examined(config)[1])
     for reason in plan.reasons:
         note(f"· {reason}")
     target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(plan, folder)
