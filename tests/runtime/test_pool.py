@@ -200,13 +200,13 @@ def test_a_worker_killed_while_it_scores_is_made_up_for() -> None:
     omega = torch.zeros(3)
     with closing(rogue("honest", workers=2)) as pool:
         train(pool, {0: {}, 1: {}})  # so that both are ready
-        assert pool.score(omega).result().accuracy == 0.25
+        assert pool.score(omega)().accuracy == 0.25
         for worker in workers(pool):
             worker.process.send_signal(signal.SIGSTOP)  # so that the job cannot be done before the blow
         scoring = pool.score(omega)
         (busy,) = (worker for worker in workers(pool) if worker.job is not None)
         busy.process.send_signal(signal.SIGKILL)
-        assert scoring.result().accuracy == 0.5
+        assert scoring().accuracy == 0.5
         for worker in workers(pool):
             worker.process.send_signal(signal.SIGCONT)
         assert len(pool.processes) == 2

@@ -75,14 +75,13 @@ def tiny_parts(**overrides: Any) -> tuple[Parts, Fleet]:
 
 
 @dataclass(eq=False)
-class AlteredFleet:
-    """A fleet whose answers pass through ``alter`` on their way to the server: reordered, damaged, dropped, doubled."""
+class PassingFleet:
+    """A fleet that leaves everything to another one."""
 
     fleet: Fleet
-    alter: Callable[[int, list[Answer]], Iterable[Answer]]
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[Answer]:
-        return self.alter(round, list(self.fleet.train(round, payloads)))
+        return self.fleet.train(round, payloads)
 
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         return self.fleet.score(omega, clients)
@@ -98,12 +97,21 @@ class AlteredFleet:
 
 
 @dataclass(eq=False)
-class RememberingFleet:
+class AlteredFleet(PassingFleet):
+    """A fleet whose answers pass through ``alter`` on their way to the server: reordered, damaged, dropped, doubled."""
+
+    alter: Callable[[int, list[Answer]], Iterable[Answer]]
+
+    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[Answer]:
+        return self.alter(round, list(self.fleet.train(round, payloads)))
+
+
+@dataclass(eq=False)
+class RememberingFleet(PassingFleet):
     """Trains and scores each thing once, so that a hundred runs that must agree cost little more than one."""
 
-    fleet: Fleet
     _trained: dict[tuple[Any, ...], Answer] = field(default_factory=dict)
-    _scored: dict[bytes, Scoring] = field(default_factory=dict)
+    _scored: dict[bytes, Any] = field(default_factory=dict)
 
     def train(self, round: int, payloads: Mapping[int, Payload]) -> list[Answer]:
         answers = []
@@ -117,24 +125,5 @@ class RememberingFleet:
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         key = omega.numpy().tobytes()
         if key not in self._scored:
-            self._scored[key] = Known(self.fleet.score(omega, clients).result())
-        return self._scored[key]
-
-    def memory(self) -> dict[int, dict[str, Tensor]]:
-        return {}
-
-    def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None:
-        """Nothing is kept."""
-
-    def close(self) -> None:
-        self.fleet.close()
-
-
-@dataclass(frozen=True)
-class Known:
-    """Scores that are there already."""
-
-    scores: Any
-
-    def result(self) -> Any:
-        return self.scores
+            self._scored[key] = self.fleet.score(omega, clients)()
+        return lambda: self._scored[key]

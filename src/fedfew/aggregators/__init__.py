@@ -12,34 +12,22 @@ AGGREGATORS: "Registry[Callable[..., Aggregate]]" = Registry(
     "fedfew.aggregators",
     {
         "fedfreq": (
-            "fedfew.aggregators.weighted:fedfreq",
-            "FedFreq (the paper, Eq. 10): the more often a client has participated, the lower its weight.",
+            "weighted:fedfreq",
+            "FedFreq (the paper, Eq. 10): the more often a client answers, the lower its weight.",
         ),
-        "fedavg": (
-            "fedfew.aggregators.weighted:fedavg",
-            "FedAvg (McMahan et al. 2017): clients are weighted by their number of images.",
-        ),
-        "uniform": ("fedfew.aggregators.weighted:uniform", "Every client that answered has the same weight."),
-        "status": (
-            "fedfew.aggregators.weighted:status",
-            "Learning status ((FL)², Lee et al. 2024): confident clients get less weight.",
-        ),
-        "fednova": (
-            "fedfew.aggregators.weighted:fednova",
-            "FedNova (Wang et al. 2020): changes divided by the steps they took, so that more work adds no weight.",
-        ),
-        "median": ("fedfew.aggregators.weighted:median", "Coordinate-wise median (Yin et al. 2018)."),
+        "fedavg": ("weighted:fedavg", "FedAvg (McMahan et al. 2017): clients are weighted by their number of images."),
+        "uniform": ("weighted:uniform", "Every client that answered has the same weight."),
+        "status": ("weighted:status", "Learning status ((FL)², Lee et al. 2024): confident clients get less weight."),
+        "fednova": ("weighted:fednova", "FedNova (Wang et al. 2020): changes are divided by the steps they took."),
+        "median": ("weighted:median", "Coordinate-wise median (Yin et al. 2018)."),
         "trimmed-mean": (
-            "fedfew.aggregators.robust:trimmed_mean",
-            "Trimmed mean (Yin et al. 2018): the smallest and largest values of each coordinate are left out.",
+            "robust:trimmed_mean",
+            "Trimmed mean (Yin et al. 2018): without the extremes of each coordinate.",
         ),
         "krum": (
-            "fedfew.aggregators.robust:krum",
-            "Krum (Blanchard et al. 2017): the model nearest to its neighbours, or the mean of the best few.",
+            "robust:krum",
+            "Krum (Blanchard et al. 2017): the model nearest to its neighbours, or a few.",
         ),
-        "fltrust": (
-            "fedfew.aggregators.robust:fltrust",
-            "FLTrust (Cao et al. 2021): clients are weighted by their cosine with the server's step.",
-        ),
+        "fltrust": ("robust:fltrust", "FLTrust (Cao et al. 2021): weights by the cosine with the server's step."),
     },
 )

@@ -70,31 +70,14 @@ class Refusal(StrEnum):
     HARMFUL = "E421"
 
 
-NO_UPDATE = frozenset(
-    {
-        Refusal.FAILED,
-        Refusal.DIED,
-        Refusal.NO_ANSWER,
-        Refusal.DROPPED_OUT,
-        Refusal.UNREACHABLE,
-        Refusal.UNFIT_SITE,
-        Refusal.TOO_FEW,
-        Refusal.PAYLOAD,
-        Refusal.BUDGET,
-    }
-)
+NO_UPDATE = frozenset({
+    Refusal.FAILED, Refusal.DIED, Refusal.NO_ANSWER, Refusal.DROPPED_OUT, Refusal.UNREACHABLE, Refusal.UNFIT_SITE,
+    Refusal.TOO_FEW, Refusal.PAYLOAD, Refusal.BUDGET,
+})  # fmt: skip
 """Clients that sent no update, or none that was checked; any other reason is a refusal by the gate or the screen."""
 UNUSED = frozenset({Refusal.LATE, Refusal.TWICE})
 """Answers that came too late or twice: they are recorded, but are not part of the round they came in."""
-SHARED_CAUSE = frozenset(
-    {
-        Refusal.NAMES,
-        Refusal.SHAPE,
-        Refusal.TYPE,
-        Refusal.TOO_LARGE,
-        Refusal.FAILED,
-        Refusal.UNFIT_SITE,
-        Refusal.PAYLOAD,
-    }
-)
+SHARED_CAUSE = frozenset({
+    Refusal.NAMES, Refusal.SHAPE, Refusal.TYPE, Refusal.TOO_LARGE, Refusal.FAILED, Refusal.UNFIT_SITE, Refusal.PAYLOAD,
+})  # fmt: skip
 """Faults that do not depend on a client's samples or machine: if all clients of the first round share one, E512."""

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """Names, and for each the ``package.module:attribute`` it stands for and a line about it.
+    """Names, and for each the ``module:attribute`` in ``package`` that it stands for and a line about it.
 
     An installed package adds names by entry points of the group, such as ``fedfew.methods``; the table's own names
     come first. ``adapt`` makes an entry of what a package offers.
@@ -18,11 +18,12 @@ class Registry(Mapping[str, T]):
 
     def __init__(
         self,
-        group: str,
+        package: str,
         table: Mapping[str, tuple[str, str]],
         adapt: Callable[[Any], T] = lambda target: cast(T, target),
+        group: str = "",
     ) -> None:
-        self.group, self.table, self._adapt = group, table, adapt
+        self.package, self.table, self._adapt, self.group = package, table, adapt, group or package
 
     @cached_property
     def _installed(self) -> dict[str, EntryPoint]:
@@ -32,7 +33,7 @@ class Registry(Mapping[str, T]):
         if name not in self.table:
             return self._adapt(self._installed[name].load())
         module, _, attribute = self.table[name][0].partition(":")
-        return cast(T, getattr(import_module(module), attribute))
+        return cast(T, getattr(import_module(f"{self.package}.{module}"), attribute))
 
     def __contains__(self, name: object) -> bool:
         return name in self.table or name in self._installed

@@ -336,6 +336,10 @@ class Scores:
     """Test accuracy of the clients' model before the server's turn, if it was scored."""
 
 
+Scoring = Callable[[], Scores]
+"""Waits for scores that another process may still be computing."""
+
+
 class Passes(Protocol):
     """Tracks a warm-up pass by pass: shows progress, saves its tensors, and continues it after a stop."""
 
@@ -347,12 +351,6 @@ class Passes(Protocol):
 
     def take(self) -> tuple[float, float]:
         """Seconds of the passes since the last call, in this process and in total."""
-
-
-class Scoring(Protocol):
-    """Scores that another process may still be computing."""
-
-    def result(self) -> Scores: ...
 
 
 class Fleet(Protocol):

@@ -10,54 +10,53 @@ if TYPE_CHECKING:
     from fedfew.data.shares import Partition, VirtualPartition
 
 DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
-    "fedfew.datasets",
+    "fedfew.data",
     {
-        "mini-mnist": ("fedfew.data.included:mini_mnist", "7,000 MNIST digits included in fedfew."),
-        "mini-cifar": ("fedfew.data.included:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
+        "mini-mnist": ("included:mini_mnist", "7,000 MNIST digits included in fedfew."),
+        "mini-cifar": ("included:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
         "cifar10": (
-            "fedfew.data.fetched:cifar10",
+            "fetched:cifar10",
             "60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009).",
         ),
-        "mnist": (
-            "fedfew.data.fetched:mnist",
-            "70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998).",
-        ),
+        "mnist": ("fetched:mnist", "70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998)."),
         "fashion-mnist": (
-            "fedfew.data.fetched:fashion_mnist",
+            "fetched:fashion_mnist",
             "70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017).",
         ),
         "folder": (
-            "fedfew.data.images.own:folder",
+            "images.own:folder",
             "Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites.",
         ),
-        "npz": ("fedfew.data.npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
-        "parquet": ("fedfew.data.tables:parquet", "Your own images in parquet files."),
+        "npz": ("npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
+        "parquet": ("tables:parquet", "Your own images in parquet files."),
         "huggingface": (
-            "fedfew.data.tables:huggingface",
+            "tables:huggingface",
             "A Hugging Face dataset: a folder written by save_to_disk, or a name on the hub.",
         ),
     },
+    group="fedfew.datasets",
 )
 PARTITIONS: "Registry[Callable[..., Partition | VirtualPartition]]" = Registry(
-    "fedfew.partitions",
+    "fedfew.data",
     {
-        "iid": ("fedfew.data.partitions:iid", "All clients alike."),
+        "iid": ("partitions:iid", "All clients alike."),
         "dirichlet": (
-            "fedfew.data.partitions:dirichlet",
+            "partitions:dirichlet",
             "The paper's: each client draws class shares ~ Dir(μ), and takes what is left of used-up classes.",
         ),
         "dirichlet-by-class": (
-            "fedfew.data.partitions:dirichlet_by_class",
+            "partitions:dirichlet_by_class",
             "The usual one: each class is divided among the clients by shares ~ Dir(μ), so sizes vary too.",
         ),
         "shards": (
-            "fedfew.data.partitions:shards",
+            "partitions:shards",
             "McMahan's: images sorted by label and cut into shards, of which a client gets a few.",
         ),
         "virtual": (
-            "fedfew.data.partitions:virtual",
+            "partitions:virtual",
             "Any number of clients, with a cost only for those selected; their images follow from the seed.",
         ),
-        "users": ("fedfew.data.partitions:by_user", "A user's images stay together at one client."),
+        "users": ("partitions:by_user", "A user's images stay together at one client."),
     },
+    group="fedfew.partitions",
 )

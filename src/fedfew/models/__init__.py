@@ -11,18 +11,18 @@ if TYPE_CHECKING:
 MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
     "fedfew.models",
     {
-        "resnet9": ("fedfew.models.resnet9:resnet9", "The paper's network; width 16 with group norm suits a CPU."),
-        "cnn": ("fedfew.models.cnn:cnn", "Three convolutions, max pools and a linear layer."),
-        "wrn": ("fedfew.models.wrn:wrn", "Wide ResNet, the network of SemiFL, FixMatch and MixMatch."),
+        "resnet9": ("resnet9:resnet9", "The paper's network; width 16 with group norm suits a CPU."),
+        "cnn": ("cnn:cnn", "Three convolutions, max pools and a linear layer."),
+        "wrn": ("wrn:wrn", "Wide ResNet, the network of SemiFL, FixMatch and MixMatch."),
         "efficientnet-lite0": (
-            "fedfew.models.backbones.efficientnet_lite0:efficientnet_lite0",
-            "EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra pretrained.",
+            "backbones.efficientnet_lite0:efficientnet_lite0",
+            "EfficientNet-Lite0, trained on ImageNet; needs the extra pretrained.",
         ),
         "transformers": (
-            "fedfew.models.backbones.transformers_model:transformers_model",
-            "A model in the format of Hugging Face transformers; needs the extra hub.",
+            "backbones.transformers_model:transformers_model",
+            "Any model of Hugging Face transformers; needs the extra hub.",
         ),
-        "timm": ("fedfew.models.backbones.timm_model:timm_model", "A pretrained model of the package timm."),
+        "timm": ("backbones.timm_model:timm_model", "A pretrained model of the package timm."),
     },
 )
 """Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits."""

@@ -1,6 +1,6 @@
 """One exchange with the clients: select a cohort, send, collect, and pass on only valid updates."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfew.core.errors import SHARED_CAUSE, UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Layout
 from fedfew.core.spill import ReplySpill
-from fedfew.core.types import ClientUpdate, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Judgement, Measurement, Screen
@@ -32,12 +32,6 @@ class RealSites(Protocol):
     def online(self) -> list[int]: ...
 
     def traffic(self) -> dict[str, int]: ...
-
-
-class Trains(Protocol):
-    """The part of a fleet that an exchange needs: clients that train."""
-
-    def train(self, round: int, payloads: Mapping[int, Payload]) -> Iterable[ClientUpdate | Missing]: ...
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,7 @@ class Inbox:
         return judgement
 
 
-def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Trains, state: ServerState) -> Answers:
+def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
     if not algorithm.asks(state):
         return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
@@ -212,7 +206,7 @@ def received_bytes(reply: Mapping[str, object]) -> int:
     return nbytes({name: tensor for name, tensor in reply.items() if isinstance(tensor, Tensor)})
 
 
-def draw(clients: Clients, fleet: Trains, t: int) -> list[int]:
+def draw(clients: Clients, fleet: Fleet, t: int) -> list[int]:
     """S_t among all clients, or among those that a network can reach; the same draw if all can be reached."""
     online = fleet.online() if isinstance(fleet, RealSites) else range(clients.count)
     size = min(clients.cohort, len(online))

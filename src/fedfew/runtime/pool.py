@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
+from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, Scoring
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel
 
@@ -239,7 +240,7 @@ class PoolFleet:
                 job["client"], code, " ".join([f"{reason} ({status})" if code == Refusal.DIED else reason, *tail])
             )
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> "PoolScoring":
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         """Start scoring in a free worker, if there is one."""
         self._scores = None
         for _ in self._answers(wait=False):  # notes which workers became ready or died
@@ -249,9 +250,9 @@ class PoolFleet:
             models = {"omega": omega} | ({} if clients is None else {"clients": clients})
             index = self._scoring.write({"score": models})
             self._give(free[0], {"kind": "score", "tensors": index})
-        return PoolScoring(self, omega, clients)
+        return partial(self._wait_for_scores, omega, clients)
 
-    def wait_for_scores(self, omega: Vector, clients: Vector | None) -> Scores:
+    def _wait_for_scores(self, omega: Vector, clients: Vector | None) -> Scores:
         """The scores requested last; computed here if the worker that had the job died."""
         while self._scores is None and any(w.job is not None and w.job["kind"] == "score" for w in self._workers):
             for _ in self._answers():
@@ -280,15 +281,3 @@ def _surroundings() -> dict[str, str]:
     """The workers' environment: one thread each, and this process's import path, for a user's own code."""
     path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": path}
-
-
-@dataclass(frozen=True, eq=False)
-class PoolScoring:
-    """Scores that a worker is computing."""
-
-    pool: PoolFleet
-    omega: Vector
-    clients: Vector | None = None
-
-    def result(self) -> Scores:
-        return self.pool.wait_for_scores(self.omega, self.clients)

@@ -70,7 +70,7 @@ def run_rounds(
         # where the server's turn comes first, it trains for the next round while a free worker scores this one
         ahead = train_server(state) if state.round < rounds else state
         with clock("evaluate"):
-            scores = scoring.result() if scoring else NOT_SCORED
+            scores = scoring() if scoring else NOT_SCORED
         known = state.validation[-1] if scoring is None and state.validation else 0.0  # kept until the next score
         state = replace(state, validation=(*state.validation, scores.validation or known))
         if scoring and outcome.clients is not None and not differs:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from fedfew.core.types import (
     OracleSite,
     Payload,
     Scores,
+    Scoring,
     Trained,
     Transform,
 )
@@ -125,18 +126,6 @@ def _audit(votes: Tensor | None, truth: Tensor, classes: int) -> dict[str, float
 
 
 @dataclass(frozen=True, eq=False)
-class Later:
-    """Scores computed on request: an inline fleet has no other process to do it in the meantime."""
-
-    sites: Sites
-    omega: Vector
-    clients: Vector | None = None
-
-    def result(self) -> Scores:
-        return self.sites.score(self.omega, self.clients)
-
-
-@dataclass(frozen=True, eq=False)
 class InlineFleet:
     """One client after another in this process."""
 
@@ -146,8 +135,9 @@ class InlineFleet:
         for client, payload in payloads.items():
             yield self.sites.train(round, client, payload)
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> Later:
-        return Later(self.sites, omega, clients)
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        """Computed on request: there is no other process to do it in the meantime."""
+        return partial(self.sites.score, omega, clients)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.sites.memory

@@ -6,6 +6,7 @@ on one machine a site may serve several. One message per site and round carries 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, sleep
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, nbytes
+from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, Scoring, nbytes
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, head_limit
 from fedfew.deploy.messages.post import Post
@@ -203,9 +204,9 @@ class GridFleet:
         """Bytes of tensors that actually travelled in the last round."""
         return dict(self._traffic)
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> "_Later":
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         """Scored here: the server has the test images."""
-        return _Later(self._score, omega, clients)
+        return partial(self._score, omega, clients)
 
     def memory(self) -> Memories:
         """Clients' memories, where the sites are on this machine; otherwise they stay on the sites' disks."""
@@ -233,13 +234,3 @@ class GridFleet:
 
     def close(self) -> None:
         """Nothing to end: the Grid belongs to the ServerApp."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Later:
-    score: Callable[[Vector, Vector | None], Scores]
-    omega: Vector
-    clients: Vector | None
-
-    def result(self) -> Scores:
-        return self.score(self.omega, self.clients)
