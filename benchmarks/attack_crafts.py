@@ -7,6 +7,7 @@ Datasets via Bucketing (mimic). ICLR 2022.   E. Bagdasaryan et al.: How To Backd
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from statistics import NormalDist
 
@@ -18,12 +19,12 @@ from fedfew.core.errors import Refusal
 from fedfew.core.layout import Vector
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Missing, Payload
+from fedfew.core.types import ClientUpdate, Missing, Payload, Scoring
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.screen import models
-from fedfew.runtime.site import Later, Sites
+from fedfew.runtime.site import Sites
 from fedfew.training.sgd import LocalSGD, descend
 
 TARGET = 0
@@ -315,8 +316,8 @@ class HostileFleet:
         (name,) = self.sites.algorithm.reply_schema(self.sites.network.layout)
         return {name: vector}
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> Later:
-        return Later(self.sites, omega, None)
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        return partial(self.sites.score, omega)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return self.sites.memory

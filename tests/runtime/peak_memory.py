@@ -16,20 +16,13 @@ from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Payload, Scores, ServerSite
+from fedfew.core.types import ClientUpdate, Payload, Scores, Scoring, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.rounds import run_rounds
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
-
-
-class Scored:
-    """Scores that nobody looks at."""
-
-    def result(self) -> Scores:
-        return Scores(0.5, 1.0, None)
 
 
 class NudgingFleet:
@@ -40,8 +33,8 @@ class NudgingFleet:
             noise = torch.randn(len(payload["omega"]), generator=stream(0, "noise", round, k))
             yield ClientUpdate(k, {"psi": payload["omega"] + 1e-3 * noise}, 1, {"steps": 1.0})
 
-    def score(self, omega: Vector, clients: Vector | None = None) -> Scored:
-        return Scored()
+    def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
+        return lambda: Scores(0.5, 1.0, None)
 
     def memory(self) -> dict[int, dict[str, Tensor]]:
         return {}

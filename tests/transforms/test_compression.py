@@ -24,8 +24,7 @@ from fedfew.runtime.wire import Wire
 from fedfew.training.sgd import LocalSGD
 from fedfew.training.supervised import Supervised
 from fedfew.transforms import Compression, vectors
-from fedfew.transforms.codecs import BLOCK, Codec, Half, Int8, Ternary, TopK
-from fedfew.transforms.compression import Compressed, codec_of
+from fedfew.transforms.compression import BLOCK, Codec, Compressed, Half, Int8, Ternary, TopK, codec_of
 
 CODECS: dict[str, Codec] = {"float16": Half(), "int8": Int8(), "top-k": TopK(0.1), "ternary": Ternary()}
 SGD = LocalSGD(epochs=1, batch=4, lr=0.05)

@@ -57,17 +57,22 @@ class FixMatch:
         def step(indices: Tensor) -> Step:
             samples = site.samples.take(indices)
             with torch.no_grad():
-                confidence, labels = adjust(site.network(samples.weak(rng)).softmax(1)).max(1)
+                p = adjust(site.network(samples.weak(rng)).softmax(1))
+            confidence, labels = p.max(1)
             keep = confidence >= self.threshold
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            return Step(strong_loss(self.weight, site, samples, keep, labels[keep], rng), labels, keep)
+            return Step(strong_loss(self.weight, site, samples, keep, self.targets(p[keep]), rng), labels, keep)
 
         return step
 
+    def targets(self, p: Tensor) -> Tensor:
+        """What the strong views are trained on, from the probabilities of the weak ones."""
+        return p.argmax(1)
+
 
 @dataclass(frozen=True)
-class UDA:
+class UDA(FixMatch):
     """UDA (Xie et al. 2020): the sharpened output on a weak view is the target of a strong view.
 
     Its training signal annealing is for labels, which the server has: ``server.annealing``.
@@ -76,24 +81,11 @@ class UDA:
     threshold: Annotated[
         Fraction, Doc("τ: an image is used where the model's largest probability is at least this")
     ] = 0.8
-    temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
-    labels: ClassVar[bool] = True
-    strong_views: ClassVar[bool] = True
+    temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
 
-    def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
-        def step(indices: Tensor) -> Step:
-            samples = site.samples.take(indices)
-            with torch.no_grad():
-                p = adjust(site.network(samples.weak(rng)).softmax(1))
-            confidence, labels = p.max(1)
-            keep = confidence >= self.threshold
-            if not keep.any() or not self.weight:
-                return Step(None, labels, keep)
-            targets = tempered(p[keep], self.temperature)
-            return Step(strong_loss(self.weight, site, samples, keep, targets, rng), labels, keep)
-
-        return step
+    def targets(self, p: Tensor) -> Tensor:
+        return tempered(p, self.temperature)
 
 
 def strong_loss(
