@@ -39,7 +39,7 @@ def take_pages(tab: Tab, root: Path) -> None:
     with serving(root) as server:
         for width, height, name in ((1200, 1500, "page.png"), (390, 1180, "page-phone.png")):
             tab.open(f"{server}/run/{key_of(root / OURS, root)}", width, height)
-            tab.wait("document.querySelectorAll('.plot .main-svg').length > 2")
+            tab.wait("document.querySelectorAll('figure svg.chart').length > 2")
             time.sleep(2)  # fonts and the last redraw
             tab.screenshot(IMAGES / name)
 

@@ -14,12 +14,11 @@ from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import duration
-from fedfew.interface.charts import Grid
+from fedfew.interface.charts import Grid, Lines
 from fedfew.interface.charts.evaluation_charts import confusion, evaluation_figures
 from fedfew.interface.charts.run_charts import figures_of, participation, pseudo_classes, traffic
 from fedfew.interface.report import write_report
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.groups import group
 from fedfew.interface.report.words import events_of
 from fedfew.runs.collection import read_all
 from fedfew.runs.folder import find_runs, held_locks, is_held
@@ -147,9 +146,12 @@ def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> N
     written_run(tmp_path / "low", [record(1, accuracy=0.2)], method__name="server-only")
     text = page_of(write_report(tmp_path)).text
     expected = f"{100 * mean(reached.values()):.1f} ± {100 * stdev(reached.values()):.1f} %"
-    assert expected in text
-    assert "a row with one seed has no deviation" in text
-    assert "There is no pooled run here" in text and "There is no server-only run here" not in text
+    assert expected in text  # best by validation, over three seeds
+    assert "No interval from fewer than two seeds: server-only" in text
+    (table,) = tables(read_all(tmp_path)[0])
+    curve = next(figure for figure in table.figures if isinstance(figure, Lines)).series[0]
+    assert list(curve.y) == pytest.approx([mean(reached.values())])
+    assert list(curve.spread) == pytest.approx([stdev(reached.values())])
 
 
 def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,23 +182,18 @@ def test_runs_on_other_test_images_are_compared_apart(tmp_path: Path) -> None:
     assert [len(table.rows) for table in tables(read_all(tmp_path)[0])] == [1, 1]
 
 
-def test_groups_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+def test_rows_are_told_apart_by_what_differs_and_scenarios_never_share_a_chart(tmp_path: Path) -> None:
     for mu in (0.1, 10.0):
         written_run(tmp_path / f"mu{mu}", [record(1)], partition__mu=mu)
-    written_run(tmp_path / "lr", [record(1)], partition__mu=10.0, client__lr=0.5)
-    labels = {g.label for g in group(read_all(tmp_path)[0])}
-    assert labels == {
-        "fedmix, mu 0.1, client.lr 0.02",
-        "fedmix, mu 10.0, client.lr 0.02",
-        "fedmix, mu 10.0, client.lr 0.5",
+    written_run(tmp_path / "labels", [record(1)], partition__mu=10.0, labels=50)
+    (table,) = tables(read_all(tmp_path)[0])
+    settings = {"partition.mu 0.1", "partition.mu 10.0"}
+    assert {part for text in table.settings for part in text.split(", ") if "mu" in part} == settings
+    curves = {f.title: len(f.series) for f in table.figures if isinstance(f, Lines) and f.key.endswith("accuracy")}
+    rounds = Run.open(tmp_path / "labels").planned
+    assert curves == {
+        f"Accuracy (mini-mnist, {labels} labels, {rounds} rounds)": count for labels, count in ((100, 2), (50, 1))
     }
-
-
-def test_different_scenarios_never_share_a_table(tmp_path: Path) -> None:
-    written_run(tmp_path / "a", [record(1)], labels=100)
-    written_run(tmp_path / "b", [record(1)], labels=50)
-    text = page_of(write_report(tmp_path)).text
-    assert "2 scenarios" in text and "mini-mnist, 100 labels" in text and "mini-mnist, 50 labels" in text
 
 
 def test_left_out_clients_are_marked_with_their_reason(runs: Path) -> None:

@@ -22,7 +22,7 @@ from fedfew.interface.page.access import AccessMiddleware
 from fedfew.interface.page.library import Library
 from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.document import Links, Section, about_run, environment, sections_of
+from fedfew.interface.report.document import Links, about_run, draw, environment
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
 
@@ -103,9 +103,9 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
         title="Compare",
         runs=runs,
         chosen=chosen,
-        sections=sections_of(compared),
+        draw=draw,
         links=_links("/compare/chart", query),
-        tables=tables(compared) if compared else [],
+        tables=tables(compared),
         faults=faults,
         live="/live",
     )
@@ -113,7 +113,8 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
 
 def comparison_chart(library: Library, request: Request) -> Response:
     """One of the comparison's figures as a file."""
-    return _file([figure for section in _sections(library, request) for figure in section.figures], request)
+    compared = list((_chosen(library, request, "run") or library.all()[0]).values())
+    return _file([figure for table in tables(compared) for figure in table.figures], request)
 
 
 async def stream_run(library: Library, ending: Ending, request: Request) -> Response:
@@ -159,10 +160,6 @@ def _figures(library: Library, request: Request) -> list[Figure]:
     key, run = _run(library, request)
     overlaid = list(_chosen(library, request, "with", but=key).values())
     return figures_of(run, bounds_of(run, _beside(library, run)), overlaid)
-
-
-def _sections(library: Library, request: Request) -> list[Section]:
-    return sections_of(list((_chosen(library, request, "run") or library.all()[0]).values()))
 
 
 def _links(prefix: str, query: list[tuple[str, str]]) -> Links:

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata, resources
 from pathlib import Path
@@ -20,21 +20,18 @@ from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
-from fedfew.interface.report.groups import Group, group, overlay
 from fedfew.interface.report.standing import no_verdict, standing
 from fedfew.runs.archive import SUFFIX, is_archive
 from fedfew.runs.collection import read_all
 from fedfew.runs.folder import CONFIG, siblings
-from fedfew.runs.run import BOUNDS, Run
+from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out
-from fedfew.studies.bounds import BASELINE, POOLED, bounds_of, scenario
+from fedfew.studies.bounds import bounds_of
 from fedfew.studies.verdict import verdict
 
 LIMIT = 2_000_000
 MOST_CSV = 80_000
 WIDE = 940
-MOST_DRAWN = 12
-"""Scenarios whose curves are drawn; further ones have tables only."""
 Links = Callable[[Figure], list[tuple[str, str]]]
 
 
@@ -65,22 +62,13 @@ def environment(*folders: str) -> Environment:
         "marked": words.marked,
         "bytes": size,
         "duration": duration,
-        "spread": words.spread,
-        "mean": words.mean,
         "setup": words.setup,
         "origin": words.origin,
         "privacy": words.privacy,
         "config_text": words.config_text,
         "spark": words.course,
     }
-    made.globals |= {
-        "coverage": lambda run: run.newest("coverage"),
-        "correct": lambda run: run.newest("correct"),
-        "bytes_up": lambda run: run.traffic("bytes_up"),
-        "bytes_down": lambda run: run.traffic("bytes_down"),
-        "time_taken": lambda run: run.seconds,
-        "version": metadata.version("fedfew"),
-    }
+    made.globals["version"] = metadata.version("fedfew")
     return made
 
 
@@ -145,53 +133,6 @@ def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: L
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Section:
-    """The runs of one scenario."""
-
-    title: str
-    groups: list[Group]
-    figures: list[Figure]
-
-    def charts(self, links: Links) -> list[Drawn]:
-        """The figures, drawn."""
-        return [draw(figure, links) for figure in self.figures]
-
-    @property
-    def best(self) -> Group | None:
-        """The best group that is not a bound, or else the best one."""
-        rated = [g for g in self.groups if g.accuracy()]
-        return next((g for g in rated if g.runs[0].method not in BOUNDS), rated[0] if rated else None)
-
-    @property
-    def single(self) -> bool:
-        return any(len(g.runs) == 1 for g in self.groups)
-
-    @property
-    def missing(self) -> list[str]:
-        present = {run.method for g in self.groups for run in g.runs}
-        return [name for name in (BASELINE, POOLED) if name not in present]
-
-
-def sections_of(runs: Sequence[Run]) -> list[Section]:
-    """One section per scenario: only runs that share one are in the same table."""
-    by_scenario: dict[str, list[Run]] = {}
-    for run in runs:
-        by_scenario.setdefault(scenario(run), []).append(run)
-    sections = []
-    for number, members in enumerate(by_scenario.values()):
-        first, groups = members[0], group(members)
-        partition = first.document.get("partition", {})
-        mu = f" μ = {partition['mu']}" if "mu" in partition else ""
-        title = (
-            f"{first.dataset}, {first.labels} labels, {first.clients} clients, "
-            f"{partition.get('kind', '?')}{mu}, {first.planned} rounds"
-        )
-        figures = overlay(groups) if number < MOST_DRAWN else []
-        sections.append(Section(title, groups, [replace(figure, key=f"s{number}-{figure.key}") for figure in figures]))
-    return sections
-
-
 def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewError], links: Links) -> str:
     """Several runs: tables with mean ± sd over seeds, and overlaid curves."""
     return _page(
@@ -199,7 +140,7 @@ def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewErro
         title=f"Runs in {folder.resolve().name}",
         runs=runs,
         faults=faults,
-        sections=sections_of(runs),
+        draw=draw,
         links=links,
         tables=tables(runs),
         alarms={run.name: run.alarms for run in runs},

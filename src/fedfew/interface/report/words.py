@@ -9,11 +9,10 @@ from markupsafe import Markup, escape
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import CODES
-from fedfew.core.text import duration, percent, size
+from fedfew.core.text import percent
 from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import scored
 from fedfew.runtime.record import left_out
 from fedfew.studies.bounds import Bound
@@ -23,19 +22,6 @@ def marked(text: str) -> Markup:
     """A sentence with text in backticks as code, and real minus signs."""
     parts = [escape(part) for part in re.sub(r"(?<!\w)-(?=\d)", "\u2212", text).split("`")]
     return Markup("").join(Markup("<code>{}</code>").format(p) if i % 2 else p for i, p in enumerate(parts))
-
-
-def spread(value: Interval | None) -> str:
-    """47.5 ± 0.8 %, or without a deviation if there is only one run."""
-    if value is None:
-        return "–"
-    return percent(value.mean) if value.sd is None else f"{100 * value.mean:.1f} ± {100 * value.sd:.1f} %"
-
-
-def mean(value: Interval | None, unit: str) -> str:
-    """The mean only, where a deviation says little."""
-    known = None if value is None else value.mean
-    return size(known) if unit == "bytes" else duration(known)
 
 
 def setup(run: Run) -> str:
