@@ -37,7 +37,7 @@ from benchmarks.method_tasks import (
     other_setting,
     warm_cell,
 )
-from paper.gains import gain_cell
+from paper.measures import gain_cell
 from paper.page import put
 
 from fedfew.interface.batch import run_all

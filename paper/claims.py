@@ -1,7 +1,8 @@
 """The paper's claims about its figures, each next to our results: a pure function from results to verdicts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -118,8 +119,7 @@ def _best(arms: Results, panel: str, mix: tuple[float, float, float], claim: str
         "no": f"Does not hold here: {rival} is better by {points(-lead.mean)} ({plus_minus(lead.se)})",
         "undecided": f"Not significant: {points(lead.mean, signed=True)} against {rival} ({plus_minus(lead.se)})",
     }.get(agrees, words)
-    partial = any(m.partial for _, m in leads)
-    return Verdict(claim, FIG5, shown(mine), agrees, words, lead.se, lead.n, partial)
+    return Verdict(claim, FIG5, shown(mine), agrees, words, lead.se, lead.n, any(m.partial for _, m in leads))
 
 
 def fig6a(arms: Results) -> list[Verdict]:
@@ -135,9 +135,9 @@ def fig6a(arms: Results) -> list[Verdict]:
     agrees: Agrees = "yes" if width <= 0.01 else "no" if width - margin > 0.01 else "undecided"
     lead = {"no": "Does not hold here: ", "undecided": "More than 1 point, but not significantly: "}.get(agrees, "")
     words = f"{lead}from {high.arm.label} down to {low.arm.label}; {plus_minus(gap.se)}"
-    n, partial = min(m.n for _, m in means), any(m.partial for _, m in means)
+    n = min(m.n for _, m in means)
     got = f"spread {points(width)} ({n} seed{'s' * (n > 1)})"
-    return [Verdict(claim, FIG6A, got, agrees, words, gap.se, n, partial)]
+    return [Verdict(claim, FIG6A, got, agrees, words, gap.se, n, any(m.partial for _, m in means))]
 
 
 def fig6b(arms: Results) -> list[Verdict]:
@@ -170,17 +170,8 @@ def extra(arms: Results) -> list[Verdict]:
     return [ahead(claim.format(rule), source, arms["", OURS], arms["", f"FedMix + {rule}"]) for rule in rules]
 
 
-def groupnorm(arms: Results) -> list[Verdict]:
-    """Whether the order of the methods holds for a network with normalisation."""
-    return _order(arms, "with GroupNorm, too")
-
-
-def recipe(arms: Results) -> list[Verdict]:
-    """Whether the order of the methods holds with the best recipe for the labels alone."""
-    return _order(arms, "with the best recipe for the labels, too")
-
-
 def _order(arms: Results, where: str) -> list[Verdict]:
+    """Whether the order of the methods holds in another setting."""
     others = {"FedMatch": BASELINE, "server-only training": SERVER_ONLY}
     return [
         ahead(f"{where}: FedMix is better than {words}", FIG4, arms["", OURS], arms["", other])
@@ -214,13 +205,10 @@ def few_labels(arms: Results) -> list[Verdict]:
 
 CLAIMS: dict[str, Callable[[Results], list[Verdict]]] = {
     "fig4": fig4, "fig5": fig5, "fig6a": fig6a, "fig6b": fig6b, "extra": extra, "few-labels": few_labels,
-    "ablation": ablation, "recipe": recipe, "groupnorm": groupnorm,
+    "ablation": ablation, "recipe": partial(_order, where="with the best recipe for the labels, too"),
+    "groupnorm": partial(_order, where="with GroupNorm, too"),
 }  # fmt: skip
-
-
-def verdicts(figure: str, arms: Results) -> list[Verdict]:
-    """The paper's claims about a figure, judged by our results."""
-    return CLAIMS[figure](arms)
+"""The claims about each figure, judged by our results."""
 
 
 def partitions(histograms: Mapping[float, NDArray[np.int64]]) -> list[Verdict]:
@@ -230,7 +218,8 @@ def partitions(histograms: Mapping[float, NDArray[np.int64]]) -> list[Verdict]:
     held = {mu: (h > 0).sum(1) for mu, h in histograms.items()}
     smallest, largest = min(s.min() for s in sizes.values()), max(s.max() for s in sizes.values())
     few, many = min(int(h.min()) for h in held.values()), max(int(h.max()) for h in held.values())
-    ordered = _falls([_mean_variation(histograms[mu]) for mu in sorted(histograms)])
+    variation = {mu: float(heterogeneity(histograms[mu])) for mu in sorted(histograms)}
+    ordered = all(a > b for a, b in pairwise(variation.values()))
     unequal: Agrees = "yes" if smallest < 50 / 550 and largest >= 580 / 550 else "no"
     kinds: Agrees = "yes" if few < 2 and many == 10 else "no"
     return [
@@ -245,15 +234,7 @@ def partitions(histograms: Mapping[float, NDArray[np.int64]]) -> list[Verdict]:
         ),
         Verdict(
             "the smaller μ, the higher the non-IID level", "Dirchlet Data Distribution Function",
-            ", ".join(f"R = {_mean_variation(histograms[mu]):.2f} at μ = {mu:g}" for mu in sorted(histograms)),
+            ", ".join(f"R = {value:.2f} at μ = {mu:g}" for mu, value in variation.items()),
             "yes" if ordered else "no", "R: mean total variation between clients",
         ),
     ]  # fmt: skip
-
-
-def _mean_variation(histogram: NDArray[np.int64]) -> float:
-    return float(heterogeneity(histogram))
-
-
-def _falls(values: Sequence[float]) -> bool:
-    return all(a > b for a, b in pairwise(values))

@@ -17,10 +17,9 @@ from fedfew.interface.charts.comparison import bubbles
 from fedfew.interface.charts.printed import save
 from fedfew.studies.tables import as_csv
 from paper.arms import FIG3, TITLES
-from paper.claims import partitions, verdicts
+from paper.claims import CLAIMS, partitions
 from paper.drawing import draw
-from paper.gains import Gain, gain_sentence, gains
-from paper.measures import Verdict
+from paper.measures import Gain, Verdict, gain_sentence, gains
 from paper.plan import ArmKey, Plan
 from paper.results import Results, as_table, results
 from paper.study import Request, Study
@@ -78,7 +77,7 @@ def make(name: str, request: Request, study: Study) -> Figure:
     if name == FIG3:
         return _partitions(request)
     arms = results(name, request, study)
-    return Figure(name, request, verdicts(name, arms), draw(name, arms), as_table(arms), arms, gains(arms))
+    return Figure(name, request, CLAIMS[name](arms), draw(name, arms), as_table(arms), arms, gains(arms))
 
 
 def _partitions(request: Request) -> Figure:

@@ -13,10 +13,9 @@ from fedfew.runs.run import Run
 from fedfew.studies.bounds import BASELINE, other_recipe, scenario
 from paper.arms import FIG3, PAPER, TITLES
 from paper.figure import Figure, make
-from paper.gains import gain_cell
-from paper.measures import Verdict, columns, smaller
+from paper.measures import Verdict, columns, gain_cell, smaller
 from paper.plan import ArmKey
-from paper.results import ArmResult, Results
+from paper.results import Results
 from paper.study import Study
 
 RULE = (
@@ -156,15 +155,11 @@ def _facts(runs: Sequence[Run], arms: Results) -> list[str]:
     if at := max((arm.at or 0 for arm in arms.values()), default=0):
         lines.append(f"All runs are compared as they were after round {at}, which all have reached.")
     for words, names in (
-        ("not run yet:", [_named(arm) for arm in arms.values() if not arm.runs]),
-        ("fewer seeds than planned for", [_named(arm) for arm in arms.values() if 0 < len(arm.runs) < arm.wanted]),
+        ("not run yet:", [arm.arm.title for arm in arms.values() if not arm.runs]),
+        ("fewer seeds than planned for", [arm.arm.title for arm in arms.values() if 0 < len(arm.runs) < arm.wanted]),
     ):
         lines += [f"**Partial:** {words} {'; '.join(names)}."] if names else []
     return lines
-
-
-def _named(arm: ArmResult) -> str:
-    return " ".join(filter(None, (arm.arm.panel, arm.arm.label)))
 
 
 def _setting(config: dict[str, Any]) -> str:
@@ -173,16 +168,12 @@ def _setting(config: dict[str, Any]) -> str:
     unlabeled = f"{data['unlabeled']:,}" if data["unlabeled"] else "all other"
     kind = config["engine"]["autocast"]
     passes = "" if kind == "off" else f", forward passes in {kind}"
+    less = smaller(config)
+    warning = f" The paper has {', '.join(less)}: compare differences rather than levels." if less else ""
     return (
         f"{model['name']}{width} on {data['name']}, {unlabeled} unlabeled images at {config['clients']} clients, "
-        f"{config['rounds']} rounds{passes}." + _smaller(config)
+        f"{config['rounds']} rounds{passes}.{warning}"
     )
-
-
-def _smaller(config: dict[str, Any]) -> str:
-    """Warn if a run is smaller than the paper's: its accuracies are not expected to match."""
-    less = smaller(config)
-    return f" The paper has {', '.join(less)}: compare differences rather than levels." if less else ""
 
 
 def _arms_table(arms: Results, gains: Mapping[ArmKey, str]) -> str:

@@ -7,12 +7,14 @@ from statistics import stdev
 import numpy as np
 import pytest
 from paper.arms import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
-from paper.claims import CLAIMS, partitions, verdicts
-from paper.gains import gain_cell, gain_sentence, gains
+from paper.claims import CLAIMS, partitions
 from paper.measures import (
     Verdict,
     difference,
     early,
+    gain_cell,
+    gain_sentence,
+    gains,
     level,
     near,
     near_gain,
@@ -132,7 +134,7 @@ def full_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_smaller_experiment_says_nothing_about_levels() -> None:
-    verdict = about(verdicts("fig4", figure("fig4", {(NON_IID, "FedMix + FedFreq"): (0.475,)})), "47.5")
+    verdict = about(CLAIMS["fig4"](figure("fig4", {(NON_IID, "FedMix + FedFreq"): (0.475,)})), "47.5")
     assert verdict.agrees == "undecided"
     assert verdict.words == "Not comparable: the paper has width 64, 55,000 images, 150 rounds"
 
@@ -191,14 +193,14 @@ LABELS: dict[Key, Sequence[float]] = {
 def test_claims_are_judged_by_the_numbers(
     name: str, given: Mapping[Key, Sequence[float]], claim: str, agrees: str, words: str
 ) -> None:
-    verdict = about(verdicts(name, figure(name, given)), claim)
+    verdict = about(CLAIMS[name](figure(name, given)), claim)
     assert verdict.agrees == agrees
     assert words in verdict.words
 
 
 @pytest.mark.usefixtures("full_size")
 def test_a_verdict_has_the_number_its_error_and_its_source() -> None:
-    verdict = about(verdicts("fig4", figure("fig4", PAPERS)), "47.5")
+    verdict = about(CLAIMS["fig4"](figure("fig4", PAPERS)), "47.5")
     assert (verdict.got, verdict.source) == ("47.5 % ± 0.5 (3 seeds)", "Experiment Results, Fig. 4")
     assert verdict.error == pytest.approx(0.005 / math.sqrt(3))
 
@@ -207,7 +209,7 @@ def test_figure_5_sees_unrest() -> None:
     found, shaky = figure("fig5", BEST), (NON_IID, mix_label(MIXES[-1]))
     swings = [by_hand([0.4, 0.44 + s / 1000] * 6, seed=s, rounds=12) for s in range(3)]
     found[shaky] = ArmResult(found[shaky].arm, tuple(swings), 3)
-    unstable = about(verdicts("fig5", found), "unstable")
+    unstable = about(CLAIMS["fig5"](found), "unstable")
     assert unstable.agrees == "yes"
     assert unstable.got.startswith("+4.1 points")  # from round to round 4.0, 4.1 and 4.2 points, against 0
 
@@ -218,7 +220,7 @@ def test_figure_5_sees_unrest() -> None:
 )
 def test_figure_6a_spread_of_a_point(lowest: tuple[float, ...], agrees: str) -> None:
     found = figure("fig6a", {("", "μ = 0.1"): lowest}, (0.445, 0.455, 0.465))
-    verdict = verdicts("fig6a", found)[0]
+    verdict = CLAIMS["fig6a"](found)[0]
     assert verdict.agrees == agrees
     width = 0.455 - sum(lowest) / 3
     assert verdict.got == f"spread {100 * width:.1f} points (3 seeds)"
@@ -229,7 +231,7 @@ def test_the_ablation_reads_its_reasons_from_the_records() -> None:
     for run in found["", "γ = 0.2 (published)"].runs:
         for record in run.records:
             record |= {"norm_step": 1.0, "norm_server": 2.0, "weights": {"3": 0.45, "7": 0.55}, "coverage": 0.3}
-    gain, step, weights, labels = verdicts("ablation", found)
+    gain, step, weights, labels = CLAIMS["ablation"](found)
     assert (gain.agrees, step.got) == ("no", "50.0 % ± 0.0 (3 seeds)")
     assert (weights.got, weights.agrees) == ("10.0 % ± 0.0 (3 seeds)", "yes")
     assert (labels.got, labels.agrees) == ("30.0 % ± 0.0 (3 seeds)", "yes")
@@ -248,7 +250,7 @@ def test_a_curve_with_rounds_that_were_not_scored() -> None:
 @pytest.mark.parametrize("name", CLAIMS)
 def test_without_runs_nothing_is_claimed(name: str) -> None:
     empty = {arm.key: ArmResult(arm, (), 3) for arm in arms_of(name)}
-    assert {v.agrees for v in verdicts(name, empty)} == {"no runs yet"}
+    assert {v.agrees for v in CLAIMS[name](empty)} == {"no runs yet"}
     assert gains(empty) == {}
 
 
@@ -256,10 +258,10 @@ def test_numbers_of_unfinished_runs_are_marked() -> None:
     found = figure("fig6b", {})
     key = ("", "FedMix, 800 labels")
     found[key] = ArmResult(found[key].arm, (by_hand([0.4] * 4, finished=False),), 3)
-    judged = verdicts("fig6b", found)
+    judged = CLAIMS["fig6b"](found)
     assert about(judged, "47 %").partial
     assert about(judged, "2 points over").partial
-    assert not any(v.partial for v in verdicts("fig6b", figure("fig6b", {})))
+    assert not any(v.partial for v in CLAIMS["fig6b"](figure("fig6b", {})))
 
 
 def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
