@@ -9,8 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from fedfew.interface.charts.comparison import percent, sheet
-from fedfew.interface.charts.printed import COLOURS
+from fedfew.interface.charts.printed import COLOURS, percent, sheet
 from fedfew.runtime.record import RoundRecord
 from paper.ablation import PUBLISHED, coverage, damping, unequal
 from paper.arms import ALL_LABELS, DAMPED, FEW_LABELS, ON_FEATURES, PANELS, POOLED, SERVER_ONLY, SKEWS

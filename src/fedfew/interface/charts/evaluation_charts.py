@@ -1,6 +1,6 @@
 """Charts of the final model's quality: confusion matrix, precision and recall, calibration, and the sites' classes."""
 
-from fedfew.interface.charts.figure import Bars, Figure, Grid, Lines, Point, Series
+from fedfew.interface.charts import Bars, Figure, Grid, Lines, Point, Series
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
 

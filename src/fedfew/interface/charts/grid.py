@@ -2,8 +2,8 @@
 
 from html import escape
 
-from fedfew.interface.charts.figure import Grid
-from fedfew.interface.charts.paper import Paper, text
+from fedfew.interface.charts import Grid
+from fedfew.interface.charts.paper import Paper, legend, text
 from fedfew.interface.charts.scale import amount, labelled
 
 SHADES = 6
@@ -14,12 +14,12 @@ def draw_grid(figure: Grid, width: int) -> Paper:
     """Columns over the width, rows as high as fits; cells of one shade are one path, so that thousands stay small."""
     columns, rows = max(len(figure.columns), 1), max(len(figure.rows), 1)
     left = 14 + 6.8 * max((len(r) for r in figure.rows), default=1)
-    legend, top = _legend(figure, width)
+    keys, top = _legend(figure, width)
     step = (width - left - 10) / columns
     tall = min(24.0, max(210 / rows, 3.4)) if figure.shape == "cells" else min(26.0, max(220 / rows, 5))
     bottom = top + tall * rows
     height = int(bottom + 38)
-    parts = [legend, f'<path class="rule" d="M{left:g} {top:g}V{bottom:g}H{width - 10}"/>']
+    parts = [keys, f'<path class="rule" d="M{left:g} {top:g}V{bottom:g}H{width - 10}"/>']
     named = labelled(figure.rows, int(tall * rows / 13))
     parts += [text(left - 6, top + tall * (i + 0.5) + 4, figure.rows[i], "end") for i in named]
     room = int((width - left) / (10 + 7 * max((len(c) for c in figure.columns), default=1)))
@@ -40,19 +40,11 @@ def _legend(figure: Grid, width: int) -> tuple[str, float]:
     """What the darkest shade or the largest bubble means, and the kinds of marks."""
     top = max((p.value for p in figure.points), default=0.0)
     shown = f"{top:.3g}" if figure.shape == "cells" else amount(top, "number")
-    key = '<rect class="fill k0" x="8" y="3" width="10" height="10" rx="2"/>'
+    key = '<path class="fill k0" d="M2 -9h10v10h-10z"/>'
     if figure.shape == "bubbles":
-        key = '<circle class="bubble k0" cx="13" cy="8" r="5"/>'
-    name = f"{figure.value}: up to {shown}"
-    parts, x, y = [key, text(24, 12, name)], 34 + 7.1 * len(name), 12.0
-    for n, kind in enumerate(_kinds(figure)):
-        need = 26 + 7.1 * len(kind)
-        if x + need > width and x > 8:
-            x, y = 8.0, y + 17
-        parts.append(f'<path class="mark" transform="translate({x + 6:g} {y - 4:g})" d="M0 0{_symbol(n, 3)}"/>')
-        parts.append(text(x + 16, y, kind))
-        x += need
-    return f'<g aria-hidden="true">{"".join(parts)}</g>', y + 12
+        key = '<circle class="bubble k0" cx="7" cy="-4" r="5"/>'
+    kinds = [(k, f'<path class="mark" d="M7 -4{_symbol(n, 3)}"/>') for n, k in enumerate(_kinds(figure))]
+    return legend([(f"{figure.value}: up to {shown}", key), *kinds], width)
 
 
 def _cells(figure: Grid, left: float, top: float, step: float, tall: float) -> list[str]:

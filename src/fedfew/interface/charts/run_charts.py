@@ -1,14 +1,13 @@
 """The charts of a run, computed from its records; each has a sentence that says what it shows."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Literal
 
 from fedfew.core.errors import CODES
-from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series
+from fedfew.interface.charts import Bars, Figure, Grid, Level, Lines, Mark, Point, Series, Unit
 from fedfew.interface.charts.evaluation_charts import evaluation_figures
-from fedfew.interface.charts.figure import Unit
 from fedfew.interface.charts.scale import amount
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scored
@@ -21,19 +20,11 @@ Curve = Literal["accuracy", "accuracy_clients", "validation", "loss", "coverage"
 
 def figures_of(run: Run, bounds: Sequence[Bound] = (), others: Sequence[Run] = ()) -> list[Figure]:
     """All charts of a run that have something to show; ``others`` are overlaid on its accuracy and loss."""
-    figures: list[Figure] = [accuracy(run, bounds, others), loss(run, others)]
-    records = run.records
-    if any(r["coverage"] is not None for r in records):
-        figures += [pseudo_labels(run), pseudo_classes(run)]
-    if any(r["cohort"] for r in records):
-        figures.append(participation(run))
-    if run.classes.get("clients"):
-        figures.append(partition(run))
-    figures.append(norms(run))
-    if any(u.get("cosine") is not None for r in records for u in r["updates"]):
-        figures.append(cosines(run))
-    figures += [traffic(run), phases(run), *evaluation_figures(run)]
-    return [figure for figure in figures if not _empty(figure)]
+    charts: list[Callable[[Run], Figure]] = [participation, partition, norms, cosines, traffic, phases]
+    if any(r["coverage"] is not None for r in run.records):
+        charts = [pseudo_labels, pseudo_classes, *charts]
+    figures = [accuracy(run, bounds, others), loss(run, others), *(chart(run) for chart in charts if run.records)]
+    return [figure for figure in figures + evaluation_figures(run) if not _empty(figure)]
 
 
 def _empty(figure: Figure) -> bool:
@@ -150,23 +141,20 @@ def participation(run: Run) -> Grid:
         often = Counter(k for r in records for k in r["cohort"])
         asked = sorted(sorted(asked, key=lambda k: -often[k])[:MOST_ROWS])
     row = {k: i for i, k in enumerate(asked)}
-    cells: dict[tuple[int, int], tuple[int, float, int]] = {}  # the first round, the sum of the weights, how many
+    weights: dict[tuple[int, int], list[tuple[int, float]]] = {}
     marks: dict[tuple[int, int], Mark] = {}
-    named = {str(k): n for k, n in row.items()}
     for i, r in enumerate(records):
-        column, number = i // wide, r["round"]
         for k, weight in r["weights"].items():
-            if (n := named.get(k)) is not None:
-                first, total, count = cells.get((column, n), (number, 0.0, 0))
-                cells[column, n] = first, total + (weight or 0.0), count + 1
+            if int(k) in row:
+                weights.setdefault((i // wide, row[int(k)]), []).append((r["round"], weight or 0.0))
         for fault in left_out(r):
             if fault["client"] in row:
                 cell = (i // wide, row[fault["client"]])
                 note = f"client {fault['client']}, round {r['round']}: {fault['code']} {fault['reason']}"
-                marks[cell] = Mark(*cell, kind=_kind(fault["code"]), note=note)
+                marks[cell] = Mark(*cell, kind=coded(fault["code"]), note=note)
     points = [
-        Point(c, n, total / count, f"client {asked[n]}, round {first}")
-        for (c, n), (first, total, count) in sorted(cells.items())
+        Point(c, n, sum(weight for _, weight in known) / len(known), f"client {asked[n]}, round {known[0][0]}")
+        for (c, n), known in sorted(weights.items())
     ]
     lost = sum(len(left_out(r)) for r in records)
     about = f"{len(asked)} of {run.clients} clients were sampled in {len(records)} rounds; "
@@ -182,16 +170,16 @@ def participation(run: Run) -> Grid:
     )  # fmt: skip
 
 
-def _kind(code: str) -> str:
-    """A missing update's code with its name."""
+def coded(code: str) -> str:
+    """The code of a missing update, with its name."""
     return f"{code} {CODES[code].title}" if code in CODES else code
 
 
 def partition(run: Run) -> Grid:
     """Client × class: how many images of each class each client holds."""
-    held: list[list[int]] = run.classes["clients"]
+    held: list[list[int]] = run.classes.get("clients") or []
     shown = held[:MOST_ROWS]
-    names = [str(n) for n in run.classes["classes"]]
+    names = [str(n) for n in run.classes.get("classes", [])]
     names += [str(i) for i in range(len(names), max((len(row) for row in shown), default=0))]
     points = [
         Point(k, c, float(count), f"client {k}, {names[c]}: {count} images")
@@ -201,7 +189,7 @@ def partition(run: Run) -> Grid:
     ]
     sizes = [sum(row) for row in held]
     present = sum(sum(1 for n in row if n) for row in held) / max(len(held), 1)
-    about = f"{len(held)} clients hold {min(sizes)} to {max(sizes)} images each, "
+    about = f"{len(held)} clients hold {min(sizes, default=0)} to {max(sizes, default=0)} images each, "
     about += f"on average of {present:.1f} of the {len(names)} classes."
     if len(held) > len(shown):
         about += f" The first {len(shown)} clients are shown."
@@ -229,36 +217,27 @@ def norms(run: Run) -> Lines:
 
 def cosines(run: Run) -> Lines:
     """Whether each client's update points in the same direction as the server's."""
-    cosines_ = [
+    updates = [
         (float(r["round"]), cosine, f"client {u['client']}")
         for r in run.records
         for u in r["updates"]
         if (cosine := u.get("cosine")) is not None
     ]
-    ys = [y for _, y, _ in cosines_]
-    series = [Series("a client", [x for x, _, _ in cosines_], ys, 3, "points", notes=[n for _, _, n in cosines_])]
-    about = (
-        f"{len(ys)} updates; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}." if ys else ""
-    )
-    title = "Do clients move in the server's direction?"
-    return Lines(
-        "cosines",
-        title,
-        "round",
-        "cosine with the server's step",
-        series,
-        levels=[Level("orthogonal", 0.0)],
-        about=about,
-    )
+    xs, ys, notes = zip(*updates, strict=True) if updates else ((), (), ())
+    series = [Series("a client", xs, ys, 3, "points", notes=notes)]
+    about = f"{len(ys)} updates"
+    if ys:
+        about += f"; cosines from {min(ys):.3f} to {max(ys):.3f}, mean {sum(ys) / len(ys):.3f}."
+    title, levels = "Do clients move in the server's direction?", [Level("orthogonal", 0.0)]
+    return Lines("cosines", title, "round", "cosine with the server's step", series, levels=levels, about=about)
 
 
 def traffic(run: Run) -> Lines:
     """Bytes sent so far."""
     records = run.records
-    down, up = ([r["bytes_down"] for r in records], [r["bytes_up"] for r in records])
     series = [
-        Series(name, _rounds(records), list(accumulate(sent)), i)
-        for i, (name, sent) in enumerate((("to clients", down), ("from clients", up)))
+        Series("to clients", _rounds(records), list(accumulate(r["bytes_down"] for r in records))),
+        Series("from clients", _rounds(records), list(accumulate(r["bytes_up"] for r in records)), 1),
     ]
     ends = ", ".join(f"{amount(s.y[-1], 'bytes')} {s.name}" for s in series if s.y)
     return Lines("traffic", "Traffic so far", "round", "bytes", series, "bytes", about=f"In total {ends or 'nothing'}.")

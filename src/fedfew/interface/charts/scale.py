@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from fedfew.core.text import UNITS, percent, size
-from fedfew.interface.charts.figure import Unit
+from fedfew.interface.charts import Unit
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 from importlib import resources
 
-from fedfew.interface.charts.figure import COLOURS, Bars, Figure, Grid, Lines, Series
+from fedfew.interface.charts import COLOURS, Bars, Figure, Grid, Lines, Series
 from fedfew.interface.charts.grid import draw_grid
-from fedfew.interface.charts.paper import Paper, text
+from fedfew.interface.charts.paper import Paper, legend, text
 from fedfew.interface.charts.scale import Scale, extent, labelled, outline, thinned, ticks, whole_ticks, writer
 
 WIDTH, HEIGHT = 460, 270
@@ -39,30 +39,17 @@ def chart_style() -> str:
     return (resources.files("fedfew.interface.charts") / "charts.css").read_text("utf-8")
 
 
-def _legend(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
-    """Names with their colours, in as many rows as needed, and their height. A single name needs no legend."""
+def _keys(names: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
+    """A legend of names and their classes; a single name needs none."""
     if len(names) < 2:
         return "", 8.0
-    parts, x, y = [], 8.0, 12.0
-    for name, classes in names:
-        need = 22 + 7.1 * len(name)
-        if x > 8 and x + need > width:
-            x, y = 8.0, y + 17
-        key = "".join(
-            [
-                f'<path class="{classes}" d="M{x:g} {y - 4:g}h14"/>'
-                if "line" in classes
-                else f'<rect class="{classes}" x="{x + 2:g}" y="{y - 9:g}" width="10" height="10" rx="2"/>'
-            ]
-        )
-        parts.append(key + text(x + 18, y, name))
-        x += need + 10
-    return f'<g aria-hidden="true">{"".join(parts)}</g>', y + 12
+    line, box = 'd="M0 -4h14"', 'd="M2 -9h10v10h-10z"'
+    return legend([(n, f'<path class="{c}" {line if "line" in c else box}/>') for n, c in names], width)
 
 
 def _lines(figure: Lines, width: int) -> Paper:
     names = [(s.name, f"{_look(s)} k{s.colour % COLOURS}") for s in figure.series]
-    legend, top = _legend(names, width)
+    keys, top = _keys(names, width)
     values = [v for s in figure.series for v in _reach(s)] + [level.y for level in figure.levels]
     low, high = extent(values, figure.unit)
     marks = ticks(low, high)
@@ -71,7 +58,7 @@ def _lines(figure: Lines, width: int) -> Paper:
     xs = [x for s in figure.series for x in s.x] or [0.0, 1.0]
     x = Scale(min(xs), max(xs) if max(xs) > min(xs) else min(xs) + 1, left + 4, width - 14)
     y = Scale(low, high, HEIGHT - 40, top + (8 if figure.levels else 0))
-    parts = [legend, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
+    parts = [keys, _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)]
     parts += [text(x(t), HEIGHT - 23, f"{t:g}", "mid") for t in whole_ticks(x.low, max(xs), 7)]
     parts += [_curve(s, x, y) for s in figure.series]
     parts += _levels(figure, left, width, y)
@@ -147,7 +134,7 @@ def _frame(x_name: str, marks: Sequence[tuple[float, str]], left: float, width: 
 
 
 def _bars(figure: Bars, width: int) -> Paper:
-    legend, top = _legend([(name, f"fill k{i % COLOURS}") for i, (name, _) in enumerate(figure.series)], width)
+    keys, top = _keys([(name, f"fill k{i % COLOURS}") for i, (name, _) in enumerate(figure.series)], width)
     count = len(figure.names)
     if figure.stacked:
         tops = [sum(values[i] for _, values in figure.series) for i in range(count)]
@@ -162,7 +149,7 @@ def _bars(figure: Bars, width: int) -> Paper:
     y = Scale(0.0, high, HEIGHT - bottom, top)
     frame = _frame(figure.x, [(y(v), write(v)) for v in marks], left, width)
     axes = f"bars {left:g} {step:g}"
-    return Paper("".join([legend, frame, names, *_columns(figure, left, step, y)]), HEIGHT, axes)
+    return Paper("".join([keys, frame, names, *_columns(figure, left, step, y)]), HEIGHT, axes)
 
 
 def _names(names: Sequence[str], left: float, step: float) -> tuple[str, float]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.interface.charts.comparison import comparison as comparison_figure
+from fedfew.interface.charts.printed import comparison as comparison_figure
 from fedfew.interface.charts.printed import save
 from fedfew.interface.console import note, print_json, print_table
 from fedfew.runs.collection import open_runs

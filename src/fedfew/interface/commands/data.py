@@ -11,8 +11,7 @@ from fedfew.data import PARTITIONS
 from fedfew.data.partitions import heterogeneity
 from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
-from fedfew.interface.charts.comparison import bubbles
-from fedfew.interface.charts.printed import save
+from fedfew.interface.charts.printed import bubbles, save
 from fedfew.interface.console import note, print_json, print_table, say
 
 

@@ -10,8 +10,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.interface.batch import BatchResult, follow_all, run_all
-from fedfew.interface.charts.csv_table import to_csv
-from fedfew.interface.charts.figure import Lines, Series
+from fedfew.interface.charts import Lines, Series, to_csv
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
 from fedfew.interface.commands.check import plan_folder

@@ -14,8 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fedfew.core.errors import FedfewError
-from fedfew.interface.charts import Figure
-from fedfew.interface.charts.csv_table import to_csv
+from fedfew.interface.charts import Figure, to_csv
 from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import chart_style, svg
 from fedfew.interface.page.access import AccessMiddleware

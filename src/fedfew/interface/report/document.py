@@ -14,8 +14,7 @@ from markupsafe import Markup
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import duration, percent, size
-from fedfew.interface.charts import Figure, Grid
-from fedfew.interface.charts.csv_table import to_csv
+from fedfew.interface.charts import Figure, Grid, to_csv
 from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words

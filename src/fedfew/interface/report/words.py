@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from fedfew.config.files import dumps
-from fedfew.core.errors import CODES
 from fedfew.core.text import percent
+from fedfew.interface.charts.run_charts import coded
 from fedfew.interface.charts.svg import spark
 from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
@@ -95,9 +95,8 @@ def events_of(run: Run) -> list[Event]:
     events = []
     for r in run.records:
         for fault in left_out(r):
-            code = fault["code"]
-            title = f" {CODES[code].title}" if code in CODES else ""
-            events.append(Event(r["round"], fault["client"], code, f"{code}{title}: {fault['reason']}"))
+            text = f"{coded(fault['code'])}: {fault['reason']}"
+            events.append(Event(r["round"], fault["client"], fault["code"], text))
         if r["skipped"]:
             events.append(Event(r["round"], None, "", "round skipped: no usable update, ω is unchanged"))
     return events
