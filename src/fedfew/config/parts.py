@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from fedfew.config import worker
+from fedfew.config.names import SITES, Named
+from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import Config
 from fedfew.core.engine import Engine
 from fedfew.core.errors import FedfewError
@@ -120,7 +122,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     """
     federation, method, entry = federation_of(config, remote_sites), config.method, config.entry
     if federation.sites:
-        config = config.counted(federation.partition.clients, len(federation.server), len(federation.validation))
+        config = _counted(config, federation)
     unknown = bool(remote_sites) or not bool((federation.truth >= 0).all())
     if (isinstance(method, Oracle) or entry.pools) and unknown:
         why = f"{config.method_name} needs the labels of the clients' images, which are unknown"
@@ -144,6 +146,20 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
     pool = pool_of(federation, clients.cohort) if pools and not remote_sites else None
     server = ServerSite(network, labeled, len(federation.classes), federation.open, pool)
     return Parts(config, method, federation, network, server, clients)
+
+
+def _counted(config: Config, federation: Federation) -> Config:
+    """The config with the numbers that only a dataset with its own sites knows."""
+    clients, labels, validation = federation.partition.clients, len(federation.server), len(federation.validation)
+    numbers = {"clients": clients, "labels": labels, "dataset.validation": validation}
+    return replace(
+        config,
+        clients=clients,
+        labels=labels,
+        dataset=replace(config.dataset, validation=validation),
+        partition=Named.sites(),
+        document=apply_overrides(config.document | {"partition": {"kind": SITES}}, numbers),
+    )
 
 
 def pool_of(federation: Federation, cohort: int) -> Pool:

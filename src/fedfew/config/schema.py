@@ -108,7 +108,7 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
     if aggregator.name == AUTO:
         options = {key: setting.default for key, setting in settings_for("aggregator", entry.aggregator).items()}
         aggregator = Named(entry.aggregator, find("aggregator", entry.aggregator), options)
-        document["aggregator"] = {"name": aggregator.name} | options
+        document |= {"aggregator": {"name": aggregator.name} | options}
     if aggregator.name in entry.unfit:
         fits = ", ".join(name for name in AGGREGATORS if name not in entry.unfit)
         reason = f"does not fit method {method.name}: {entry.unfit[aggregator.name]}"

@@ -1,7 +1,7 @@
 """The config as a tree of frozen objects: every setting has its type, and every part is built once."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt, Le
@@ -151,15 +151,6 @@ class Config(General):
             real_sites=self.remote,
             class_prior=self.vote.prior,
         )
-
-    def counted(self, clients: int, labels: int, validation: int) -> "Config":
-        """With the numbers that only a dataset with its own sites knows."""
-        document = dict(self.document) | {"clients": clients, "labels": labels, "partition": {"kind": SITES}}
-        document["dataset"] = document["dataset"] | {"validation": validation}
-        return replace(
-            self, clients=clients, labels=labels, dataset=replace(self.dataset, validation=validation),
-            partition=Named.sites(), document=document,
-        )  # fmt: skip
 
 
 AUTO = "auto"

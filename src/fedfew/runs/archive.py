@@ -29,7 +29,7 @@ class Line(reading.Shape):
     """One run of an archive."""
 
     run: str
-    config: reading.Settings
+    config: reading.Document
     environment: reading.Environment
     classes: reading.Classes
     rounds: list[RoundRecord]

@@ -130,11 +130,13 @@ def refuse_foreign(folder: RunFolder, facts: dict[str, Any]) -> None:
         raise FedfewError("E307", str(folder.checkpoints), f"belong to another run than {CONFIG} and {ENVIRONMENT}")
 
 
-def compare_environment(path: str, checkpoint: Checkpoint, warn: Warn, *, anyway: bool) -> dict[str, Any]:
+def compare_environment(
+    path: str, checkpoint: Checkpoint, engine: Engine, warn: Warn, *, anyway: bool
+) -> dict[str, Any]:
     """The run's environment, plus this one if it differs: then the bits may differ, and the folder says so."""
     recorded: dict[str, Any] = checkpoint.facts["environment"]
     before = [recorded, *recorded.get("resumed", [])][-1]["fingerprint"]
-    now = fingerprint(Engine(checkpoint.facts["document"]["engine"]["device"]).chosen_device())
+    now = fingerprint(engine.chosen_device())
     then, here = {"device": "cpu"} | before, {"device": "cpu"} | now
     other = [f"{key} was {then.get(key)}, is {here[key]}" for key in here if then.get(key) != here[key]]
     if not other:

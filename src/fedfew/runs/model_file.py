@@ -39,12 +39,12 @@ SURE, UNSURE = 0.5, 10.0
 def model_file(parts: "Parts", state: ServerState) -> bytes:
     """The global model as safetensors: named tensors, and in the metadata all that is needed to use it."""
     tensors = {name: view.contiguous() for name, view in parts.network.layout.views(state.evaluated).items()}
-    federation, backbone = parts.federation, parts.backbone
+    federation, backbone, model = parts.federation, parts.backbone, parts.config.model
     if not backbone:  # a published backbone is identified by name and hash
         tensors |= {name: tensor.contiguous() for name, tensor in parts.network.frozen.items()}
     parts.network.load(state.evaluated)
     about = {
-        "model": parts.config.document["model"],
+        "model": {"name": model.name} | dict(model.settings),
         "classes": list(federation.classes),
         **{name: federation.about[name] for name in ("shape", "mean", "std")},
         "temperature": temperature(parts.network, federation.validation),

@@ -27,27 +27,28 @@ class Shape(BaseModel):
     model_config = STRICT
 
 
-class Named(Shape):
+class Section(Shape):
     """A section of the config with a name."""
 
     name: str
 
 
-class Dataset(Named):
+class DatasetSection(Section):
     """The dataset, and the seed of its split."""
 
     seed: int
 
 
-class Settings(Shape):
+class Document(Shape):
     """run.toml, and the config in a manifest."""
 
     seed: int
     rounds: Natural
     clients: Natural
-    method: Named
-    aggregator: Named
-    dataset: Dataset
+    labels: Natural = 0
+    method: Section
+    aggregator: Section
+    dataset: DatasetSection
     engine: dict[str, Any]
     fleet: dict[str, Any]
 
@@ -110,7 +111,7 @@ class Seal(Shape):
 class Facts(Shape):
     """The facts in a manifest besides the state."""
 
-    document: Settings
+    document: Document
     environment: Environment
     partition: str
     images: str
@@ -149,7 +150,7 @@ class Warmed(Shape):
 class About(Shape):
     """The metadata of a model file."""
 
-    model: Named
+    model: Section
     classes: list[str]
     shape: Annotated[list[Natural], Len(3, 3)]
     mean: list[float]
@@ -184,7 +185,7 @@ def read_config(path: Path) -> dict[str, Any]:
         config = _parsed(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise FedfewError("E309", str(path), f"is damaged ({error})") from None
-    check(Settings, config, path)
+    check(Document, config, path)
     return config
 
 

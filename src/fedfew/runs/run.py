@@ -119,40 +119,45 @@ class Run:
         """Class names, and how many images of each the server and (in a simulation) the clients hold."""
         return reading.read_json(self.folder / CLASSES, reading.Classes) or {}
 
+    @cached_property
+    def _settings(self) -> reading.Document:
+        """What the config says, as far as a list of runs needs it."""
+        return reading.Document.model_validate(self.document)
+
     @property
     def method(self) -> str:
-        return str(self.document["method"]["name"])
+        return self._settings.method.name
 
     @property
     def clients(self) -> int:
-        return int(self.document["clients"])
+        return self._settings.clients
 
     @property
     def labels(self) -> int:
         """Labels at the server."""
-        return int(self.document.get("labels", 0))
+        return self._settings.labels
 
     @property
     def aggregator(self) -> str:
-        return str(self.document["aggregator"]["name"])
+        return self._settings.aggregator.name
 
     @property
     def dataset(self) -> str:
-        return str(self.document["dataset"]["name"])
+        return self._settings.dataset.name
 
     @property
     def seed(self) -> int:
-        return int(self.document["seed"])
+        return self._settings.seed
 
     @property
     def seeds(self) -> tuple[int, int]:
         """The seeds of training and of the split; runs that share both are compared in pairs."""
-        return self.seed, int(self.document["dataset"]["seed"])
+        return self.seed, self._settings.dataset.seed
 
     @property
     def planned(self) -> int:
         """How many rounds are planned."""
-        return int(self.document["rounds"])
+        return self._settings.rounds
 
     @property
     def title(self) -> str:

@@ -16,6 +16,7 @@ from fedfew.config import parts as build
 from fedfew.config.names import own_code
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.config.schema import check, load
+from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import Config
 from fedfew.core.environment import environment, keep_freed_memory
 from fedfew.core.errors import FedfewError
@@ -218,11 +219,10 @@ def reopen(
         store = Checkpoints(folder.checkpoints)
         checkpoint = store.newest(partial(_is_complete, folder), warn)
         refuse_foreign(folder, checkpoint.facts)
-        recorded = compare_environment(str(path), checkpoint, warn, anyway=anyway)
-        document = {**checkpoint.facts["document"], "fleet": dict(checkpoint.facts["document"]["fleet"])}
-        for key, value in (overrides or {}).items():
-            document["fleet"][key.partition(".")[2]] = value
-        parts = assemble(check(document, str(folder / CONFIG), allow_code), report)
+        document = apply_overrides(checkpoint.facts["document"], overrides or {})
+        config = check(document, str(folder / CONFIG), allow_code)
+        recorded = compare_environment(str(path), checkpoint, config.engine, warn, anyway=anyway)
+        parts = assemble(config, report)
         refuse_misfit(folder, parts, checkpoint)
         store.repair(checkpoint, warn)
         repair(folder, parts, checkpoint, warn)

@@ -17,6 +17,7 @@ from typing import Any
 
 from fedfew.config.parts import cores
 from fedfew.config.schema import check
+from fedfew.config.tables import apply_overrides
 from fedfew.core.errors import FedfewError
 from fedfew.runtime.channel import end_with_parent
 from fedfew.studies.sweep import Cell, Event, queue, run_cell
@@ -66,7 +67,7 @@ def _start(cell: Cell, path: Path, options: Mapping[str, Any]) -> Process:
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "fedfew.studies.parallel"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    document = cell.config.document | {"fleet": cell.config.document["fleet"] | {"kind": "inline"}}
+    document = apply_overrides(cell.config.document, {"fleet.kind": "inline"})
     job = {"name": cell.name, "document": document, "path": str(path), "options": options}
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):

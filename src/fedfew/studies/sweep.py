@@ -193,9 +193,8 @@ def run_cell(
 
 
 def _session(cell: Cell, path: Path, warn: Warn, anyway: bool, command: str) -> Session:
-    document = cell.config.document
     if (path / CONFIG).is_file():
-        fleet = {f"fleet.{key}": value for key, value in document["fleet"].items()}
-        return reopen(path, warn, fleet, anyway=anyway, allow_code=own_code(document).values())
+        fleet = {f"fleet.{key}": value for key, value in vars(cell.config.fleet).items()}
+        return reopen(path, warn, fleet, anyway=anyway, allow_code=own_code(cell.config.document).values())
     path.parent.mkdir(parents=True, exist_ok=True)
     return start(cell.config, path, command)
