@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import Refusal
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scoring
+from fedfew.core.types import ClientUpdate, Missing, Scoring
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.models.backbones.pretrained import LENGTH

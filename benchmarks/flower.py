@@ -27,7 +27,8 @@ import numpy as np
 import torch
 
 from fedfew.core.environment import environment
-from fedfew.core.types import ClientUpdate, Payload
+from fedfew.core.layout import Payload
+from fedfew.core.types import ClientUpdate
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.core.environment import keep_freed_memory
+from fedfew.core.layout import Payload
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Scoring, ServerState
 from fedfew.runtime.exchange import ask
 from fedfew.runtime.rounds import count
 

@@ -7,7 +7,7 @@ any time.
 
 from fedfew.aggregators.combine import weighted_mean
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import LabeledSet, OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.types import (
@@ -16,12 +16,9 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Contribution,
-    Expected,
     Method,
     Outcome,
-    Payload,
     RoundEnd,
-    Schema,
     ServerSite,
     ServerState,
     Trained,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedfew.aggregators.combine import weighted_mean
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc, NonNegative
 from fedfew.core.types import (
@@ -20,7 +20,6 @@ from fedfew.core.types import (
     Contribution,
     Method,
     Outcome,
-    Payload,
     RoundEnd,
     ServerSite,
     ServerState,

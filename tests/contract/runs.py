@@ -13,19 +13,10 @@ from fedfew.config.parts import Parts, assemble, sites_of
 from fedfew.config.schema import load
 from fedfew.config.tree import Config, settings_for
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload, Reply
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import (
-    ClientSite,
-    ClientUpdate,
-    Oracle,
-    OracleSite,
-    Outcome,
-    Payload,
-    Reply,
-    ServerState,
-    Trained,
-)
+from fedfew.core.types import ClientSite, ClientUpdate, Oracle, OracleSite, Outcome, ServerState, Trained
 from fedfew.methods import METHODS
 from fedfew.runtime.rounds import count, run_rounds
 from fedfew.runtime.site import InlineFleet

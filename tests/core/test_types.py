@@ -9,8 +9,9 @@ from pathlib import Path
 import torch
 
 import fedfew.core
+from fedfew.core.layout import Reply, nbytes
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, OracleSite, Reply, ServerState, nbytes
+from fedfew.core.types import ClientSite, OracleSite, ServerState
 
 CORE = Path(fedfew.core.__file__).parent
 

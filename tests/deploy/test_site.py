@@ -15,9 +15,9 @@ from scipy.stats import norm
 from fedfew.config.parts import Parts, assemble, network_of
 from fedfew.config.schema import check, load
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout
+from fedfew.core.layout import Expected, Layout, Payload
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientSite, Expected, Payload, Trained
+from fedfew.core.types import ClientSite, Trained
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.budget import PrivacyBudget

@@ -23,8 +23,9 @@ from torch.nn.functional import cross_entropy
 from fedfew.config.parts import assemble, federation_of, prepare, sites_of
 from fedfew.config.schema import load
 from fedfew.core.errors import ConfigErrors, FedfewError
+from fedfew.core.layout import Expected
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, ClientUpdate, Expected, LabeledClientSite, Method, Trained
+from fedfew.core.types import ClientSite, ClientUpdate, LabeledClientSite, Method, Trained
 from fedfew.data.samples import Images
 from fedfew.data.shares import ClientLabels
 from fedfew.methods import METHODS

@@ -17,7 +17,8 @@ from tests.methods.tiny import (
 from torch import Tensor
 
 from fedfew.aggregators.weighted import fedavg as by_images
-from fedfew.core.types import ClientSite, ClientUpdate, Payload
+from fedfew.core.layout import Payload
+from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.methods.fedavg import FEDPROX, FedAvg
 from fedfew.objectives import OBJECTIVES
 from fedfew.objectives.objective import Step

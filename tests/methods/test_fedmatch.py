@@ -21,7 +21,8 @@ from tests.methods.tiny import (
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedfew.core.types import ClientUpdate, Payload
+from fedfew.core.layout import Payload
+from fedfew.core.types import ClientUpdate
 from fedfew.data.samples import Images
 from fedfew.data.samples.randaugment import POOL, rand_augment
 from fedfew.methods import fedmatch as module

@@ -11,8 +11,9 @@ from tests.methods.test_fedmatch import SIZE, fedmatch
 from tests.methods.tiny import CLASSES, client_site, generator, linear_logits, random_theta, server_site
 from torch import Tensor
 
+from fedfew.core.layout import nbytes
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, ServerState, nbytes
+from fedfew.core.types import ClientUpdate, ServerState
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmatch_helpers import Library
 from fedfew.runtime.rounds import count, server_turn

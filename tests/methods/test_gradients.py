@@ -8,9 +8,10 @@ from tests.methods.tiny import MEAN, generator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from fedfew.core.layout import Payload
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, Payload
+from fedfew.core.types import ClientSite
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
 from fedfew.methods.fedmix import FedMix

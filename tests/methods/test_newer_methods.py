@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload
 from fedfew.core.network import Network
-from fedfew.core.types import ClientSite, ClientUpdate, Payload, Pool
+from fedfew.core.types import ClientSite, ClientUpdate, Pool
 from fedfew.data.samples import Images
 from fedfew.methods.alternate import CARRIED
 from fedfew.methods.entry import Entry

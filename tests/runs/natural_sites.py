@@ -6,8 +6,9 @@ from typing import Annotated
 import numpy as np
 import torch
 
+from fedfew.core.layout import Payload
 from fedfew.core.settings import Count, Doc
-from fedfew.core.types import ClientSite, Payload, Trained
+from fedfew.core.types import ClientSite, Trained
 from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset, SiteSamples
 from fedfew.methods.fedmix import FedMix

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Payload, Scores, Scoring, ServerSite
+from fedfew.core.types import ClientUpdate, Scores, Scoring, ServerSite
 from fedfew.data.samples import Images
 from fedfew.methods.fedmix import FedMix
 from fedfew.runtime.exchange import Clients

@@ -16,8 +16,9 @@ from fedfew.aggregators import AGGREGATORS
 from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError, Refusal
+from fedfew.core.layout import Expected
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Expected, Missing, ServerState
+from fedfew.core.types import ClientUpdate, Missing, ServerState
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen, start
 from fedfew.runtime.exchange import Answers, ask

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedfew.core.types import ClientUpdate, Expected, Payload, Schema
+from fedfew.core.layout import Expected, Payload, Schema
+from fedfew.core.types import ClientUpdate
 from fedfew.runtime.gate import Gate, metric_fault, reply_limit
 
 NEAR: Schema = {"psi": Expected((4,), near="omega")}

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores
+from fedfew.core.layout import Payload
+from fedfew.core.types import ClientUpdate, Missing, Scores
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 

@@ -13,8 +13,9 @@ from fedfew.config.parts import Parts
 from fedfew.core import spill
 from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import evaluate
+from fedfew.core.layout import Expected, Schema
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Expected, Missing, Schema, ServerState
+from fedfew.core.types import ClientUpdate, Missing, ServerState
 from fedfew.data.samples import Images
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.record import RoundRecord

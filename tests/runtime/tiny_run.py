@@ -11,8 +11,8 @@ from torch import Tensor
 from fedfew.config.parts import Parts, assemble, local_fleet
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
-from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Fleet, Missing, Payload, Scoring, ServerState
+from fedfew.core.layout import Payload, Vector
+from fedfew.core.types import ClientUpdate, Fleet, Missing, Scoring, ServerState
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment, one_thread
 from fedfew.runtime.record import RoundRecord

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.core.layout import nbytes
 from fedfew.core.network import Network
-from fedfew.core.types import ClientSite, ClientUpdate, Method, Missing, nbytes
+from fedfew.core.types import ClientSite, ClientUpdate, Method, Missing
 from fedfew.data.samples import Images
 from fedfew.methods.fedavg import FedAvg
 from fedfew.methods.fedmatch import FedMatch

@@ -9,8 +9,9 @@ import pytest
 import torch
 from scipy.stats import chisquare, kstest
 
+from fedfew.core.layout import Expected
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientSite, Expected, Trained
+from fedfew.core.types import ClientSite, Trained
 from fedfew.transforms import discrete_gaussian as sampler
 from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
 from fedfew.transforms.privacy import Private

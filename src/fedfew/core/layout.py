@@ -1,10 +1,10 @@
 """The vector layout: the part of a network that is trained and sent, as views into one flat float32 tensor.
 
 With this, the paper's Eq. 9 is one line of code (``alpha * psi + beta * sigma + gamma * omega``), SGD is two in-place
-operations, and gate, norms, hashes and wire handle one tensor each.
+operations, and gate, norms, hashes and wire handle one tensor each. The form of messages with such vectors is here too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,6 +15,10 @@ from fedfew.core.errors import FedfewError
 
 Vector = Tensor
 """A 1-D float32 tensor in the order of a Layout."""
+Payload = dict[str, Tensor]
+"""Server → client, e.g. {"omega", "sigma", "lr"}."""
+Reply = dict[str, Tensor]
+"""Client → server, e.g. {"psi"}."""
 
 
 @dataclass(frozen=True)
@@ -108,3 +112,35 @@ def _view(piece: Tensor, shape: tuple[int, ...]) -> Tensor:
         o, i, h, w = shape
         return piece.view(o, h, w, i).permute(0, 3, 1, 2)
     return piece.view(shape)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the gate accepts for one tensor of a reply; a dimension of None may have any length up to ``limit``."""
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+    near: str = ""
+    """Name of the payload tensor that this one is compared with: the norm bound applies to the difference."""
+    limit: int = 0
+    delta: bool = False
+    """True for a change (delta): the norm bound applies to it directly."""
+    index: bool = False
+    """True for indices into a vector of length ``limit``: sorted, unique, in range."""
+    group: str = ""
+    """Tensors of any length that share a group have the same length."""
+    per_example: float = 0.0
+    """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
+    base: tuple[str, ...] = ()
+    """For a change of some entries of the model: the payload tensors whose sum is the model that was sent."""
+    rule: "Rule | None" = None
+
+
+Schema = dict[str, Expected]
+Rule = Callable[[Tensor, Payload, int], str]
+"""Why no honest client with so many images can send this tensor in answer to this payload; empty if one can."""
+
+
+def nbytes(tensors: Mapping[str, Tensor]) -> int:
+    """Bytes of the tensors as they would travel."""
+    return sum(t.numel() * t.element_size() for t in tensors.values())

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Vector, nbytes
 
 IN_MEMORY = 64 << 20
 """Bytes of a round's replies that stay in memory: 2 clients with the paper's model, 800 with a small one."""
@@ -68,7 +68,7 @@ class ReplySpill:
 
     def put(self, reply: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """The reply as it is while there is room, then one that reads its tensors from the file."""
-        size = sum(t.numel() * t.element_size() for t in reply.values())
+        size = nbytes(reply)
         if size <= self._room:
             self._room -= size
             return reply

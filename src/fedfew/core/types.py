@@ -8,16 +8,12 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import Refusal
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Reply, Schema, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.spill import Readable, SpilledReply, SpilledTensor, VectorField
 from fedfew.core.text import plain
 
-Payload = dict[str, Tensor]
-"""Server → client, e.g. {"omega", "sigma", "lr"}."""
-Reply = dict[str, Tensor]
-"""Client → server, e.g. {"psi"}."""
 Report = Callable[[int, int], None]
 """Called with the number of images done and the total."""
 
@@ -174,33 +170,6 @@ class Outcome:
 RoundEnd = tuple[ServerState, Outcome]
 Updates = Sequence[ClientUpdate]
 """The answers of a round that count, in the order of the clients."""
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What the gate accepts for one tensor of a reply; a dimension of None may have any length up to ``limit``."""
-
-    shape: tuple[int | None, ...]
-    dtype: torch.dtype = torch.float32
-    near: str = ""
-    """Name of the payload tensor that this one is compared with: the norm bound applies to the difference."""
-    limit: int = 0
-    delta: bool = False
-    """True for a change (delta): the norm bound applies to it directly."""
-    index: bool = False
-    """True for indices into a vector of length ``limit``: sorted, unique, in range."""
-    group: str = ""
-    """Tensors of any length that share a group have the same length."""
-    per_example: float = 0.0
-    """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
-    base: tuple[str, ...] = ()
-    """For a change of some entries of the model: the payload tensors whose sum is the model that was sent."""
-    rule: "Rule | None" = None
-
-
-Schema = dict[str, Expected]
-Rule = Callable[[Tensor, Payload, int], str]
-"""Why no honest client with so many images can send this tensor in answer to this payload; empty if one can."""
 
 
 @dataclass(frozen=True)
@@ -365,8 +334,3 @@ class Fleet(Protocol):
     def remember(self, memory: Mapping[int, dict[str, Tensor]]) -> None: ...
 
     def close(self) -> None: ...
-
-
-def nbytes(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes of the tensors as they would travel."""
-    return sum(t.numel() * t.element_size() for t in tensors.values())

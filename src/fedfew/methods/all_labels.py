@@ -11,18 +11,9 @@ from typing import Annotated, Literal
 import torch
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import (
-    ClientSite,
-    OracleSite,
-    Outcome,
-    Payload,
-    RoundEnd,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.types import ClientSite, OracleSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.training.supervised import Supervised, train_server, train_supervised

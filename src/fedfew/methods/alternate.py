@@ -10,11 +10,11 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, StrongView
 from fedfew.core.settings import Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Updates
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Updates
 from fedfew.methods.entry import Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend

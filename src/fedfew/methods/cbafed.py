@@ -29,21 +29,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
-from fedfew.core.types import (
-    ClientSite,
-    ClientUpdate,
-    Expected,
-    Outcome,
-    Payload,
-    RoundEnd,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.types import ClientSite, ClientUpdate, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, Residual, descend

@@ -22,22 +22,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Natural, NonNegative, Positive
-from fedfew.core.types import (
-    ClientSite,
-    Contribution,
-    Expected,
-    Outcome,
-    Payload,
-    RoundEnd,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.types import ClientSite, Contribution, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.objectives.objective import Objective, train_unlabeled
 from fedfew.training.label_shift import PLAIN_VOTE, Voting

@@ -26,9 +26,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.settings import Doc, NonNegative
-from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.objective import Objective, train_unlabeled

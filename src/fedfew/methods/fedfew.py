@@ -28,9 +28,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload
 from fedfew.core.samples import STANDARD, joined
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
-from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import disagreement

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div, one_hot
 
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector, nbytes
 from fedfew.core.network import Network
 from fedfew.core.samples import OwnView, Samples, StrongView
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative
@@ -35,17 +35,13 @@ from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Contribution,
-    Expected,
     LabeledClientSite,
     Outcome,
-    Payload,
     RoundEnd,
-    Schema,
     ServerSite,
     ServerState,
     Trained,
     Updates,
-    nbytes,
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated

@@ -20,10 +20,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples, joined
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted

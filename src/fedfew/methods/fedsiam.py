@@ -19,22 +19,11 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import (
-    ClientSite,
-    Expected,
-    Outcome,
-    Payload,
-    RoundEnd,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.consistency import disagreement

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, kl_div
 
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
-from fedfew.core.types import ClientSite, Payload, Trained
+from fedfew.core.types import ClientSite, Trained
 from fedfew.methods.alternate import Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER

@@ -18,20 +18,10 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative
 from fedfew.core.streams import stream
-from fedfew.core.types import (
-    ClientSite,
-    Contribution,
-    Outcome,
-    Payload,
-    RoundEnd,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.types import ClientSite, Contribution, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.objectives.objective import train_unlabeled
 from fedfew.objectives.pseudo_labels import FixMatch

@@ -17,9 +17,9 @@ from typing import Annotated
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout
+from fedfew.core.layout import Expected, Layout, Payload, Schema
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import ClientSite, Expected, Payload, RoundEnd, Schema, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Scenario
 from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
 from fedfew.objectives.objective import train_unlabeled

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedfew.core.layout import Payload
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
-from fedfew.core.types import ClientSite, Payload, Trained
+from fedfew.core.types import ClientSite, Trained
 from fedfew.methods.alternate import Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER

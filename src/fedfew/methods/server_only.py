@@ -9,9 +9,9 @@ from typing import Annotated
 import torch
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout
+from fedfew.core.layout import Layout, Payload, Schema
 from fedfew.core.settings import Doc, Natural, NonNegative
-from fedfew.core.types import ClientSite, Outcome, Payload, RoundEnd, Schema, ServerSite, ServerState, Trained, Updates
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.supervised import train_server
 

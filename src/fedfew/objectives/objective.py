@@ -8,8 +8,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Vector
-from fedfew.core.types import ClientSite, Payload, Trained
+from fedfew.core.layout import Payload, Vector
+from fedfew.core.types import ClientSite, Trained
 from fedfew.training.label_shift import Adjust, Voting, unadjusted
 from fedfew.training.sgd import Hooks, LocalSGD, Pull, descend
 from fedfew.training.supervised import LabelLoss, summed

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.core.errors import SHARED_CAUSE, UNUSED, FedfewError, Refusal
-from fedfew.core.layout import Layout
+from fedfew.core.layout import Layout, Payload, nbytes
 from fedfew.core.spill import ReplySpill
-from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, Payload, ServerSite, ServerState, Transform, nbytes
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState, Transform
 from fedfew.runtime.cohort import Availability, draw_cohort, drop_out
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.screen import Judgement, Measurement, Screen

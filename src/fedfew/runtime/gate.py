@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import Refusal
+from fedfew.core.layout import Expected, Payload, Schema
 from fedfew.core.settings import Count, Doc, Natural, NonNegative
-from fedfew.core.types import ClientUpdate, Expected, Missing, Payload, Schema
+from fedfew.core.types import ClientUpdate, Missing
 
 Fault = tuple[Refusal, str]
 """Why an answer does not count: the reason, and in words."""

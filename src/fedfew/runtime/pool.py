@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError, Refusal
-from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, Scoring
+from fedfew.core.layout import Payload, Vector
+from fedfew.core.types import ClientUpdate, Missing, Scores, Scoring
 from fedfew.runtime.arena import Arena, index_bytes, shared_file
 from fedfew.runtime.channel import Channel
 

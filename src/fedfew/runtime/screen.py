@@ -30,9 +30,9 @@ from torch import Tensor
 
 from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import evaluate
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Reply, Schema, Vector
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientUpdate, Missing, Payload, Reply, Schema, ServerSite, ServerState
+from fedfew.core.types import ClientUpdate, Missing, ServerSite, ServerState
 from fedfew.runtime.gate import Gate
 from fedfew.runtime.wire import Wire
 

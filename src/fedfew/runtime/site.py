@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfew.core.errors import Refusal
 from fedfew.core.evaluation import score
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.streams import stream
@@ -25,7 +25,6 @@ from fedfew.core.types import (
     Missing,
     Oracle,
     OracleSite,
-    Payload,
     Scores,
     Scoring,
     Trained,

@@ -6,18 +6,8 @@ from functools import reduce
 
 import torch
 
-from fedfew.core.layout import Layout
-from fedfew.core.types import (
-    ClientSite,
-    ClientUpdate,
-    Method,
-    Payload,
-    Schema,
-    ServerSite,
-    ServerState,
-    Trained,
-    Transform,
-)
+from fedfew.core.layout import Layout, Payload, Schema
+from fedfew.core.types import ClientSite, ClientUpdate, Method, ServerSite, ServerState, Trained, Transform
 
 
 @dataclass(frozen=True, eq=False)

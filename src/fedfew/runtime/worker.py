@@ -5,7 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from fedfew.core.errors import Refusal
-from fedfew.core.types import ClientUpdate, nbytes
+from fedfew.core.layout import nbytes
+from fedfew.core.types import ClientUpdate
 from fedfew.runtime.arena import Arena
 from fedfew.runtime.channel import Channel
 from fedfew.runtime.gate import reply_limit

@@ -14,8 +14,9 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from fedfew.core.layout import Payload
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
-from fedfew.core.types import ClientSite, Payload, ServerSite, ServerState
+from fedfew.core.types import ClientSite, ServerSite, ServerState
 
 TEMPERATURES = 0.5, 5.0
 """Bounds of an estimated temperature."""

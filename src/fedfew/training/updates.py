@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Layout, Payload, Vector
 from fedfew.core.settings import Doc, Natural
-from fedfew.core.types import Aggregate, Aggregator, ClientUpdate, Contribution, Payload, ServerSite, ServerState
+from fedfew.core.types import Aggregate, Aggregator, ClientUpdate, Contribution, ServerSite, ServerState
 from fedfew.training.sgd import LocalSGD
 
 Order = Annotated[

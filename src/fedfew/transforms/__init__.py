@@ -8,7 +8,8 @@ from annotated_types import Gt, Le, Lt
 from fedfew.core.settings import Doc, NonNegative
 
 if TYPE_CHECKING:  # ε is computed where runs are read, without torch
-    from fedfew.core.types import Schema, Transform
+    from fedfew.core.layout import Schema
+    from fedfew.core.types import Transform
 
 MEASURED = ("server-data", "clients")
 """The policies that measure statistics after a round, also where no client trains."""

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedfew.core.layout import Layout, Vector
-from fedfew.core.types import ClientSite, ClientUpdate, Expected, Payload, Reply, Schema, Trained, Transform
+from fedfew.core.layout import Expected, Layout, Payload, Reply, Schema, Vector
+from fedfew.core.types import ClientSite, ClientUpdate, Trained, Transform
 
 BLOCK = 1024
 """Entries that share a scale in int8 and ternary: small, because layers differ in scale by orders of magnitude."""

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Vector
+from fedfew.core.layout import Payload, Schema, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
-from fedfew.core.types import ClientSite, Payload, Schema, ServerSite, ServerState, Trained, Transform
+from fedfew.core.types import ClientSite, ServerSite, ServerState, Trained, Transform
 
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm)
 

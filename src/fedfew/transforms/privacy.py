@@ -18,8 +18,8 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from fedfew.core.layout import Layout
-from fedfew.core.types import ClientSite, Payload, Schema, Trained, Transform
+from fedfew.core.layout import Layout, Payload, Schema
+from fedfew.core.types import ClientSite, Trained, Transform
 from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
 
 FINEST = 2.0**-50

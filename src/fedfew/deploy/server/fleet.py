@@ -15,8 +15,8 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError, Refusal
-from fedfew.core.layout import Vector
-from fedfew.core.types import ClientUpdate, Missing, Payload, Scores, Scoring, nbytes
+from fedfew.core.layout import Payload, Vector, nbytes
+from fedfew.core.types import ClientUpdate, Missing, Scores, Scoring
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, head_limit
 from fedfew.deploy.messages.post import Post

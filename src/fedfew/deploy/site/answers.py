@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.types import ClientUpdate, Missing, Payload
+from fedfew.core.layout import Payload
+from fedfew.core.types import ClientUpdate, Missing
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack

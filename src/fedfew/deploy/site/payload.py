@@ -1,8 +1,7 @@
 """What a site accepts from its server: numbers that are finite and of a sane size, in the form the method expects."""
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout
-from fedfew.core.types import Payload, Schema
+from fedfew.core.layout import Layout, Payload, Schema
 
 LARGEST = 1e6
 """Largest absolute value of an entry. Beyond it float32 has steps of 0.06, and a bounded change is lost in rounding."""

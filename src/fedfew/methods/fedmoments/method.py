@@ -23,18 +23,15 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Vector
+from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import (
     ClientSite,
     ClientUpdate,
     Contribution,
-    Expected,
     Outcome,
-    Payload,
     RoundEnd,
-    Schema,
     ServerSite,
     ServerState,
     Trained,

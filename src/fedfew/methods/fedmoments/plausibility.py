@@ -12,7 +12,7 @@ number of steps (monotone likelihood ratio); sums sent for the wrong classes bre
 import torch
 from torch import Tensor
 
-from fedfew.core.types import Payload
+from fedfew.core.layout import Payload
 from fedfew.methods.fedmoments.em import ClassSums
 from fedfew.models.backbones.pretrained import LENGTH
 
