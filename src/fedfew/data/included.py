@@ -23,7 +23,6 @@ SHIPPED = {
 """Datasets that come with the package, and the SHA-256 of their files."""
 DIGITS = tuple("0123456789")
 ANIMALS_AND_VEHICLES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-"""The classes of MNIST and of CIFAR-10."""
 
 
 def mini_mnist() -> Dataset:

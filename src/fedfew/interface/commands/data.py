@@ -28,16 +28,15 @@ def ls(json: bool) -> None:
     """List the datasets, fetched or not."""
     entries = inventory()
     if json:
-        keys = ("name", "fetched", "images", "shape", "classes")
-        print_json({"datasets": [{key: getattr(e, key) for key in keys} | {"path": str(e.path)} for e in entries]})
+        print_json({"datasets": [entry | {"path": str(entry["path"])} for entry in entries]})
         return
     rows = [
         [
-            entry.name,
-            str(entry.path) if entry.fetched else f"fedfew data fetch {entry.name}",
-            f"{entry.images:,}",
-            "×".join(map(str, entry.shape)),
-            str(entry.classes),
+            entry["name"],
+            str(entry["path"]) if entry["fetched"] else f"fedfew data fetch {entry['name']}",
+            f"{entry['images']:,}",
+            "×".join(map(str, entry["shape"])),
+            str(entry["classes"]),
         ]
         for entry in entries
     ]

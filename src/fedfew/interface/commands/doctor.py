@@ -84,7 +84,11 @@ def _cache(problems: list[str]) -> dict[str, Any]:
     if not os.access(there, os.W_OK):
         problems.append(f"the cache folder {folder} cannot be written; set FEDFEW_DATA to another place")
     used = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    return {"folder": str(folder), "bytes": used, "datasets": [entry.name for entry in inventory() if entry.fetched]}
+    return {
+        "folder": str(folder),
+        "bytes": used,
+        "datasets": [entry["name"] for entry in inventory() if entry["fetched"]],
+    }
 
 
 def _disk(problems: list[str]) -> dict[str, int]:
