@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -29,14 +28,13 @@ import torch
 from fedfew.core.environment import environment
 from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate
-from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.processes import Supervisor, flower_environment, free_ports
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import read_npz
 from fedfew.deploy.site.processes import SiteProcesses
-from fedfew.deploy.site.warm_site import WarmSite, serve
+from fedfew.deploy.site.warm_site import WarmSite, listen, serve
 
 DATA, PLAN = "FEDFEW_BENCHMARK_DATA", "FEDFEW_BENCHMARK_PLAN"
 HERE = Path(__file__).resolve().parent
@@ -73,10 +71,7 @@ def site(path: str, state: str, data: str) -> None:
     """The warm process of a site, with an echo instead of training."""
     echo: Any = Echo(read_npz(Path(data)), {})
     warm = WarmSite(0, lambda head: Ready(echo, lambda client: True), Path(state), Path(state, "memory"))
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen(8)
-    serve(warm, listener, LIMIT)
+    serve(warm, listen(path))
 
 
 def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:

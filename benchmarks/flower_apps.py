@@ -10,7 +10,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 
 floor_app = ClientApp()
@@ -24,10 +23,11 @@ def rounds(grid: Grid, context: Context) -> None:
     """Send a model to every site and receive it again, as often as the plan says; write the seconds of each round."""
     import torch
 
-    from fedfew.core.types import ClientUpdate, Scores
+    from fedfew.config.tree import FleetSettings
+    from fedfew.core.types import ClientUpdate
     from fedfew.deploy.plan import open_server
     from fedfew.deploy.server.fleet import GridFleet
-    from fedfew.deploy.server.members import Membership, Timeouts
+    from fedfew.deploy.server.members import Membership
 
     plan = json.loads(os.environ[PLAN])
     server = open_server(Path(plan["network"]))
@@ -36,8 +36,8 @@ def rounds(grid: Grid, context: Context) -> None:
         Membership(server.sites, count, server.numbers_of_keys()),
         {"run": "bench", "config": {}, "about": {}},
     )
-    patience, nothing = Timeouts(timeout=600.0, wait=300.0), Scores(0.0, 0.0, None)
-    fleet = GridFleet(grid, members, description, patience, lambda omega, clients: nothing, 8 * size)
+    unscored: Any = None  # no model is scored
+    fleet = GridFleet(grid, members, description, FleetSettings(timeout=600.0), unscored, 8 * size)
     fleet.online()
     seconds: list[float | str] = []
     for t in range(plan["rounds"] + 1):
@@ -56,8 +56,8 @@ def rounds(grid: Grid, context: Context) -> None:
 @floor_app.train()
 def floor(message: Message, context: Context) -> Message:
     """Return the message's content: Flower's own cost, and nothing else."""
-    text, parts = from_content(message.content, 1 << 40, SITE_LIMIT)
-    return Message(to_content(_answer(parse_head(text, SITE_LIMIT)), {"0": parts["0"]}), reply_to=message)
+    text, parts = from_content(message.content, 1 << 40)
+    return Message(to_content(_answer(text), {"0": parts["0"]}), reply_to=message)
 
 
 @plain_app.train()
@@ -68,15 +68,16 @@ def plain(message: Message, context: Context) -> Message:
 
     with np.load(os.environ[DATA]) as arrays:
         images = torch.from_numpy(arrays["images"])
-    text, parts = from_content(message.content, 1 << 40, SITE_LIMIT)
+    text, parts = from_content(message.content, 1 << 40)
     vector = torch.frombuffer(bytearray(parts["0"]), dtype=torch.float32)
     vector = vector + 0.0 * float(images[0].float().mean())
-    return Message(to_content(_answer(parse_head(text, SITE_LIMIT)), {"0": vector.numpy().tobytes()}), reply_to=message)
+    return Message(to_content(_answer(text), {"0": vector.numpy().tobytes()}), reply_to=message)
 
 
-def _answer(head: dict[str, Any]) -> dict[str, Any]:
+def _answer(text: str) -> str:
     """The head of a reply with ψ = ω for the one client that was asked."""
+    head = json.loads(text)
     (job,) = head["jobs"]
     tensors = {"psi": job["tensors"]["omega"]}
     answer = {"client": job["client"], "examples": 1, "metrics": {}, "tensors": tensors}
-    return {"run": head["run"], "round": head["round"], "answers": [answer]}
+    return json.dumps({"run": head["run"], "round": head["round"], "answers": [answer]})

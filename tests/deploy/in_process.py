@@ -22,15 +22,16 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedfew.config.parts import Parts
-from fedfew.deploy.messages.frames import LIMIT, Arrays
+from fedfew.config.tree import FleetSettings
+from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.server.fleet import GridFleet
-from fedfew.deploy.server.members import Membership, Timeouts
+from fedfew.deploy.server.members import Membership
 from fedfew.deploy.server.server_app import grid_fleet
-from fedfew.deploy.site.build import trial_site
+from fedfew.deploy.site.build import SiteTerms, trial_site
 from fedfew.deploy.site.client_app import SITE, client_app
-from fedfew.deploy.site.warm_site import WarmSite, serve
+from fedfew.deploy.site.warm_site import WarmSite, listen, serve
 
-PATIENT = Timeouts(timeout=30.0, wait=2.0)
+PATIENT = FleetSettings(timeout=30.0, wait=2.0)
 Answer = Callable[[Mapping[str, Any], Arrays], tuple[dict[str, Any], Arrays]]
 
 
@@ -141,7 +142,7 @@ class Loop:
 def loop(
     parts: Parts,
     sites: int = 2,
-    timeouts: Timeouts | None = None,
+    settings: FleetSettings = PATIENT,
     answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
     keys: bool = True,
     grid: type[LoopGrid] = CountingGrid,
@@ -154,13 +155,11 @@ def loop(
         for number in range(sites):
             state = folder / f"site{number}"
             state.mkdir()
-            site = WarmSite(number, trial_site(number, sites), state, memory=memory)
+            site = WarmSite(number, trial_site(number, sites, SiteTerms()), state, memory=memory)
             if answers and number in answers:
                 site.answer = answers[number](site)  # type: ignore[method-assign, assignment]
             sockets[100 + number] = state / "socket"
-            listener = socket.socket(socket.AF_UNIX)
-            listener.bind(str(sockets[100 + number]))
-            listener.listen(4)
+            listener = listen(str(sockets[100 + number]))
             stack.callback(listener.close)
             threading.Thread(target=_serve, args=(site, listener), daemon=True).start()
             warm.append(site)
@@ -168,10 +167,10 @@ def loop(
         names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
         members = Membership([f"site{i}" for i in range(sites)], parts.config.clients, names)
         fleet = grid_fleet(over, parts, members, folder)
-        fleet._timeouts = timeouts or PATIENT
+        fleet._settings = settings
         yield Loop(fleet, over, folder, warm)
 
 
 def _serve(site: WarmSite, listener: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        serve(site, listener, LIMIT)
+        serve(site, listener)

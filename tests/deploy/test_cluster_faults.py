@@ -32,7 +32,7 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
         a, b = network.site("a"), network.site("b")
         settled(network, 1)
         for word, owner in (
-            ("fedfew.deploy.site ", a),
+            ("fedfew.deploy.site.warm_site", a),
             ("fedfew.deploy.front.proxy", server),
             ("flwr-serverapp", server),
             ("flower-superexec", server),
@@ -93,7 +93,7 @@ def test_a_site_that_stalls_misses_its_round_and_its_late_answer_is_told(tmp_pat
         network.site("a")
         b = network.site("b")
         settled(network, 1)
-        stalled = named(b.pid, "fedfew.deploy.site ")
+        stalled = named(b.pid, "fedfew.deploy.site.warm_site")
         kill(stalled, signal.SIGSTOP)
         settled(network, 1)
         kill(stalled, signal.SIGCONT)

@@ -22,12 +22,16 @@ if "flwr-clientapp" in sys.argv[0] or "clientapp" in " ".join(sys.argv):
     os.environ["FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE"] = "1000000"
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
     from fedfew.deploy.messages import records
-    honest = records.to_content
+    to_content = records.to_content
+
+    def honest(head, parts):
+        return to_content(json.dumps(head), parts)
 
     def plain(record, parts=()):
         return RecordDict({"head": ConfigRecord(record), "parts": ArrayRecord(dict(parts))})
 
-    def hostile(head, parts):
+    def hostile(text, parts):
+        head = json.loads(text)
         answers = head.get("answers", [])
         small = {"json": json.dumps(head), "names": ["0"], "sizes": [1], "small": b"x"}
         match head.get("round", 0):

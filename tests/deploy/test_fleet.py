@@ -18,13 +18,14 @@ from tests.deploy.in_process import LoopGrid, loop
 from tests.deploy.recorder import Recorder
 
 from fedfew.config.parts import Parts, network_of, sites_of
+from fedfew.config.tree import FleetSettings
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Fleet, Missing, ServerState
 from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.heads import ContentError, parse_head
+from fedfew.deploy.messages.post import Pulled
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.server.members import Timeouts
-from fedfew.deploy.site.memory import Memory
+from fedfew.deploy.site.files import Memory
 from fedfew.deploy.site.warm_site import ENDED, WarmSite
 from fedfew.runs.alarms import alarms
 from fedfew.runs.run import Run
@@ -139,13 +140,13 @@ def test_a_site_asked_again_does_not_train_again(tiny: Tiny) -> None:
     payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in range(6)}
     with loop(parts, sites=1) as network:
         site, trained = network.sites[0], list[int]()
-        plain = site._train
+        plain = site._answers
 
         def counting(*given: Any) -> Any:
             trained.append(1)
             return plain(*given)
 
-        site._train = counting  # type: ignore[method-assign, assignment]
+        site._answers = counting  # type: ignore[method-assign, assignment]
         first, again = (list(network.fleet.train(0, payloads)) for _ in range(2))
     assert len(trained) == 1 and len(first) == len(again) == 6
 
@@ -308,7 +309,7 @@ def test_a_failing_site_is_told_from_a_silent_one_and_the_round_skipped_without_
 
 def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, timeouts=Timeouts(timeout=2.0, wait=2.0)) as network:
+    with loop(parts, settings=FleetSettings(timeout=2.0, wait=2.0)) as network:
         grid = network.grid
 
         def spoil(node: int, reply: Message) -> Message | None:
@@ -331,7 +332,7 @@ def test_a_late_answer_is_noted_in_the_round_it_comes_in(tiny: Tiny) -> None:
 def test_a_message_that_was_lost_on_the_way_is_sent_again(tiny: Tiny, away: bool) -> None:
     """Flower hands a message out once: where the line breaks just then, nobody has it any more."""
     parts = tiny(participation=1.0)
-    with loop(parts, timeouts=Timeouts(timeout=4.0, wait=2.0)) as network:
+    with loop(parts, settings=FleetSettings(timeout=4.0, wait=2.0)) as network:
         grid = network.grid
 
         def spoil(node: int, reply: Message) -> Message | None:
@@ -382,7 +383,7 @@ def test_a_crashed_client_app_is_asked_once_more(tiny: Tiny) -> None:
 
 def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0, min_clients=2)) as network:
+    with loop(parts, settings=FleetSettings(timeout=20.0, wait=1.0, min_clients=2)) as network:
         network.grid.away.add(101)
         state, records = rounds_of(parts, network.fleet, 1)
         assert records[0]["cohort"] == [0, 2, 4] and set(state.participation) == {0, 2, 4}
@@ -394,7 +395,7 @@ def test_rounds_draw_among_those_online(tiny: Tiny) -> None:
 
 def test_the_start_waits_for_all_and_later_rounds_for_one(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
-    with loop(parts, timeouts=Timeouts(timeout=20.0, wait=1.0)) as network:
+    with loop(parts, settings=FleetSettings(timeout=20.0, wait=1.0)) as network:
         network.grid.away.add(101)
         with pytest.raises(FedfewError, match="3 of 6 clients were online"):
             network.fleet.online()
@@ -433,7 +434,7 @@ def test_the_ledger_lists_exactly_what_left(tiny: Tiny) -> None:
     with loop(parts, sites=1) as network:
 
         def spoil(node: int, reply: Message) -> Message:
-            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            text, content = from_content(reply.content, 1 << 30)
             for answer in json.loads(text)["answers"]:
                 for name, (array, _, _) in answer["tensors"].items():
                     raw = content[array]
@@ -485,7 +486,7 @@ def test_pixels_never_leave(tiny: Tiny) -> None:
         network.sites[0].build = lambda head: _with_images(ready(head), canary)
 
         def spoil(node: int, reply: Message) -> Message:
-            text, content = from_content(reply.content, 1 << 30, 1 << 20)
+            text, content = from_content(reply.content, 1 << 30)
             sent.extend(text.encode() + b"".join(content.values()))
             return reply
 
@@ -552,7 +553,8 @@ def test_whatever_a_site_says_every_client_gets_one_verdict(data: st.DataObject)
                 place[key] = data.draw(NOISE)
                 break
             place = place[key]
-    said = list(read_answers("r", 5, [1, 4], json.dumps(head), {"0": memoryview(bytes(8))}, 1 << 20))
+    reply = Pulled("message", to_content(json.dumps(head), {"0": bytes(8)}))
+    said = list(read_answers("r", 5, [1, 4], reply, 1 << 20))
     first = [one for one in said if not (isinstance(one, Missing) and one.code == "E414")]
     assert sorted(one.client for one in first) == [1, 4]
 
@@ -576,19 +578,19 @@ ODD_ARRAYS: dict[str, dict[str, bytes]] = {"a long name": {"k" * 999: b"1"}, "to
 @pytest.mark.parametrize("record", ODD_RECORDS.values(), ids=ODD_RECORDS)
 def test_a_record_that_is_not_ours_is_refused(record: dict[str, Any]) -> None:
     with pytest.raises(ContentError):
-        from_content(RecordDict({"head": ConfigRecord(record), "arrays": ArrayRecord({})}), 5_000, 500)
+        parse_head(from_content(RecordDict({"head": ConfigRecord(record), "arrays": ArrayRecord({})}), 5_000)[0], 500)
 
 
 @pytest.mark.parametrize("arrays", ODD_ARRAYS.values(), ids=ODD_ARRAYS)
 def test_arrays_that_are_too_large_or_oddly_named_are_refused(arrays: dict[str, bytes]) -> None:
     with pytest.raises(ContentError):
-        from_content(to_content({}, arrays), 5_000, 500)
+        from_content(to_content("{}", arrays), 5_000)
 
 
 def test_records_keep_all_arrays_and_refuse_what_is_not_theirs() -> None:
     arrays = {"b": bytes(100_000), "a": b"12", "c": b""}
-    text, back = from_content(to_content({"x": 1}, arrays), 1 << 20, 100)
+    text, back = from_content(to_content('{"x": 1}', arrays), 1 << 20)
     assert json.loads(text) == {"x": 1} and back == arrays
     for other in (RecordDict(), RecordDict({"head": ConfigRecord({"json": "{}"})}), RecordDict({"m": MetricRecord()})):
         with pytest.raises(ContentError, match="not a fedfew message"):
-            from_content(other, 100, 100)
+            from_content(other, 100)

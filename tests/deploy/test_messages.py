@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfew.deploy.messages.frames import FrameError, receive, send
+from fedfew.deploy.messages.frames import FrameError, encode, receive, send
 from fedfew.deploy.messages.tensors import DTYPES, pack, unpack
 from fedfew.deploy.site.client_app import SITE, ask_site
 
@@ -38,14 +38,14 @@ def test_a_frame_arrives_as_it_was_sent() -> None:
     ours, theirs = socket.socketpair()
     parts = {"b": b"12345", "empty": b"", "a": bytes(300_000)}
     with ours, theirs:
-        threading.Thread(target=send, args=(ours, {"x": [1, "é"]}, parts), daemon=True).start()
+        threading.Thread(target=send, args=(ours, encode("é", parts)), daemon=True).start()
         head, found = receive(theirs)
-    assert head == {"x": [1, "é"]}
+    assert head == "é"
     assert list(found) == list(parts) and {name: bytes(part) for name, part in found.items()} == parts
 
 
-def frame(text: bytes, size: int = 0, length: int | None = None) -> bytes:
-    return struct.pack(">4sIQ", b"FFW1", len(text) if length is None else length, size) + text
+def frame(index: bytes, length: int | None = None) -> bytes:
+    return struct.pack(">4sI", b"FFW2", len(index) if length is None else length) + index
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,17 @@ def frame(text: bytes, size: int = 0, length: int | None = None) -> bytes:
     [
         b"",
         b"GET / HTTP/1.1\r\n\r\n",
-        frame(b"{}", 5, 10),
+        frame(b"[]", 10),
+        frame(b"[]"),
         frame(b"{}"),
         frame(b"not json!"),
-        frame(b"", 0, 1 << 31),
-        frame(b"", 1 << 62, 2),
-        frame(b'{"head": {}, "arrays": [["a", 9]]}', 4) + b"1234",
-        frame(b'{"head": {}, "arrays": [["a", -4]]}', 4) + b"1234",
-        frame(b'{"head": 3, "arrays": [["a", 4]]}', 4) + b"1234",
+        frame(b"[" * 100_000),
+        frame(b"", 1 << 31),
+        frame(b'[["head", 4611686018427387904]]'),
+        frame(b'[["head", 2], ["a", 9]]') + b"{}1234",
+        frame(b'[["head", 2], ["a", -4]]') + b"{}1234",
+        frame(b'[["head", 2], [4]]') + b"{}1234",
+        frame(b'[["head", 2]]') + bytes([0xFF, 0xFF]),
     ],
 )
 def test_what_is_no_frame_is_refused(content: bytes) -> None:
@@ -141,11 +144,11 @@ def test_a_site_that_is_started_again_is_asked_again(tmp_path: Path, monkeypatch
             with end:
                 heard.append(receive(end)[0])
                 if attempt:
-                    send(end, {"round": 3}, {"0": b"psi"})  # the first time it dies instead
+                    send(end, encode("answer", {"0": b"psi"}))  # the first time it dies instead
         listener.close()
 
     threading.Thread(target=site, daemon=True).start()
-    head, parts = ask_site({"ask": 1}, {"0": b"omega"})
-    assert head == {"round": 3} and bytes(parts["0"]) == b"psi" and heard == [{"ask": 1}] * 2
+    assert ask_site("question", {"0": b"omega"}) == ("answer", {"0": b"psi"})
+    assert heard == ["question"] * 2
     with pytest.raises(FrameError):
-        ask_site({}, {}, patience=0.1)
+        ask_site("", {}, patience=0.1)

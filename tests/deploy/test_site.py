@@ -20,8 +20,8 @@ from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, Trained
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
-from fedfew.deploy.site.budget import PrivacyBudget
-from fedfew.deploy.site.build import real_site
+from fedfew.deploy.site.build import SiteTerms, real_site
+from fedfew.deploy.site.files import PrivacyBudget
 from fedfew.deploy.site.warm_site import WarmSite
 from fedfew.runs.summary import privacy_of
 from fedfew.runtime.wire import Wire
@@ -119,12 +119,11 @@ def images(tmp_path: Path, tiny: Tiny) -> Path:
     return tmp_path / "own.npz"
 
 
-def real(
-    state: Path, images: Path, min_noise: float = 0.0, max_clip: float = 0.0, max_epsilon: float = 0.0
-) -> WarmSite:
+def real(state: Path, images: Path, **terms: float) -> WarmSite:
     state.mkdir(exist_ok=True)
-    budget = PrivacyBudget(state / "privacy.json", max_epsilon)
-    return WarmSite(1, real_site(1, images, min_noise, max_clip), state, state / "memory", budget)
+    demands = SiteTerms(**terms)  # type: ignore[arg-type]
+    budget = PrivacyBudget(state / "privacy.json", demands.max_epsilon)
+    return WarmSite(1, real_site(1, images, demands), state, state / "memory", budget)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
 from fedfew.deploy.plan import make_network, open_server
 from fedfew.deploy.server.network import start_or_resume
-from fedfew.deploy.site.build import checked_config, trial_site
+from fedfew.deploy.site.build import SiteTerms, checked_config, trial_site
 from fedfew.inference.evaluate import evaluate_run
 from fedfew.interface.cli.commands import app
 from fedfew.runs.checkpoints import Checkpoints
@@ -102,7 +102,7 @@ def read_by(reader: str, stopped: Path, tmp: Path) -> Callable[[str, str, str], 
 
     def trial(section: str, key: str, name: str) -> Any:
         head = {"versions": {part: version(part) for part in ("fedfew", "torch")}}
-        return trial_site(0, 1)(head | {"config": changed(document, section, key, name)})
+        return trial_site(0, 1, SiteTerms())(head | {"config": changed(document, section, key, name)})
 
     found: Callable[[str, str, str], Any] = vars()[reader]
     return found

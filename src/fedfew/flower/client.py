@@ -3,6 +3,7 @@
 It sends a model and a few counts, never an image or a label; a failure leaves as a code, its reason stays in the log.
 """
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,9 @@ from fedfew.data.samples import samples_of
 from fedfew.deploy.messages.frames import LIMIT
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.site.answers import (
-    Ready,
-    RefusedError,
-    fault_code,
-    run_name,
-    train_jobs,
-    with_tensors,
-    without_class_counts,
-)
+from fedfew.deploy.site.answers import Ready, RefusedError, fault_code, packed, run_name, train_jobs
 from fedfew.deploy.site.build import check_versions, checked_config
-from fedfew.deploy.site.memory import KEPT_ROUNDS
+from fedfew.deploy.site.files import KEPT_ROUNDS
 
 PARTITION = "partition-id"
 """Key of a node's configuration with the number of its client; without one the server numbers the nodes."""
@@ -49,16 +42,14 @@ def train(
     reply: dict[str, Any]
     sent: dict[str, memoryview] = {}
     try:
-        text, arrays = from_content(message.content, LIMIT, SITE_LIMIT)
+        text, arrays = from_content(message.content, LIMIT)
         head = parse_head(text, SITE_LIMIT)
         number = context.node_config.get(PARTITION)
         if head.get("kind") != "train":
             reply = {"site": int(number) if number is not None else None}
         else:
             ready = _ready(head, model, torch.as_tensor(samples), allow_code)
-            done = train_jobs(ready, head, arrays, partial(ContextMemory, context))
-            without_class_counts(done[0])
-            answers, sent = with_tensors(done)
+            answers, sent = packed(train_jobs(ready, head, arrays, partial(ContextMemory, context)))
             reply = {"run": run_name(head), "round": int(head["round"]), "answers": answers}
     except FedfewError as fault:
         _log.error("a message is refused: %s", fault)
@@ -66,7 +57,7 @@ def train(
     except Exception:  # its text must not leave
         _log.exception("a message could not be answered")
         reply = {"code": "E408"}
-    return Message(to_content(reply, sent), reply_to=message)
+    return Message(to_content(json.dumps(reply), sent), reply_to=message)
 
 
 def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: Sequence[str]) -> Ready:

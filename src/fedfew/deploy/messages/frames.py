@@ -1,4 +1,4 @@
-"""Frames on the Unix socket between Flower's short-lived ClientApp and the warm site: a JSON head and raw arrays.
+"""Frames on the Unix socket between Flower's short-lived ClientApp and the warm site: a head's text and raw arrays.
 
 Standard library only: Flower imports it for every message.
 """
@@ -7,79 +7,64 @@ import json
 import socket
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 Arrays = Mapping[str, bytes | memoryview]
 """Raw bytes by name, e.g. of a vector; the head says what they mean."""
 
-_START = struct.Struct(">4sIQ")
-_MAGIC = b"FFW1"
-HEAD_LIMIT = 64 << 20
+_START = struct.Struct(">4sI")
+_MAGIC = b"FFW2"
+_INDEX_LIMIT = 8 << 20
 LIMIT = 4 << 30
-"""Most bytes of arrays in one frame, unless the receiver sets another limit."""
+"""Most bytes of a frame, unless the receiver sets another limit."""
 
 
 class FrameError(Exception):
     """The connection is closed, or what arrived is not a frame, or is too large."""
 
 
-def send(end: socket.socket, head: Mapping[str, Any], arrays: Arrays) -> None:
-    """Send one frame."""
-    send_pieces(end, encode(head, arrays))
+def encode(head: str, arrays: Arrays) -> list[bytes | memoryview]:
+    """The bytes of a frame: an index of lengths with the head, then each array."""
+    text = head.encode()
+    index = json.dumps([["head", len(text)], *([name, len(array)] for name, array in arrays.items())]).encode()
+    return [_START.pack(_MAGIC, len(index)) + index + text, *arrays.values()]
 
 
-def encode(head: Mapping[str, Any], arrays: Arrays) -> list[bytes | memoryview]:
-    """The bytes of a frame: the head, then each array."""
-    views = [memoryview(array).cast("B") if len(array) else memoryview(b"") for array in arrays.values()]
-    sizes = [[name, len(view)] for name, view in zip(arrays, views, strict=True)]
-    text = json.dumps({"head": head, "arrays": sizes}).encode()
-    return [_START.pack(_MAGIC, len(text), sum(size for _, size in sizes)) + text, *views]
-
-
-def send_pieces(end: socket.socket, pieces: Sequence[bytes | memoryview]) -> None:
+def send(end: socket.socket, frame: Sequence[bytes | memoryview]) -> None:
     """Send an encoded frame."""
     try:
-        for piece in pieces:
+        for piece in frame:
             end.sendall(piece)
     except OSError as error:
         raise FrameError(f"the connection is closed ({error})") from error
 
 
-def receive(end: socket.socket, limit: int = LIMIT) -> tuple[dict[str, Any], dict[str, memoryview]]:
-    """The next frame; one that claims more than ``limit`` bytes is refused before anything is allocated for it."""
-    magic, head_size, size = _START.unpack(_exactly(end, _START.size))
-    if magic != _MAGIC:
-        raise FrameError("the data received are not a frame")
-    if head_size > HEAD_LIMIT or size > limit:
-        raise FrameError(f"a frame of {head_size + size:,} bytes is over the limit of {limit:,}")
-    try:
-        outer = json.loads(_exactly(end, head_size))
-        head, sizes = outer["head"], [(str(name), int(length)) for name, length in outer["arrays"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise FrameError(f"the head of a frame cannot be read ({error})") from None
-    if not isinstance(head, dict) or any(length < 0 for _, length in sizes) or sum(n for _, n in sizes) != size:
-        raise FrameError("the arrays of a frame do not add up")
-    return head, {name: memoryview(_exactly(end, length)) for name, length in sizes}
+def receive(end: socket.socket, limit: int = LIMIT) -> tuple[str, dict[str, bytes]]:
+    """Head and arrays of the next frame; one that claims more than ``limit`` bytes is refused before it is read."""
+    with end.makefile("rb") as file:
 
+        def read(size: int) -> bytes:
+            content = file.read(size)
+            if len(content) < size:
+                raise FrameError("the connection is closed")
+            return content
 
-def _exactly(end: socket.socket, size: int) -> bytearray:
-    content = bytearray(size)
-    view, done = memoryview(content), 0
-    while done < size:
         try:
-            count = end.recv_into(view[done:])
+            magic, size = _START.unpack(read(_START.size))
+            if magic != _MAGIC or size > _INDEX_LIMIT:
+                raise FrameError("the data received are not a frame")
+            sizes = [(str(name), int(length)) for name, length in json.loads(read(size))]
+            if not sizes or min(length for _, length in sizes) < 0 or sum(length for _, length in sizes) > limit:
+                raise FrameError(f"a frame is empty or over the limit of {limit:,} bytes")
+            return read(sizes[0][1]).decode(), {name: read(length) for name, length in sizes[1:]}
         except OSError as error:
             raise FrameError(f"the connection is closed ({error})") from error
-        if not count:
-            raise FrameError("the connection is closed")
-        done += count
-    return content
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FrameError(f"a frame cannot be read ({error})") from None
 
 
-def connect(path: str, timeout: float | None = None) -> socket.socket:
+def connect(path: str) -> socket.socket:
     """Connect to a socket; only the same user can open it."""
     end = socket.socket(socket.AF_UNIX)
-    end.settimeout(timeout)
     try:
         end.connect(path)
     except OSError as error:

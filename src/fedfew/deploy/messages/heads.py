@@ -55,7 +55,7 @@ def parse_head(text: object, most: int) -> dict[str, Any]:
     return head
 
 
-def meaning(code: object) -> tuple[Refusal, str]:
-    """The error code and the server's text for a site's code; unknown codes count as failed training."""
+def meaning(code: object) -> ContentError:
+    """The server's words for a site's code; unknown codes count as failed training."""
     known = code if isinstance(code, str) and code in MEANINGS else "E408"
-    return Refusal(known.partition(".")[0]), MEANINGS[known]
+    return ContentError(Refusal(known.partition(".")[0]), MEANINGS[known])

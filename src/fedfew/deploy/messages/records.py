@@ -4,7 +4,6 @@ The head is JSON text; an array is raw bytes, which Flower passes on untouched. 
 length is checked before anything is used.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,10 +16,10 @@ KIND = "fedfew.bytes"
 MOST_ARRAYS = 1 << 15
 
 
-def to_content(head: Mapping[str, Any], arrays: Mapping[str, bytes | memoryview | Array]) -> RecordDict:
+def to_content(head: str, arrays: Mapping[str, bytes | memoryview | Array]) -> RecordDict:
     """A message's content; an Array that several messages share is hashed and uploaded once."""
     ready = {name: array if isinstance(array, Array) else as_array(array) for name, array in arrays.items()}
-    return RecordDict({"head": ConfigRecord({"json": json.dumps(head)}), "arrays": ArrayRecord(ready)})
+    return RecordDict({"head": ConfigRecord({"json": head}), "arrays": ArrayRecord(ready)})
 
 
 def as_array(content: bytes | memoryview) -> Array:
@@ -28,21 +27,18 @@ def as_array(content: bytes | memoryview) -> Array:
     return Array(dtype="uint8", shape=(len(content),), stype=KIND, data=bytes(content))
 
 
-def from_content(content: RecordDict, limit: int, most_head: int) -> tuple[str, dict[str, bytes]]:
-    """The head's text and the arrays; ContentError if it is not ours or has more than ``limit`` bytes of arrays."""
-    if set(content) != {"head", "arrays"}:
+def from_content(content: RecordDict, limit: int) -> tuple[Any, dict[str, bytes]]:
+    """The head, for `parse_head`, and the arrays; ContentError if it is not ours or has too many bytes of arrays."""
+    head, record = content.get("head"), content.get("arrays")
+    ours = set(content) == {"head", "arrays"} and isinstance(head, ConfigRecord) and set(head) == {"json"}
+    if not ours or not isinstance(record, ArrayRecord):
         raise ContentError(Refusal.NAMES, "it is not a fedfew message")
-    head, record = content["head"], content["arrays"]
-    if not isinstance(head, ConfigRecord) or set(head) != {"json"} or not isinstance(record, ArrayRecord):
-        raise ContentError(Refusal.NAMES, "it is not a fedfew message")
-    text, arrays = head["json"], {name: array.data for name, array in record.items()}
-    if not isinstance(text, str) or not all(isinstance(data, bytes) for data in arrays.values()):
-        raise ContentError(Refusal.NAMES, "its fields are of another type")
+    arrays = {name: array.data for name, array in record.items()}
     if len(arrays) > MOST_ARRAYS or any(len(name) > LONGEST_NAME for name in arrays):
         raise ContentError(Refusal.NAMES, "its arrays have invalid names")
-    if len(text) > most_head:
-        raise ContentError(Refusal.TOO_LARGE, f"its head has {len(text):,} characters, the limit is {most_head:,}")
+    if not all(isinstance(data, bytes) for data in arrays.values()):
+        raise ContentError(Refusal.NAMES, "its fields are of another type")
     total = sum(map(len, arrays.values()))
     if total > limit:
         raise ContentError(Refusal.TOO_LARGE, f"it holds {total:,} bytes, the limit is {limit:,}")
-    return text, arrays
+    return content["head"]["json"], arrays

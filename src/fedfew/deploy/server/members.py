@@ -4,22 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
 
+from fedfew.config.tree import FleetSettings
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.heads import ContentError, head_limit, parse_head
 from fedfew.deploy.messages.post import Post
 from fedfew.deploy.messages.records import from_content, to_content
 
 _HELLO = 120.0
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """How long to wait, and for how many clients."""
-
-    timeout: float = 0.0
-    wait: float = 300.0
-    min_clients: int = 0
-    """Clients that must be online for a round to start; 0: all at the start, later at least one."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +43,10 @@ class Attendance:
     """Node → the number it gave; None if it has none."""
     _met: bool = False
 
-    def wait(self, timeouts: Timeouts) -> list[int]:
+    def wait(self, settings: FleetSettings) -> list[int]:
         """The clients whose sites can be reached, sorted; waits for as many as a round needs, then raises E503."""
-        members, deadline = self.members, monotonic() + timeouts.wait
-        need = timeouts.min_clients or (1 if self._met else members.clients)
+        members, deadline = self.members, monotonic() + settings.wait
+        need = settings.min_clients or (1 if self._met else members.clients)
         while True:
             self.look()
             clients = sorted(k for site in self.nodes for k in members.clients_of(site))
@@ -64,7 +55,7 @@ class Attendance:
                 return clients
             if monotonic() > deadline:
                 away = ", ".join(name for i, name in enumerate(members.sites) if i not in self.nodes)
-                reason = f"{len(clients)} of {need} clients were online after {timeouts.wait:g} s; offline: {away}"
+                reason = f"{len(clients)} of {need} clients were online after {settings.wait:g} s; offline: {away}"
                 raise FedfewError("E503", "network", reason)
             sleep(0.5)
 
@@ -83,12 +74,12 @@ class Attendance:
     def _ask_numbers(self, nodes: Iterable[int]) -> None:
         """Ask new nodes for their site's number; the answers arrive later."""
         new = [node for node in nodes if node not in self._numbers and node not in self._asked.values()]
-        ids = self.post.push([to_content({"kind": "hello"}, {})] * len(new), new, _HELLO, "hello")
+        ids = self.post.push([to_content('{"kind": "hello"}', {})] * len(new), new, _HELLO, "hello")
         self._asked |= {id_: node for node, id_ in zip(new, ids, strict=True) if id_}
         for reply in self.post.pull(dict.fromkeys(self._asked, 0)):
             node = self._asked.pop(reply.to)
             try:
-                text = None if reply.content is None else from_content(reply.content, 0, head_limit(0))[0]
+                text = None if reply.content is None else from_content(reply.content, 0)[0]
                 number = parse_head(text, head_limit(0)).get("site")
             except ContentError:
                 continue  # it failed to answer, and is asked again

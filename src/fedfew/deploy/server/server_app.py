@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import traceback
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import open_server
 from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
-from fedfew.deploy.server.members import Membership, Timeouts
-from fedfew.deploy.site.memory import TrialMemory, run_id
+from fedfew.deploy.server.members import Membership
+from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.runs.session import reopen
 from fedfew.runtime.gate import reply_limit
 
@@ -71,8 +72,8 @@ def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> Grid
         grid,
         members,
         run_description(parts, run_id(run)),
-        Timeouts(config.fleet.timeout, config.fleet.wait, least),
-        sites_of(config, parts.federation, parts.network).score,
+        replace(config.fleet, min_clients=least),
+        sites_of(config, parts.federation, parts.network),
         reply_limit(parts.wire.reply_schema(parts.network.layout)),
         None if config.remote else TrialMemory(run),
     )

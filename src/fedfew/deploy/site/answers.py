@@ -11,16 +11,19 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Payload
-from fedfew.core.types import ClientUpdate, Missing
+from fedfew.core.layout import Layout, Payload, Schema
+from fedfew.core.types import ClientUpdate
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack
-from fedfew.deploy.site.payload import check_payload
 from fedfew.runtime.site import Sites
 
-Answers = tuple[list[dict[str, Any]], dict[str, dict[str, Tensor]]]
-"""One entry per client, and the tensors of each client that answered."""
+Answers = list[dict[str, Any]]
+"""One for each client: its update with the tensors, or a code."""
+LARGEST = 1e6
+"""Largest absolute value of an entry. Beyond it float32 has steps of 0.06, and a bounded change is lost in rounding."""
+TIMES_THE_MODEL, _ROOM = 64, 1 << 22
+"""Most entries of one tensor, in model sizes, with room for what is not a model: statistics, logits."""
 _log = logging.getLogger(__name__)
 
 
@@ -35,6 +38,8 @@ class Ready:
     """z of the noise on each update; 0 if none is added."""
     images: str = ""
     """Hash of the site's images: a message that comes again after they changed is a new one."""
+    trial: bool = False
+    """Whether the pseudo-labels of each class may be told: they would reveal a real site's class mix."""
 
 
 class RefusedError(FedfewError):
@@ -62,54 +67,60 @@ def train_jobs(
 ) -> Answers:
     """Train every client that a message names; ``charge`` is called before each, and may refuse it."""
     run, round = run_name(head), int(head["round"])
-    answers: list[dict[str, Any]] = []
-    replies: dict[str, dict[str, Tensor]] = {}
+    answers: Answers = []
     for job in head["jobs"]:
         client = int(job["client"])
         try:
             if not ready.serves(client):
                 raise RefusedError("client", "client", f"{client} is not a client of this site")
-            payload = unpack(job["tensors"], arrays)
-            layout = ready.sites.network.layout
-            check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout)
+            payload, layout = unpack(job["tensors"], arrays), ready.sites.network.layout
+            _check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout)
             charge()
-            update = _train(ready.sites, round, client, payload, memory_of(run, client))
+            update = _train(ready, round, client, payload, memory_of(run, client))
         except FedfewError as fault:
             _log.error("client %d: %s", client, fault)
             answers.append({"client": client, "code": fault_code(fault)})
             continue
-        if isinstance(update, ClientUpdate):
-            replies[str(client)] = dict(update.reply)
-            answers.append({"client": client, "examples": update.examples, "metrics": update.metrics})
-        else:
-            _log.error("client %d: %s %s", client, update.code, update.reason)
-            answers.append({"client": client, "code": "E408"})
-    return answers, replies
+        answers.append({"client": client} | update)
+    return answers
 
 
-def _train(sites: Sites, round: int, client: int, payload: Payload, memory: ClientMemory) -> ClientUpdate | Missing:
+def _check_payload(payload: Payload, schema: Schema, layout: Layout) -> None:
+    """E419 unless every tensor is finite and bounded, and the vectors that replies start from are complete."""
+    for name, tensor in payload.items():
+        if tensor.numel() > TIMES_THE_MODEL * layout.size + _ROOM:
+            raise FedfewError("E419", name, f"has {tensor.numel():,} entries")
+        if tensor.is_floating_point() and tensor.numel():
+            largest = float(tensor.abs().max())  # NaN if one entry is
+            if not largest <= LARGEST:
+                raise FedfewError("E419", name, f"its largest entry is {largest:g}; the limit is {LARGEST:g}")
+    for near in {expected.near for expected in schema.values() if expected.near}:
+        if near not in payload or tuple(payload[near].shape) != (layout.size,) or not payload[near].is_floating_point():
+            raise FedfewError("E419", near, f"is missing, or is not a vector of {layout.size:,} numbers")
+
+
+def _train(ready: Ready, round: int, client: int, payload: Payload, memory: ClientMemory) -> dict[str, Any]:
     """One client's round, with its memory as it was before this round, whatever was tried since."""
+    sites = ready.sites
     sites.memory.clear()
     if before := memory.before(round):
         sites.memory[client] = before
     update = sites.train(round, client, payload)
-    if isinstance(update, ClientUpdate):
-        memory.write(round, sites.memory.get(client, {}))
-    return update
+    if not isinstance(update, ClientUpdate):
+        raise FedfewError("E408", f"round {round + 1}", update.reason)
+    memory.write(round, sites.memory.get(client, {}))
+    metrics = {
+        name: value
+        for name, value in update.metrics.items()
+        if ready.trial or (name != "right" and not name.startswith("class/"))
+    }
+    return {"examples": update.examples, "metrics": metrics, "tensors": dict(update.reply)}
 
 
-def with_tensors(answers: Answers) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
-    """The answers with an index of their tensors, and the arrays to send."""
-    index, arrays = pack(answers[1])
-    return [one | {"tensors": index[k]} if (k := str(one["client"])) in index else one for one in answers[0]], arrays
-
-
-def without_class_counts(answers: list[dict[str, Any]]) -> None:
-    """Take out how many pseudo-labels each class has: they would reveal a site's class mix."""
-    for answer in answers:
-        if "metrics" in answer:
-            metrics = answer["metrics"].items()
-            answer["metrics"] = {name: n for name, n in metrics if name != "right" and not name.startswith("class/")}
+def packed(answers: Answers) -> tuple[Answers, dict[str, memoryview]]:
+    """The answers with an index in the place of their tensors, and the arrays to send."""
+    index, arrays = pack({str(one["client"]): one["tensors"] for one in answers if "tensors" in one})
+    return [one | {"tensors": index[str(one["client"])]} if "tensors" in one else one for one in answers], arrays
 
 
 def fault_code(fault: FedfewError) -> str:

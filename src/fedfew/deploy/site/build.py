@@ -1,6 +1,7 @@
 """Builds a site for the config that a server sends: in a trial from the config's partition, else from own images."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,21 @@ from fedfew.deploy.site.answers import Ready, RefusedError
 from fedfew.deploy.site.images import load_images
 
 
+@dataclass(frozen=True)
+class SiteTerms:
+    """Conditions that a site enforces, whatever a server's config says."""
+
+    min_noise: float = 0.0
+    max_clip: float = 0.0
+    """0: any."""
+    max_epsilon: float = 0.0
+    """Largest total ε of all updates in all runs; 0: no limit."""
+    delta: float = 1e-5
+    """δ at which ε is computed."""
+    allow_code: tuple[str, ...] = ()
+    """Code outside fedfew, and sources of a backbone, that a server's config may name."""
+
+
 def check_versions(claimed: Mapping[str, str]) -> None:
     """E417 unless the server runs the same fedfew and torch."""
     for name in ("fedfew", "torch"):
@@ -26,35 +42,33 @@ def check_versions(claimed: Mapping[str, str]) -> None:
             raise RefusedError("versions", name, f"the server has {claimed.get(name)}, this site {ours}")
 
 
-def trial_site(number: int, sites: int, allowed: Sequence[str] = ()) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition.
-
-    ``allowed`` is the code, and the source of a backbone, that the config of the trial names.
-    """
+def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition."""
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
-        refuse_foreign_code(head["config"], allowed)
-        config = check(dict(head["config"]), allow_code=allowed)
+        refuse_foreign_code(head["config"], terms.allow_code)
+        config = check(dict(head["config"]), allow_code=terms.allow_code)
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise RefusedError("data", "dataset", "the data here give another partition than the server's")
         everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
-        return Ready(everything, lambda client: client % sites == number)
+        return Ready(everything, lambda client: client % sites == number, trial=True)
 
     return build
 
 
-def real_site(
-    number: int, data: Path, min_noise: float = 0.0, max_clip: float = 0.0, allowed: Sequence[str] = ()
-) -> Callable[[Mapping[str, Any]], Ready]:
+def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
     """For a real network: the site's own images are those of the client with the site's number."""
     loaded: dict[tuple[int, ...], tuple[Tensor, str]] = {}
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
-        config, about = checked_config(head["config"], allowed), head["about"]
-        noise = _check_privacy(config, min_noise, max_clip)
+        config, about = checked_config(head["config"], terms.allow_code), head["about"]
+        noise, clip = config.privacy.noise, config.privacy.clip
+        if noise < terms.min_noise or (terms.max_clip and not 0 < clip <= terms.max_clip):
+            wanted = f"clip ≤ {terms.max_clip:g} and noise ≥ {terms.min_noise:g}"
+            raise RefusedError("privacy", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
         shape = tuple(int(n) for n in about["samples"]["shape"])
         if shape not in loaded:
             loaded.clear()
@@ -63,12 +77,12 @@ def real_site(
         images, fingerprint = loaded[shape]
         site = ClientsData.of_site(number, samples_of(images, about["samples"]), int(about["classes"]))
         own = sites_of(config, *prepare(config, site, backbone=str(about["backbone"])))
-        return Ready(own, lambda client: client == number, noise, fingerprint)
+        return Ready(own, lambda client: client == number, noise if clip else 0.0, fingerprint)
 
     return build
 
 
-def checked_config(document: Mapping[str, Any], allowed: Sequence[str]) -> Config:
+def checked_config(document: Mapping[str, Any], allowed: Collection[str]) -> Config:
     """The server's config, validated again here: a hostile server does not validate what it sends.
 
     Dataset and partition concern the server only: they are ignored, so that nothing they name is imported.
@@ -81,25 +95,17 @@ def checked_config(document: Mapping[str, Any], allowed: Sequence[str]) -> Confi
     return config
 
 
-def refuse_foreign_code(document: Mapping[str, Any], allowed: Sequence[str]) -> None:
+def refuse_foreign_code(document: Mapping[str, Any], allowed: Collection[str]) -> None:
     """E417 if the server's config names code outside fedfew that the site has not allowed.
 
-    ``package.module:Name`` imports and calls whatever is installed here; a site's machine runs what its owner chose.
+    ``package.module:Name`` imports and calls whatever is installed here, and a backbone's source is a folder of this
+    machine or a download; a site's machine runs what its owner chose.
     """
-    if refused := refused_code(document, allowed):
+    source = str(document.get("model", {}).get("source", ""))
+    refused = refused_code(document, allowed)
+    if refused is None and source and source not in allowed:
+        refused = "model.source", source
+    if refused:
         key, name = refused
         remedy = f"If you trust it, start the site with --allow-code {name}"
-        raise RefusedError("code", key, f"the server asks this site to run {name}", remedy)
-    source = str(document.get("model", {}).get("source", ""))
-    if source and source not in allowed:  # a folder of this machine, or a download
-        remedy = f"If you trust it, start the site with --allow-code {source}"
-        raise RefusedError("code", "model.source", f"the server asks this site to load {source}", remedy)
-
-
-def _check_privacy(config: Config, min_noise: float, max_clip: float) -> float:
-    """The noise on each update; a site may require noise and clipping, whatever the server's config says."""
-    noise, clip = config.privacy.noise, config.privacy.clip
-    if noise < min_noise or (max_clip and not 0 < clip <= max_clip):
-        reason = f"clip is {clip:g} and noise {noise:g}; this site needs clip ≤ {max_clip:g} and noise ≥ {min_noise:g}"
-        raise RefusedError("privacy", "privacy", reason)
-    return noise if clip else 0.0
+        raise RefusedError("code", key, f"the server asks this site to use {name}", remedy)

@@ -6,13 +6,11 @@ It imports neither torch nor data, which would cost seconds each time; the site 
 import os
 import traceback
 from time import monotonic, sleep
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedfew.deploy.messages.frames import LIMIT, Arrays, FrameError, connect, receive, send
-from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.messages.frames import LIMIT, Arrays, FrameError, connect, encode, receive, send
 from fedfew.deploy.messages.records import from_content, to_content
 
 SITE = "FEDFEW_SITE"
@@ -27,24 +25,21 @@ client_app = ClientApp()
 def train(message: Message, context: Context) -> Message:
     """The warm site's answer, or an error code. No exception may escape: Flower would send its text to the server."""
     try:
-        text, arrays = from_content(message.content, LIMIT, SITE_LIMIT)
-        content = to_content(*ask_site(parse_head(text, SITE_LIMIT), arrays))
+        content = to_content(*ask_site(*from_content(message.content, LIMIT)))
     except Exception:
         traceback.print_exc()  # into the log of the site's SuperNode
-        content = to_content({"code": "E409"}, {})
+        content = to_content('{"code": "E409"}', {})
     return Message(content, reply_to=message)
 
 
-def ask_site(
-    head: dict[str, Any], arrays: Arrays, tries: int = 3, patience: float = PATIENCE
-) -> tuple[dict[str, Any], dict[str, memoryview]]:
+def ask_site(head: str, arrays: Arrays, tries: int = 3, patience: float = PATIENCE) -> tuple[str, dict[str, bytes]]:
     """The site's answer; a site that dies is restarted, so this waits for it and asks again."""
     deadline = monotonic() + patience
     while True:
         try:
             with connect(os.environ.get(SITE, "")) as end:
                 tries -= 1
-                send(end, head, arrays)
+                send(end, encode(head, arrays))
                 return receive(end)
         except FrameError:
             if tries <= 0 or monotonic() > deadline:

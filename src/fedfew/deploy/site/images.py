@@ -18,15 +18,13 @@ NPZ_LIMIT = 64 << 30
 
 def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
     """The images as uint8 N×C×H×W of the run's shape; E509 if there are none."""
-    if not data.exists():
-        raise FedfewError("E509", str(data), "does not exist")
     channels, height, width = shape
-    if data.is_dir():
-        if height != width:
-            raise FedfewError("E417", str(data), f"the run has images of {height}×{width}; files are cut to squares")
-        images = scan_unlabeled(data).read(height, channels).images
-    else:
+    if not data.is_dir():
         images = read_npz(data)
+    elif height != width:
+        raise FedfewError("E417", str(data), f"the run has images of {height}×{width}; files are cut to squares")
+    else:
+        images = scan_unlabeled(data).read(height, channels).images
     if not len(images):
         raise FedfewError("E509", str(data), "contains no usable image")
     if tuple(images.shape[1:]) != tuple(shape):
@@ -41,8 +39,8 @@ def read_npz(path: Path) -> Tensor:
         array = npz.read_npz(path, ("images",), NPZ_LIMIT).get("images")
     except FedfewError as fault:
         raise fault if fault.code == "E205" else FedfewError("E509", str(path), fault.message) from None
-    if array is None:
-        raise FedfewError("E509", str(path), "has no array `images`")
+    if array is None or not len(array):
+        raise FedfewError("E509", str(path), "has no array `images`, or an empty one")
     if array.dtype != np.uint8 or array.ndim not in (3, 4):
         reason = f"`images` is {array.dtype} of {array.ndim} dimensions, not uint8 N×H×W or N×C×H×W"
         raise FedfewError("E509", str(path), reason)
@@ -52,19 +50,13 @@ def read_npz(path: Path) -> Tensor:
 
 def count_images(data: Path) -> str:
     """The number of images (or of files, if they are not opened yet), in words; E509 if there are none."""
-    if data.is_dir():
-        files = [path for path in data.rglob("*") if path.is_file()]
-        if not files:
-            raise FedfewError("E509", str(data), "is an empty folder")
-        if not any(_seems_readable(path) for path in files):
-            raise FedfewError("E509", str(data), f"none of its files ({len(files):,}) is a readable image")
-        return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
-    if not data.exists():
-        raise FedfewError("E509", str(data), "does not exist")
-    images = read_npz(data)
-    if not len(images):
-        raise FedfewError("E509", str(data), "contains no image")
-    return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
+    if not data.is_dir():
+        images = read_npz(data)
+        return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
+    files = [path for path in data.rglob("*") if path.is_file()]
+    if not any(map(_seems_readable, files)):
+        raise FedfewError("E509", str(data), f"none of its files ({len(files):,}) is a readable image")
+    return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
 
 
 def _seems_readable(path: Path) -> bool:

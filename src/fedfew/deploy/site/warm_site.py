@@ -1,25 +1,29 @@
 """A site's warm process: images, network and torch loaded once; answers the ClientApp over a Unix socket.
 
-Whatever leaves is first written to the ledger; clients' memories and the reasons for failures stay at the site.
+Whatever leaves is first written to the ledger; clients' memories and the reasons for failures stay at the site. It
+never sees a label, because there is no way to name them.
 """
 
 import hashlib
 import json
 import logging
 import socket
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
-from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send_pieces
-from fedfew.deploy.site.answers import Ready, fault_code, run_name, train_jobs, with_tensors, without_class_counts
-from fedfew.deploy.site.budget import PrivacyBudget
-from fedfew.deploy.site.last_answer import LastAnswer
-from fedfew.deploy.site.ledger import Ledger
-from fedfew.deploy.site.memory import Memory
+from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
+from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.site.answers import Answers, Ready, fault_code, packed, run_name, train_jobs
+from fedfew.deploy.site.build import SiteTerms, real_site, trial_site
+from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers, write_ledger
 
 ENDED = "ended"
 """File in the site's folder with the name of the last run that ended."""
@@ -55,39 +59,30 @@ class WarmSite:
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         if len(set(clients)) != len(clients):
             raise FedfewError("E419", "jobs", "name a client twice")
-        if round < self._newest.get(run, 0) - 1:
-            _log.error("round %d of run %s ended long ago", round + 1, run)
-            return reply | {"answers": [{"client": client, "code": "E408"} for client in clients]}, {}
-        self._newest = {run: round}
         try:
+            if round < self._newest.get(run, 0) - 1:
+                raise FedfewError("E408", f"round {round + 1}", "ended long ago")
+            self._newest = {run: round}
             ready = self._built(head)
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
             return reply | {"answers": [{"client": client, "code": fault_code(fault)} for client in clients]}, {}
         message = f"{_fingerprint(head, arrays)}/{ready.images}"
         if self._last is None or self._last[0] != message:
-            reply["answers"], sent = self._answers(ready, head, arrays, message)
+            reply["answers"], sent = packed(self._answers(ready, head, arrays, message))
             self._last = (message, reply, sent)
         return self._last[1], self._last[2]  # asked again: the first answer was lost
 
-    def _answers(
-        self, ready: Ready, head: Mapping[str, Any], arrays: Arrays, message: str
-    ) -> tuple[list[dict[str, Any]], dict[str, memoryview]]:
+    def _answers(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays, message: str) -> Answers:
         """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""
-        stored = LastAnswer(self.state / "answer.safetensors")
-        known = stored.read(message) if ready.noise else None
-        answers, replies = known or self._train(ready, head, arrays)
-        if ready.noise and replies and known is None:
-            stored.write(message, answers, replies)
-        return with_tensors((answers, replies))
-
-    def _train(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays) -> Any:
-        memory = partial(Memory, self.memory)
-        if self.budget is None:
-            return train_jobs(ready, head, arrays, memory)
-        answers, replies = train_jobs(ready, head, arrays, memory, partial(self.budget.charge, ready.noise))
-        without_class_counts(answers)
-        return answers, replies
+        path = self.state / "answer.safetensors"
+        if ready.noise and (stored := stored_answers(path, message)) is not None:
+            return stored
+        charge = partial(self.budget.charge, ready.noise) if self.budget else lambda: None
+        answers = train_jobs(ready, head, arrays, partial(Memory, self.memory), charge)
+        if ready.noise and any("tensors" in answer for answer in answers):
+            store_answers(path, message, answers)
+        return answers
 
     def _built(self, head: Mapping[str, Any]) -> Ready:
         key = json.dumps([head["config"], head["about"]], sort_keys=True)
@@ -97,27 +92,29 @@ class WarmSite:
         return self._ready[1]
 
 
-def serve(site: WarmSite, listener: socket.socket, limit: int) -> None:
+def serve(site: WarmSite, listener: socket.socket) -> None:
     """Answer one connection after another; a broken or malformed one does not disturb the others."""
-    ledger = Ledger(site.state / "ledger.jsonl")
     while True:
         end, _ = listener.accept()
         with end:
             end.settimeout(_PATIENCE)
+            head: dict[str, Any] = {}
+            arrays: Arrays = {}
             try:
-                head, arrays = receive(end, limit)
+                text, received = receive(end)
                 try:
-                    reply, content = site.answer(head, arrays)
+                    head = parse_head(text, SITE_LIMIT)
+                    reply, arrays = site.answer(head, received)
                 except FedfewError as fault:
                     _log.error("a message is refused: %s", fault)
-                    reply, content = {"code": fault_code(fault)}, {}
+                    reply = {"code": fault_code(fault)}
                 except Exception:  # a malformed message, or a bug: the reason stays here
                     _log.exception("a message could not be answered")
-                    reply, content = {"code": "E408"}, {}
-                frame = encode(reply, content)
-                ledger.write(head, reply, frame)
-                send_pieces(end, frame)
-            except (FrameError, OSError) as error:  # what cannot be recorded does not leave
+                    reply = {"code": "E408"}
+                frame = encode(json.dumps(reply), arrays)
+                write_ledger(site.state / "ledger.jsonl", head, reply, frame)
+                send(end, frame)
+            except (FrameError, FedfewError) as error:  # what cannot be recorded does not leave
                 _log.error("a connection broke: %s", error)
 
 
@@ -128,3 +125,31 @@ def _fingerprint(head: Mapping[str, Any], arrays: Arrays) -> str:
         digest.update(name.encode())
         digest.update(array)
     return digest.hexdigest()
+
+
+def listen(path: str) -> socket.socket:
+    """A listening Unix socket."""
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(8)
+    return listener
+
+
+def main(path: str, state: Path, memory: Path, number: int, sites: int, data: str, terms: SiteTerms) -> None:
+    """Listen at ``path`` and serve until the process guard ends this process; without ``data`` it is a trial."""
+    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("fedfew").setLevel(logging.DEBUG)  # training errors are logged here and nowhere else
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    state.mkdir(parents=True, exist_ok=True)
+    build = real_site(number, Path(data), terms) if data else trial_site(number, sites, terms)
+    budget = PrivacyBudget(state / "privacy.json", terms.max_epsilon, terms.delta) if data else None
+    serve(WarmSite(number, build, state, memory, budget), listen(path))
+
+
+if __name__ == "__main__":
+    order = json.loads(sys.argv[1])
+    main(
+        **order | {"state": Path(order["state"]), "memory": Path(order["memory"]), "terms": SiteTerms(**order["terms"])}
+    )

@@ -12,7 +12,7 @@ from fedfew.core.extras import require
 from fedfew.deploy.doctor import examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
-from fedfew.deploy.site.processes import SiteTerms
+from fedfew.deploy.site.build import SiteTerms
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.deploy import printouts
@@ -86,7 +86,7 @@ def client(
     plan = open_bundle(bundle, state)
     terms = SiteTerms(min_noise, max_clip, max_epsilon, delta, allow_code)
     if systemd:
-        sys.stdout.write(systemd_client(plan.folder, data, terms.options()))
+        sys.stdout.write(systemd_client(plan.folder, data, terms))
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")

@@ -2,11 +2,12 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT, versions
 from fedfew.deploy.plan import ServerPlan
+from fedfew.deploy.site.build import SiteTerms
 
 
 def next_steps(plan: ServerPlan) -> str:
@@ -81,11 +82,15 @@ def systemd_server(plan: ServerPlan) -> str:
     return _unit(f"fedfew server of {plan.name}", ["deploy", "server", str(folder)], folder)
 
 
-def systemd_client(folder: Path, data: Path | None, terms: Sequence[str] = ()) -> str:
-    """A unit that keeps a site online, with the site's terms."""
+def systemd_client(folder: Path, data: Path | None, terms: SiteTerms) -> str:
+    """A unit that keeps a site online, with the site's terms as options where they differ from the defaults."""
     home = folder.absolute()
+    numbers = [(field.name, field.default) for field in fields(terms) if isinstance(field.default, float)]
+    changed = [(name, value) for name, default in numbers if (value := getattr(terms, name)) != default]
+    options = [word for name, value in changed for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
+    options += [word for name in terms.allow_code for word in ("--allow-code", name)]
     images = str((data or Path("DATA")).absolute())
-    return _unit(f"fedfew site {home.name}", ["deploy", "client", str(home), "--data", images, *terms], home)
+    return _unit(f"fedfew site {home.name}", ["deploy", "client", str(home), "--data", images, *options], home)
 
 
 def _word(text: str) -> str:

@@ -1,0 +1,180 @@
+"""What a site keeps on its disk: clients' memories, the ledger, the privacy account, the last noisy answer."""
+
+import hashlib
+import json
+import secrets
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.storage import append_durably, write_atomically
+from fedfew.deploy.messages.tensors import INLINE
+from fedfew.deploy.site.answers import Answers
+from fedfew.transforms.epsilon import epsilon
+
+KEPT_ROUNDS = 3
+"""Rounds for which a memory is kept, so that a server that falls back a round finds the one before it."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """One client's memory in one run: a file for each round after which it changed."""
+
+    folder: Path
+    run: str
+    client: int
+
+    def files(self) -> list[tuple[int, Path]]:
+        """Round and file, the newest first."""
+        paths = self.folder.glob(f"{self.run}-{self.client}-*.safetensors")
+        return sorted(((int(path.stem.rpartition("-")[2]), path) for path in paths), reverse=True)
+
+    def before(self, round: int) -> dict[str, Tensor]:
+        """The memory as it was when ``round`` began."""
+        newest = next((path for written, path in self.files() if written < round), None)
+        return load_file(newest) if newest else {}
+
+    def write(self, round: int, tensors: Mapping[str, Tensor]) -> None:
+        """Save the memory after ``round``, and delete that of later rounds, which were undone."""
+        for written, path in self.files():
+            if written >= round:
+                path.unlink()
+        if tensors:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"{self.run}-{self.client}-{round:06d}.safetensors"
+            write_atomically(path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+            for _, path in self.files()[KEPT_ROUNDS:]:
+                path.unlink()
+
+
+@dataclass(frozen=True)
+class TrialMemory:
+    """The memories of all clients of a trial: its sites are on this machine and share a folder of the run.
+
+    So the checkpoints of a trial hold them, another fleet can continue the run, and clients keep their memory when the
+    number of sites changes.
+    """
+
+    run: Path
+
+    @property
+    def folder(self) -> Path:
+        return self.run / "network" / "memory"
+
+    def read(self) -> dict[int, dict[str, Tensor]]:
+        """The newest memory of each client."""
+        clients = {int(path.stem.split("-")[1]) for path in self.folder.glob(f"{run_id(self.run)}-*.safetensors")}
+        newest = {client: Memory(self.folder, run_id(self.run), client).files()[0][1] for client in sorted(clients)}
+        return {client: load_file(path) for client, path in newest.items()}
+
+    def replace(self, memory: Mapping[int, Mapping[str, Tensor]]) -> None:
+        """Put the memories of a checkpoint in the place of all that is there."""
+        for path in self.folder.glob(f"{run_id(self.run)}-*"):
+            path.unlink()
+        for client, tensors in memory.items():
+            Memory(self.folder, run_id(self.run), client).write(0, tensors)
+
+
+def run_id(folder: Path) -> str:
+    """A unique name for the run, saved in its folder: sites store their memories under it."""
+    path = folder / "network-id"
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(8).encode())
+    return path.read_text().strip()
+
+
+def write_ledger(
+    path: Path, asked: Mapping[str, Any], reply: Mapping[str, Any], frame: Sequence[bytes | memoryview]
+) -> None:
+    """Record a reply before it leaves: a line for each tensor, and one for the message that carries them.
+
+    ``frame``: its bytes as they leave, head first. Returns when the lines are on disk.
+    """
+    common: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
+    if isinstance(asked.get("run"), str) and type(asked.get("round")) is int:
+        common |= {"run": asked["run"], "round": asked["round"] + 1}
+    digest = hashlib.sha256()
+    for piece in frame:
+        digest.update(piece)
+    message = {"message": reply, "bytes": sum(map(len, frame)), "sha256": digest.hexdigest()}
+    lines = [json.dumps(common | line) + "\n" for line in (*_tensors(reply, frame[1:]), message)]
+    append_durably(path, "".join(lines).encode())
+
+
+def _tensors(reply: Mapping[str, Any], arrays: Sequence[bytes | memoryview]) -> Iterator[dict[str, Any]]:
+    """The tensors in the index of a reply, one by one."""
+    for answer in reply.get("answers", []):
+        for name, (array, shape, dtype) in answer.get("tensors", {}).items():
+            content = b64decode(array.removeprefix(INLINE)) if array.startswith(INLINE) else arrays[int(array)]
+            about = {"client": answer["client"], "tensor": name, "shape": shape, "dtype": dtype}
+            yield about | {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """privacy.json: the number of updates sent at each noise level, over all runs and servers.
+
+    ``most``: the largest total ε; 0: no limit.
+    """
+
+    path: Path
+    most: float = 0.0
+    delta: float = 1e-5
+
+    def charge(self, noise: float) -> None:
+        """Count an update before it is made; raises E420, and counts nothing, if it would exceed the budget."""
+        spent = self._read()
+        spent[noise] = spent.get(noise, 0) + 1
+        if self.most and (would_be := epsilon(spent, self.delta)) > self.most:
+            reason = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
+            raise FedfewError("E420", str(self.path), reason)
+        content = {"updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())]}
+        write_atomically(self.path, json.dumps(content, indent=1).encode())
+
+    def _read(self) -> dict[float, int]:
+        """An unreadable file is an error, not an empty account."""
+        if not self.path.exists():
+            return {}
+        try:
+            content = json.loads(self.path.read_bytes())
+            return {float(one["noise"]): int(one["count"]) for one in content["updates"]}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FedfewError("E420", str(self.path), f"cannot be read: {error}") from None
+
+
+def stored_answers(path: Path, message: str) -> Answers | None:
+    """The last noisy answers, if they were to this message: it gets the same again, also after a restart.
+
+    Fresh noise on the same change would let a server average the noise away, and would have to be charged again.
+    ``message``: a hash of it and of the site's images.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads(file.metadata()["fedfew"])
+            if about["message"] != message:
+                return None
+            answers: Answers = about["answers"]
+            for answer in answers:
+                if "tensors" in answer:
+                    names = answer["tensors"]
+                    answer["tensors"] = {name: file.get_tensor(f"{answer['client']}/{name}") for name in names}
+            return answers
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError):  # none yet, or damaged: charged again
+        return None
+
+
+def store_answers(path: Path, message: str, answers: Answers) -> None:
+    """Keep noisy answers in place of the ones before."""
+    updates = [answer for answer in answers if "tensors" in answer]
+    tensors = {f"{one['client']}/{name}": t.contiguous() for one in updates for name, t in one["tensors"].items()}
+    names = [one | {"tensors": list(one["tensors"])} if "tensors" in one else one for one in answers]
+    about = json.dumps({"message": message, "answers": names})
+    write_atomically(path, save(tensors, metadata={"fedfew": about}))
