@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 EXTRAS := data,export,flower,hub,pretrained,privacy,sweep,track
 GROUPS := --group dev --group docs --group bench
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras --no-annotate --no-emit-package torch --quiet \
-          --custom-compile-command "make lock"
+COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras $(GROUPS) --no-annotate --no-emit-package torch \
+          --quiet --custom-compile-command "make lock"
 
 .PHONY: demo test test-slow test-export faults mutants test-flower test-browser figures report attacks bench screenshots notebook docs lock sbom licences dist check format clean
 demo: $(VENV)/.installed                ## install and run the offline demo
@@ -67,7 +67,7 @@ docs: $(VENV)/.installed-dev            ## the docs as a site in site/, with the
 	$(BIN)/python -m zensical build --clean --strict
 
 lock: $(VENV)/.installed-dev            ## constraints.txt and requirements.lock from pyproject.toml; UPGRADE=--upgrade: newer versions
-	$(COMPILE) $(GROUPS) --constraint tools/torch.txt $(UPGRADE) -o constraints.txt
+	$(COMPILE) --constraint tools/torch.txt $(UPGRADE) -o constraints.txt
 	cat tools/torch.txt >> constraints.txt
 	$(COMPILE) --constraint constraints.txt --generate-hashes -o requirements.lock
 

@@ -12,22 +12,31 @@ pytest.importorskip("flwr")
 from tools.supply import bill, licence, licences_page, materials
 
 ROOT = Path(__file__).parents[2]
-LOCK = (ROOT / "requirements.lock").read_text("utf-8")
-PINNED = {
-    canonicalize_name(name): version
-    for name, version in re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
-}
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
 
 
-def test_the_lock_has_hashes_for_everything_that_users_ask_for_but_torch() -> None:
-    entries = re.findall(r"^([\w.-]+)==(\S+)(.*(?:\n    .*)*)", LOCK, re.MULTILINE)
-    locked = {name: version for name, version, _ in entries}
+def test_both_lock_files_pin_everything_that_is_asked_for_and_one_has_hashes_of_all_but_torch() -> None:
+    pins = re.findall(r"^([\w.-]+)==(\S+)", (ROOT / "constraints.txt").read_text("utf-8"), re.MULTILINE)
+    pattern = r"^([\w.-]+)==(\S+)(.*(?:\n    .*)*)"
+    entries = re.findall(pattern, (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
     assert all("--hash=sha256:" in rest for _, _, rest in entries)
-    assert {name: PINNED[name] for name in locked} == locked
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    asked = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
-    names = {canonicalize_name(Requirement(need).name) for need in asked}
-    assert names - locked.keys() == {"torch"}
+    assert {*pins} - {(name, version) for name, version, _ in entries} == {("torch", dict(pins)["torch"])}
+    assert len(pins) == len(entries) + 1
+    project, groups = PYPROJECT["project"], PYPROJECT["dependency-groups"]
+    asked = [*project["dependencies"], *PYPROJECT["build-system"]["requires"]]
+    asked += [need for more in (project["optional-dependencies"], groups) for needs in more.values() for need in needs]
+    for need in map(Requirement, asked):
+        assert need.specifier.contains(dict(pins)[canonicalize_name(need.name)]), need
+
+
+def test_files_that_the_tools_settings_name_exist() -> None:
+    ruff, mutmut = PYPROJECT["tool"]["ruff"]["lint"]["per-file-ignores"], PYPROJECT["tool"]["mutmut"]
+    named = [*mutmut["only_mutate"], *mutmut["pytest_add_cli_args_test_selection"]]
+    for pattern in ruff:
+        head, _, rest = pattern.partition("{")
+        inner, _, tail = rest.partition("}")
+        named += [head + part + tail for part in inner.split(",")]
+    assert [path for path in named if not any(ROOT.glob(path))] == []
 
 
 def test_the_bill_names_every_package_once_and_what_it_needs() -> None:
