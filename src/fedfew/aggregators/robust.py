@@ -80,9 +80,7 @@ def fltrust(
     omega: Vector,
     sigma: Vector,
     *,
-    stretch: Annotated[
-        bool, Doc("also lengthen changes that are shorter than the server's, as published; false: leave them")
-    ] = True,
+    stretch: Annotated[bool, Doc("also lengthen changes shorter than the server's, as published")] = True,
 ) -> Aggregate:
     """FLTrust (Cao et al. 2021): clients are weighted by their cosine with the server's step and scaled to its length.
 

@@ -34,9 +34,7 @@ class Engine:
         Literal["off", "bfloat16"],
         Doc("data type of forward passes where torch considers it safe; weights, gradients and losses stay float32"),
     ] = "off"
-    compile: Annotated[
-        bool, Doc("torch.compile the model: needs a C++ compiler on a CPU, Triton on cuda, and a minute at the start")
-    ] = False
+    compile: Annotated[bool, Doc("torch.compile the model; needs a C++ compiler on a CPU, Triton on cuda")] = False
 
     def chosen_device(self) -> torch.device:
         """The chosen device; E116 if this machine does not have it, E120 if it cannot compute in ``autocast``."""

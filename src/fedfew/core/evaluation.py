@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Lt
 from torch.nn.functional import cross_entropy
 
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
-from fedfew.core.settings import Count, Doc
+from fedfew.core.settings import Count, Decay, Doc
 from fedfew.core.types import Scores
 
 
@@ -30,17 +29,10 @@ def evaluate(network: Network, labeled: LabeledSet, batch: int = 500) -> tuple[f
 class Evaluation:
     """What is evaluated after a round, and after which rounds."""
 
-    every: Annotated[
-        Count,
-        Doc("evaluate every so many rounds and after the last; in small runs evaluation takes a third of the time"),
-    ] = 1
-    clients: Annotated[
-        bool, Doc("also score the clients' model before the server's turn, as accuracy_clients; costs another pass")
-    ] = True
+    every: Annotated[Count, Doc("rounds between two evaluations; the model is always evaluated after the last")] = 1
+    clients: Annotated[bool, Doc("also score the clients' model before the server's turn, as accuracy_clients")] = True
     ema: Annotated[
-        float,
-        Ge(0),
-        Lt(1),
+        Decay,
         Doc("decay of a moving average of the global model over the rounds, evaluated and saved in its place; 0: none"),
     ] = 0.0
 

@@ -32,9 +32,7 @@ class Alternate(Federated):
     server_momentum: Annotated[NonNegative, Doc("m: server momentum, the share of past changes that is kept")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
-    momentum_lasts: Annotated[
-        bool, Doc("the SGD momentum of the server and of each client continues from its last round (official code)")
-    ] = False
+    momentum_lasts: Annotated[bool, Doc("server and clients keep their SGD momentum from round to round")] = False
     shift: Annotated[Natural, Doc("largest shift of a client's view in pixels")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE

@@ -43,24 +43,13 @@ from fedfew.training.updates import Warmup, aggregate_active, check_outputs, con
 class CBAFed(Federated):
     """CBAFed with the settings of its official code."""
 
-    threshold: Annotated[
-        Fraction, Doc("τ: base of the class thresholds; a class that is trained on more often gets a higher one")
-    ] = 0.84
+    threshold: Annotated[Fraction, Doc("τ: base of the class thresholds; frequent classes get a higher one")] = 0.84
     highest: Annotated[Fraction, Doc("upper bound of every class threshold")] = 0.95
-    tail: Annotated[
-        NonNegative,
-        Doc("an unsure image takes its second class if that class's share P is below this (average: 0.1); 0: never"),
-    ] = 0.03
-    label_weight: Annotated[
-        Positive, Doc("how many pseudo-labels one label of the server counts as in the mean of the models")
-    ] = 1.0
-    server_residual: Annotated[
-        Fraction, Doc("share of its earlier model that the server mixes into its own; 0: none")
-    ] = 0.8
+    tail: Annotated[NonNegative, Doc("an unsure image takes its second class where that one's P is below this")] = 0.03
+    label_weight: Annotated[Positive, Doc("a label of the server counts as this many pseudo-labels in the mean")] = 1.0
+    server_residual: Annotated[Fraction, Doc("share of its earlier model in the server's own; 0: none")] = 0.8
     server_interval: Annotated[Count, Doc("passes over the server's labels between two such mixes")] = 5
-    global_residual: Annotated[
-        Fraction, Doc("share of the earlier global model that is mixed into the new one; 0: none")
-    ] = 0.5
+    global_residual: Annotated[Fraction, Doc("share of the earlier global model in the new one; 0: none")] = 0.5
     global_interval: Annotated[Count, Doc("rounds between two such mixes")] = 5
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE

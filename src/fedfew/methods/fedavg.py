@@ -52,9 +52,7 @@ class FedAvg(Federated):
     prox: Annotated[NonNegative, Doc("μ of the proximal term (μ/2)‖ψ − ω‖²; FedProx tried .001 .01 .1 1")] = 0.0
     lambda_s: Annotated[NonNegative, Doc("weight of the labels' cross-entropy, at server and clients")] = 1.0
     order: Order = "after"
-    server_momentum: Annotated[
-        NonNegative, Doc("m: server momentum, the share of past changes that is kept; 0: none")
-    ] = 0.0
+    server_momentum: Annotated[NonNegative, Doc("m: server momentum, the share of past changes kept; 0: none")] = 0.0
     warmup: Warmup = 0
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS

@@ -49,37 +49,15 @@ class FedFew(Federated):
     """Pseudo-labels once a round, with the client's own class mix if wanted; the server trains last."""
 
     views: Annotated[Count, Doc("A: weak views of an image whose mean probabilities give its label")] = 3
-    threshold: Annotated[
-        Fraction, Doc("τ: a pseudo-label is used where its probability, given the class mix, is at least this")
-    ] = 0.9
-    soft: Annotated[
-        bool,
-        Doc("train on probabilities, not on the likeliest class; with correction = 1 clients learn only from views"),
-    ] = False
-    temperature: Annotated[
-        NonNegative,
-        Doc("T: flattens the probabilities of an over-confident model; 0: calibrated on the validation images"),
-    ] = 1.0
-    steps: Annotated[
-        Natural, Doc("EM steps in which a client estimates its own class mix; 0: it assumes the server's")
-    ] = 0
-    concentration: Annotated[
-        NonNegative, Doc("how strongly a client's class mix is held near the server's, as a number of images")
-    ] = 5.0
-    correction: Annotated[
-        NonNegative, Doc("κ: how much of the client's class mix is added to its logits in training")
-    ] = 1.0
-    consistency: Annotated[
-        NonNegative,
-        Doc("w: weight of the agreement between two noisy views of every image; 0: off, which saves two passes"),
-    ] = 0.0
-    average: Annotated[Fraction, Doc("a: share of the last ω in the new one, an average over the rounds; 0: none")] = (
-        0.0
-    )
-    teacher: Annotated[
-        Literal["current", "start"],
-        Doc("the model that labels: each round's, or the one before the first round"),
-    ] = "current"
+    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.9
+    soft: Annotated[bool, Doc("train on probabilities instead of the likeliest class")] = False
+    temperature: Annotated[NonNegative, Doc("T: above 1 for an over-confident model; 0: by validation images")] = 1.0
+    steps: Annotated[Natural, Doc("EM steps to estimate a client's own class mix; 0: it assumes the server's")] = 0
+    concentration: Annotated[NonNegative, Doc("the server's class mix counts as this many images in a client's")] = 5.0
+    correction: Annotated[NonNegative, Doc("κ: how much of the client's class mix is added to its logits")] = 1.0
+    consistency: Annotated[NonNegative, Doc("w: weight of the agreement between two noisy views; 0: off, faster")] = 0.0
+    average: Annotated[Fraction, Doc("a: share of the last ω in the new one, a mean over the rounds; 0: none")] = 0.0
+    teacher: Annotated[Literal["current", "start"], Doc("what labels: each round's model, or the first")] = "current"
     warmup: Annotated[Natural, Doc("epochs the server trains before the first round")] = 300
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
 

@@ -66,9 +66,7 @@ class FedMatch(Federated):
     lambda_a: Annotated[NonNegative, Doc("λ_a: weight of the pseudo-label cross-entropy")] = 1e-2
     lambda_l2: Annotated[NonNegative, Doc("λ_l2: weight of Σ(σ − ψ)²")] = 10.0
     lambda_l1: Annotated[NonNegative, Doc("λ_l1: weight of Σ|ψ|")] = 1e-5
-    threshold: Annotated[
-        Fraction, Doc("τ: an image is used where the model's largest probability is at least this")
-    ] = 0.75
+    threshold: Annotated[Fraction, Doc("τ: an image is used where its largest probability is at least this")] = 0.75
     helpers: Annotated[Natural, Doc("H: models of similar clients sent along; 0 is fedmatch-lite")] = 2
     interval: Annotated[Count, Doc("helpers are sent every so many rounds")] = 10
     delta: Annotated[NonNegative, Doc("entries changed by no more than this are not sent")] = 1e-5

@@ -48,15 +48,14 @@ class FedMix(Federated):
     lambda_consistency: Annotated[NonNegative, Doc("λ_2: weight of the consistency of views 1 and 2")] = 1.0
     lambda_anchor: Annotated[NonNegative, Doc("λ_L1: weight of ‖σ − ψ‖²")] = 0.01
     anchor: Annotated[
-        Literal["trained", "previous", "omega"],
-        Doc("what the anchor pulls to: this round's σ, the last round's σ, or ω (FedProx)"),
+        Literal["trained", "previous", "omega"], Doc("what the anchor pulls to: this round's σ, the last one's, or ω")
     ] = "trained"
     mask_on: Annotated[
         Literal["mean", "first"], Doc("τ is compared with the mean of the views, or with view 1 alone")
     ] = "mean"
     ce_over: Annotated[
         Literal["confident", "batch"],
-        Doc("the cross-entropy is averaged over the confident images, or over the whole batch"),
+        Doc("the cross-entropy is a mean over the confident images, or over the whole batch"),
     ] = "confident"
     vote: Voting = PLAIN_VOTE
     client_labels: ClientLabels = NO_LABELS

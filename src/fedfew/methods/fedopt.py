@@ -15,16 +15,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedfew.core.layout import Vector
-from fedfew.core.settings import Doc, Positive
+from fedfew.core.settings import Decay, Doc, Positive
 from fedfew.core.types import ServerSite, ServerState
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER, FedAvg
-
-Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
 from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
-from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.settings import Decay, Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
@@ -39,10 +38,8 @@ class FedSiam(Federated):
 
     weight: Annotated[NonNegative, Doc("β: weight of the consistency loss at the end of the ramp")] = 10.0
     ramp: Annotated[Fraction, Doc("share of the run over which β and a grow")] = 0.2
-    decay: Annotated[float, Ge(0), Lt(1), Doc("a: decay of the target at each step, after the ramp")] = 0.999
-    noise: Annotated[
-        NonNegative, Doc("standard deviation of the noise η, for pixels in [0, 1], on top of a weak view")
-    ] = 0.1
+    decay: Annotated[Decay, Doc("a: decay of the target at each step, after the ramp")] = 0.999
+    noise: Annotated[NonNegative, Doc("deviation of the noise η on a weak view, for pixels in [0, 1]")] = 0.1
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     warmup: Warmup = 0
     uploads: Literal["both", "online"] = "both"

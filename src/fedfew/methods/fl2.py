@@ -51,9 +51,7 @@ def ascent_step(network: Network, rho: float) -> Vector:
 class FL2(Alternate):
     """(FL)² with its published settings."""
 
-    certain: Annotated[Fraction, Doc("the sharpness term uses images whose largest probability is at least this")] = (
-        0.95
-    )
+    certain: Annotated[Fraction, Doc("the sharpness term uses images with a probability of at least this")] = 0.95
     rho: Annotated[NonNegative, Doc("ρ: size of the perturbation; 0 leaves the term out")] = 0.1
     lambda_sharp: Annotated[NonNegative, Doc("weight of the sharpness term")] = 1.0
 

@@ -47,9 +47,7 @@ class Grouping(Federated):
     """FixMatch clients, a server in parallel, averages within random groups."""
 
     groups: Annotated[Count, Doc("S: groups the uploads are split into; 1: one average for all")] = 2
-    threshold: Annotated[
-        Fraction, Doc("τ of FixMatch: a pseudo-label is used where its probability is at least this")
-    ] = 0.95
+    threshold: Annotated[Fraction, Doc("τ of FixMatch: the least probability of a pseudo-label that is used")] = 0.95
     weight: Annotated[NonNegative, Doc("weight of FixMatch's loss")] = 1.0
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
     vote: Voting = PLAIN_VOTE

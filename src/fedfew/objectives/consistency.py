@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedfew.core.settings import Doc, Fraction, NonNegative
+from fedfew.core.settings import Decay, Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp, soft_ramp
 from fedfew.training.label_shift import Adjust, unadjusted
-
-Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 def disagreement(first: Tensor, second: Tensor) -> Tensor:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Decay, Doc, NonNegative
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step
 from fedfew.objectives.pseudo_labels import strong_loss
@@ -28,9 +27,7 @@ from fedfew.training.label_shift import Adjust, unadjusted
 class FreeMatch:
     """FreeMatch (Wang et al. 2023): FixMatch with class thresholds that adapt to the model."""
 
-    decay: Annotated[
-        float, Ge(0), Lt(1), Doc("a: decay of τ and p̃ at each batch; published: .999 for a million batches")
-    ] = 0.9
+    decay: Annotated[Decay, Doc("a: decay of τ and p̃ at each batch; published: .999")] = 0.9
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     labels: ClassVar[bool] = True
     strong_views: ClassVar[bool] = True

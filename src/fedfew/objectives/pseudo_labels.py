@@ -78,9 +78,7 @@ class UDA(FixMatch):
     Its training signal annealing is for labels, which the server has: ``server.annealing``.
     """
 
-    threshold: Annotated[
-        Fraction, Doc("τ: an image is used where the model's largest probability is at least this")
-    ] = 0.8
+    threshold: Annotated[Fraction, Doc("τ: an image is used where its largest probability is at least this")] = 0.8
     weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
     temperature: Annotated[Positive, Doc("T: below 1 sharpens the target")] = 0.4
 

@@ -16,8 +16,7 @@ class Availability:
     """How likely each client is to be selected, and how often a selected client never answers."""
 
     kind: Annotated[
-        Literal["uniform", "zipf"],
-        Doc("uniform: every client alike; zipf: the client of rank r with a share ∝ 1/r^exponent"),
+        Literal["uniform", "zipf"], Doc("uniform: all clients alike; zipf: rank r has a share ∝ 1/r^exponent")
     ] = "uniform"
     exponent: Annotated[NonNegative, Doc("zipf: how steeply availability falls with the rank")] = 1.0
     dropout: Annotated[Fraction, Doc("simulated share of selected clients that never answer")] = 0.0

@@ -30,27 +30,16 @@ class Gate:
     """Bounds on updates; names, shapes, dtypes, finiteness and counts are always checked."""
 
     max_norm: Annotated[NonNegative, Doc("bound on the norm of a client's change; 0: no bound")] = 0.0
-    max_growth: Annotated[
-        NonNegative, Doc("a reply may be this many times as long as the vector that was sent; 0: no bound")
-    ] = 1000.0
-    max_examples: Annotated[Count, Doc("largest number of images a client may claim, where its size is unknown")] = (
-        1_000_000
-    )
+    max_growth: Annotated[NonNegative, Doc("longest reply, as a multiple of what was sent; 0: no bound")] = 1000.0
+    max_examples: Annotated[Count, Doc("most images a client may claim, where its size is unknown")] = 1_000_000
     max_times: Annotated[
-        NonNegative,
-        Doc("where sizes are unknown, a client counts for at most this many times the cohort's median; 0: no limit"),
+        NonNegative, Doc("a size that is only claimed counts up to this many times the median; 0: no limit")
     ] = 5.0
-    clip: Annotated[
-        NonNegative,
-        Doc("a change is shortened if it exceeds this many times the usual median and the server's own step; 0: never"),
-    ] = 3.0
+    clip: Annotated[NonNegative, Doc("changes longer than this many times the median are shortened; 0: never")] = 3.0
     max_harm: Annotated[
-        NonNegative,
-        Doc("an update is refused if a quarter of it adds more than this to the loss on the server's labels; 0: never"),
+        NonNegative, Doc("an update is refused if a quarter of it adds more than this to the server's loss; 0: never")
     ] = 0.5
-    images: Annotated[
-        Natural, Doc("number of labeled images, at most, that every update is tried on; 0: updates are not tried")
-    ] = 200
+    images: Annotated[Natural, Doc("labeled images that every update is tried on, at most; 0: none")] = 200
 
     def check(
         self,

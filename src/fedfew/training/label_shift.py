@@ -97,18 +97,12 @@ class Voting:
     """Which class prior pseudo-labels assume; ``em`` works with any method that makes pseudo-labels."""
 
     prior: Annotated[
-        Literal["server", "em"],
-        Doc("whose class shares pseudo-labels assume: the server's, or the client's own, estimated by EM"),
+        Literal["server", "em"], Doc("class shares of pseudo-labels: the server's, or the client's own by EM")
     ] = "server"
     views: Annotated[Count, Doc("em: number of weak views of an image whose mean probabilities start the estimate")] = 3
-    temperature: Annotated[
-        Positive, Doc("em: temperature of the probabilities; above 1 for an over-confident model")
-    ] = 1.5
+    temperature: Annotated[Positive, Doc("em: temperature of probabilities; above 1 for an over-confident model")] = 1.5
     steps: Annotated[Natural, Doc("em: number of EM steps")] = 30
-    concentration: Annotated[
-        NonNegative,
-        Doc("em: how strongly the estimate is held near the server's shares, as a number of images; 0: not at all"),
-    ] = 0.0
+    concentration: Annotated[NonNegative, Doc("em: the server's shares count as this many images; 0: none")] = 0.0
     warmup: Annotated[Fraction, Doc("em: share of the rounds before the estimate is used")] = 0.1
     rounds: int = 150
 

@@ -37,10 +37,7 @@ class LocalSGD:
     ] = "constant"
     patience: Annotated[Count, Doc("plateau: rounds without better validation accuracy before a cut")] = 20
     cut: Annotated[Positive, Doc("plateau: the step size is divided by this number")] = 3.0
-    optimizer: Annotated[
-        Literal["sgd", "adamw"],
-        Doc("sgd, or adamw (β₁ 0.9, β₂ 0.999, decoupled weight_decay; momentum and nesterov are sgd's)"),
-    ] = "sgd"
+    optimizer: Annotated[Literal["sgd", "adamw"], Doc("sgd, or adamw, which ignores momentum and nesterov")] = "sgd"
     rounds: int = 150
 
     def rate(self, round: int, validation: tuple[float, ...]) -> float:

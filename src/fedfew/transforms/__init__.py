@@ -66,9 +66,7 @@ class Privacy:
 class Compression:
     """How uploads are compressed; off by default."""
 
-    kind: Annotated[
-        Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how a client's update is encoded for upload")
-    ] = "none"
+    kind: Annotated[Literal["none", "float16", "int8", "top-k", "ternary"], Doc("how uploads are encoded")] = "none"
     share: Annotated[float, Gt(0), Le(1), Doc("top-k: share of the entries that is sent")] = 0.1
     feedback: Annotated[bool, Doc("error feedback: clients add what the encoding lost to their next update")] = True
 
