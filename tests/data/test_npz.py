@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
+from fedfew.data.dataset import hold_out
 from fedfew.data.federation import Split, federate
 from fedfew.data.included import mini_mnist
-from fedfew.data.npz import hold_out, npz
+from fedfew.data.npz import npz
 
 Array = NDArray[Any]
 

@@ -1,16 +1,26 @@
 """The dataset type: labeled samples for training and testing, and optionally sites with their own samples.
 
-A file that cannot be used is reported, and the others are still read.
+A file that cannot be used is reported, and the others are still read. What every reader of a user's data needs is here:
+labels as numbers, and a test set where there is none.
 """
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
+from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet, Samples
-from fedfew.data.shares import Indices
+from fedfew.core.streams import numpy_stream
+from fedfew.data.shares import Indices, ranks
+
+HELD_OUT = 6
+"""Of data without a test part, one sample in this many goes to the test set."""
 
 
 class Unreadable(Exception):  # noqa: N818 - it is not an error of the run
@@ -56,3 +66,43 @@ class Dataset:
     """The user of each sample of ``train``, as a whole number: for partitions that keep a user's samples together."""
     problems: tuple[Problem, ...] = ()
     """Images that were skipped or used in part, for ``fedfew check``."""
+
+
+def numbered(parts: Sequence[ArrayLike], names: Sequence[str], where: str) -> tuple[tuple[str, ...], list[Tensor]]:
+    """The classes, and the labels of each part as int64: labels that are names are sorted, numbers are kept.
+
+    ``names`` are those of numbered classes, if they are known.
+    """
+    try:
+        arrays = [np.asarray(part) for part in parts]
+    except ValueError:
+        raise FedfewError("E204", where, "there is more than one label for some samples") from None
+    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays]
+    kinds = {"i" if array.dtype.kind == "u" else array.dtype.kind for array in arrays if array.size}
+    if any(array.ndim != 1 for array in arrays) or kinds not in ({"i"}, {"U"}):
+        shapes = " and ".join(f"{array.dtype} {array.shape}" for array in arrays)
+        raise FedfewError("E204", where, f"labels are {shapes}; one name or one whole number a sample is needed")
+    together = np.concatenate([array for array in arrays if array.size])
+    if kinds == {"U"}:
+        classes, numbers = np.unique(together, return_inverse=True)
+        names = classes.tolist()
+    elif together.min() < 0:
+        raise FedfewError("E204", where, "has labels below 0")
+    else:
+        count, numbers = int(together.max()) + 1, together
+        if 0 < len(names) < count:
+            raise FedfewError("E204", where, f"there are {len(names)} names, but labels go up to {count - 1}")
+        if not names and count > len(together):
+            raise FedfewError("E204", where, f"labels go up to {count - 1:,} for {len(together):,} samples")
+        names = names or list(map(str, range(count)))
+    split = torch.from_numpy(numbers.astype(np.int64)).split([array.size for array in arrays])
+    return tuple(map(str, names)), list(split)
+
+
+def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
+    """Every sixth sample of each class at random, always the same ones, for data that has no test part."""
+    order = numpy_stream(0, "held-out test").permutation(len(labeled))
+    tested = np.zeros(len(labeled), bool)
+    tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
+    train, test = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (~tested, tested))
+    return labeled.take(train), labeled.take(test)

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Collection
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet
-from fedfew.core.streams import numpy_stream
-from fedfew.data.dataset import Dataset, shown
+from fedfew.data.dataset import Dataset, hold_out, numbered, shown
 from fedfew.data.images.own import Flips, PathTo
 from fedfew.data.samples import Images
-from fedfew.data.shares import Indices, ranks
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -30,8 +28,7 @@ INFLATED_CAP = 4 * 2**30
 FREE, RATIO = 64 * 2**20, 100
 """Beyond this many bytes, content that expands by more than this factor is not an image."""
 MEMBER_CAP = 64
-HELD_OUT = 6
-"""For arrays without a test part, one image in this many goes to the test set."""
+HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 PARTS = {
     "train": (("train_images", "train_labels"), ("x_train", "y_train"), ("images", "labels")),
     "val": (("val_images", "val_labels"), ("x_val", "y_val")),
@@ -47,19 +44,25 @@ def npz(*, path: PathTo = "", flips: Flips = True) -> Dataset:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE.npz" under [dataset]')
     where = shown(path)
     arrays = read_npz(Path(path).expanduser())
-    sets = {part: _part(arrays, names, where, flips) for part, names in PARTS.items()}
-    train = sets["train"]
-    if train is None:
+    parts = {part: pair for part, pairs in PARTS.items() for pair in reversed(pairs) if arrays.keys() >= set(pair)}
+    if "train" not in parts:
         have = ", ".join(sorted(arrays)) or "nothing usable"
-        raise FedfewError(
-            "E204", where, f"it holds {have}", "It needs train_images and train_labels, or images and labels"
-        )
-    if sets["val"] is not None:
-        _same_shape(train, sets["val"], where)
-        train = train.join(sets["val"])
-    train, test = (train, sets["test"]) if sets["test"] is not None else hold_out(train)
-    _same_shape(train, test, where)
-    return Dataset("npz", train, test, _classes(arrays, train, test, where))
+        remedy = "It needs train_images and train_labels, or images and labels"
+        raise FedfewError("E204", where, f"it holds {have}", remedy)
+    names = next((arrays[name].ravel().tolist() for name in NAMES if name in arrays), ())
+    classes, labels = numbered([arrays[name] for _, name in parts.values()], names, where)
+    sets = {}
+    for (part, pair), truth in zip(parts.items(), labels, strict=True):
+        pixels = pictures(arrays[pair[0]], f"{where} {pair[0]}")
+        if len(pixels) != len(truth):
+            raise FedfewError("E204", where, f"{len(pixels):,} {pair[0]} have {len(truth):,} {pair[1]}")
+        sets[part] = LabeledSet(Images(torch.from_numpy(pixels), flips), truth)
+    shapes = {tuple(part.samples.data.shape[1:]) for part in sets.values()}
+    if len(shapes) > 1:
+        raise FedfewError("E204", where, f"its parts have images of different shapes, {' and '.join(map(str, shapes))}")
+    train = sets["train"].join(sets["val"]) if "val" in sets else sets["train"]
+    train, test = (train, sets["test"]) if "test" in sets else hold_out(train)
+    return Dataset("npz", train, test, classes)
 
 
 def read_npz(path: Path, known: Collection[str] = KNOWN, cap: int = INFLATED_CAP) -> Arrays:
@@ -92,36 +95,18 @@ def _refuse_bomb(archive: zipfile.ZipFile, size: int, cap: int, where: str) -> N
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, where: str) -> NDArray[Any]:
     """One array; its header must account for exactly the bytes of the member, so no claim alone allocates memory."""
     with archive.open(info) as stream:
-        shape, dtype = _header(stream)
+        version = np.lib.format.read_magic(stream)
+        if version not in HEADERS:
+            raise ValueError(f"array format {version} is not read")
+        shape, _, dtype = HEADERS[version](stream)
         if dtype.hasobject:
             raise FedfewError("E204", where, f"{info.filename} holds Python objects, which are not read")
         if math.prod(shape) * dtype.itemsize != info.file_size - stream.tell():
-            raise FedfewError(
-                "E202", where, f"{info.filename} claims {dtype} {shape}, but has {info.file_size:,} bytes"
-            )
+            claim = f"{info.filename} claims {dtype} {shape}, but has {info.file_size:,} bytes"
+            raise FedfewError("E202", where, claim)
     with archive.open(info) as stream:
         array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
         return array
-
-
-def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    version = np.lib.format.read_magic(stream)
-    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
-    if read is None:
-        raise ValueError(f"array format {version} is not read")
-    shape, _, dtype = read(stream)
-    return shape, dtype
-
-
-def _part(arrays: Arrays, names: tuple[tuple[str, str], ...], where: str, flips: bool) -> LabeledSet | None:
-    for images, labels in names:
-        if images in arrays and labels in arrays:
-            pixels = pictures(arrays[images], f"{where} {images}")
-            truth = _labels(arrays[labels], f"{where} {labels}")
-            if len(pixels) != len(truth):
-                raise FedfewError("E204", where, f"{len(pixels):,} {images} have {len(truth):,} {labels}")
-            return LabeledSet(Images(torch.from_numpy(pixels), flips), torch.from_numpy(truth))
-    return None
 
 
 def pictures(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
@@ -137,42 +122,3 @@ def pictures(array: NDArray[Any], where: str) -> NDArray[np.uint8]:
     if array.dtype != np.uint8:
         raise FedfewError("E204", where, f"is {array.dtype}; uint8, bool, or floats from 0 to 1 are needed")
     return np.ascontiguousarray(array)
-
-
-def _labels(array: NDArray[Any], where: str) -> Indices:
-    if array.ndim == 2 and array.shape[1] == 1:
-        array = array[:, 0]
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        shape = f"{array.dtype} {array.shape}"
-        raise FedfewError("E204", where, f"is {shape}; one whole number for each image is needed")
-    if len(array) and int(array.min()) < 0:
-        raise FedfewError("E204", where, "has labels below 0")
-    return array.astype(np.int64)
-
-
-def _classes(arrays: Arrays, train: LabeledSet, test: LabeledSet, where: str) -> tuple[str, ...]:
-    count = max(int(part.labels.max()) + 1 for part in (train, test) if len(part))
-    for name in NAMES:
-        if name in arrays:
-            names = tuple(str(entry) for entry in arrays[name].ravel().tolist())
-            if len(names) < count:
-                raise FedfewError("E204", where, f"{name} has {len(names)} names, but labels go up to {count - 1}")
-            return names
-    if count > len(train) + len(test):
-        raise FedfewError("E204", where, f"labels go up to {count - 1:,} for {len(train) + len(test):,} images")
-    return tuple(str(c) for c in range(count))
-
-
-def _same_shape(first: LabeledSet, second: LabeledSet, where: str) -> None:
-    shapes = [tuple(part.samples.data.shape[1:]) for part in (first, second)]
-    if shapes[0] != shapes[1]:
-        raise FedfewError("E204", where, f"its parts have images of different shapes, {shapes[0]} and {shapes[1]}")
-
-
-def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
-    """Every sixth image of each class at random, always the same ones, for data that has no test part."""
-    order = numpy_stream(0, "held-out test").permutation(len(labeled))
-    tested = np.zeros(len(labeled), bool)
-    tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
-    train, test = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (~tested, tested))
-    return labeled.take(train), labeled.take(test)

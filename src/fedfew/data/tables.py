@@ -9,16 +9,15 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.data.dataset import Dataset, Problem, Unreadable, shown
+from fedfew.data.dataset import Dataset, Problem, Unreadable, hold_out, numbered, shown
 from fedfew.data.images.decode import FILE_CAP, decode, read_file
 from fedfew.data.images.own import Channels, Flips, PathTo, Size
-from fedfew.data.npz import FREE, RATIO, hold_out
+from fedfew.data.npz import FREE, RATIO
 from fedfew.data.samples import Images
 
 ROWS_AT_ONCE = 32
@@ -100,9 +99,7 @@ def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
         notes = file.schema_arrow.metadata or {}
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
         raise FedfewError("E204", where, f"it cannot be read as parquet ({error})") from None
-    for column in (image, label):
-        if column not in columns:
-            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(columns)}")
+    _need(columns, (image, label), where)
 
     def pairs() -> Iterator[tuple[Any, Any]]:
         try:
@@ -125,13 +122,16 @@ def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
 
 
 def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, where: str) -> Rows:
-    for column in (image, label):
-        if column not in part.column_names:
-            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(part.column_names)}")
-    feature = part.features[label]
+    _need(part.column_names, (image, label), where)
+    names = getattr(part.features[label], "names", ())
     encoded = part.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
-    names = tuple(feature.names) if hasattr(feature, "names") else ()
-    return Rows(name, ((row[image], row[label]) for row in encoded), names)
+    return Rows(name, ((row[image], row[label]) for row in encoded), tuple(names))
+
+
+def _need(columns: list[str], wanted: tuple[str, ...], where: str) -> None:
+    for column in wanted:
+        if column not in columns:
+            raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(columns)}")
 
 
 def _dataset(name: str, where: str, parts: list[Rows], size: int, channels: int, flips: bool) -> Dataset:
@@ -141,35 +141,30 @@ def _dataset(name: str, where: str, parts: list[Rows], size: int, channels: int,
     for part in parts:
         tested = "test" in part.name.lower()
         for number, (image, label) in enumerate(part.pairs):
+            row = f"{where} {part.name} row {number}"
             try:
                 if label is None:
                     raise Unreadable("has no label")
                 pixels, remark = decode(_content(image), size, channels)
             except Unreadable as fault:
-                problems.append(Problem(f"{where} {part.name} row {number}", str(fault)))
+                problems.append(Problem(row, str(fault)))
                 continue
             images[tested].append(pixels)
             labels[tested].append(label)
             if remark:
-                problems.append(Problem(f"{where} {part.name} row {number}", remark, skipped=False))
+                problems.append(Problem(row, remark, skipped=False))
     if not images[False]:
         why = f"; {problems[0].path} {problems[0].reason}" if problems else ""
         raise FedfewError("E209", where, f"there is no readable image to learn from{why}")
-    classes, numbers = _numbered(labels, next((p.classes for p in parts if p.classes), ()), where)
+    classes, numbers = numbered(list(labels.values()), next((p.classes for p in parts if p.classes), ()), where)
+    shape = (-1, channels, size, size)
     train, test = (
-        LabeledSet(
-            Images(_stacked(images[t], (channels, size, size)), flips),
-            torch.tensor(numbers[t], dtype=torch.int64),
-        )
-        for t in (False, True)
+        LabeledSet(Images(torch.from_numpy(np.array(pixels, np.uint8).reshape(shape)), flips), truth)
+        for pixels, truth in zip(images.values(), numbers, strict=True)
     )
     if not len(test):
         train, test = hold_out(train)
     return Dataset(name, train, test, classes, problems=tuple(problems))
-
-
-def _stacked(images: list[NDArray[np.uint8]], shape: tuple[int, int, int]) -> Tensor:
-    return torch.from_numpy(np.stack(images) if images else np.empty((0, *shape), np.uint8))
 
 
 def _content(image: Any) -> bytes:
@@ -183,21 +178,3 @@ def _content(image: Any) -> bytes:
     if len(image) > FILE_CAP:
         raise Unreadable(f"has {len(image) / 2**20:,.0f} MB, the limit is {FILE_CAP // 2**20}")
     return image
-
-
-def _numbered(
-    labels: dict[bool, list[Any]], names: tuple[str, ...], where: str
-) -> tuple[tuple[str, ...], dict[bool, list[int]]]:
-    """Classes as numbers: names are sorted, numbers are kept."""
-    seen = {label for part in labels.values() for label in part}
-    if all(isinstance(label, str) for label in seen):
-        order = {label: c for c, label in enumerate(sorted(seen))}
-        return tuple(order), {t: [order[label] for label in part] for t, part in labels.items()}
-    if not all(isinstance(label, int) and not isinstance(label, bool) for label in seen) or min(seen) < 0:
-        raise FedfewError("E204", where, "the labels are neither names nor whole numbers from 0")
-    count = max(seen) + 1
-    if names and len(names) < count:
-        raise FedfewError("E204", where, f"there are {len(names)} class names, but labels go up to {count - 1}")
-    if not names and count > sum(map(len, labels.values())):
-        raise FedfewError("E204", where, f"the labels go up to {count - 1:,}, with fewer images than that")
-    return names or tuple(str(c) for c in range(count)), labels
