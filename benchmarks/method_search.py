@@ -63,7 +63,7 @@ def search_recipe(key: str, trials: int, folder: Path) -> Iterator[tuple[Overrid
     """The trials of server-only training; those of an interrupted search count."""
     from benchmarks.method_tasks import SERVER_ONLY, TASKS, config_of
 
-    from fedfew.config.tables import flat
+    from fedfew.config.files import flat
     from fedfew.interface.console import err
     from fedfew.studies.search import search
 

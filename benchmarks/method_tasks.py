@@ -14,9 +14,8 @@ from typing import Any
 from benchmarks.method_search import best
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.files import presets
+from fedfew.config.files import flat, presets
 from fedfew.config.schema import load
-from fedfew.config.tables import flat
 from fedfew.config.tree import Config, settings_for
 from fedfew.methods import METHODS
 from fedfew.objectives import OBJECTIVES

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fedfew.config.names import own_code
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import Warn, locked
+from fedfew.core.storage import locked
 from fedfew.interface.batch import run_all
 from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
@@ -20,7 +20,7 @@ from fedfew.runs.session import Experiment, Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import Cell, cells_of, identity, located
+from fedfew.studies.sweep import cells_of, identity, located
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -52,11 +52,11 @@ def run(
     if if_exists == "renew":
         return _to_the_end(_renewed(experiment, folder), progress)
     allow_code = tuple(own_code(experiment.config.document).values())
-    found = Run.open(folder, allow_code=allow_code)
-    if identity(found.document) != identity(_settled(experiment.config).document):
-        what = "holds a run with other settings"
-        raise FedfewError("E307", str(folder), what, 'Give another folder, or if_exists="renew" to replace it')
-    return found if found.finished else resume(folder, progress=progress, allow_code=allow_code)
+    existing = Run.open(folder, allow_code=allow_code)
+    if identity(existing.document) != identity(_settled(experiment.config).document):
+        why = "holds a run with other settings"
+        raise FedfewError("E307", str(folder), why, 'Give another folder, or if_exists="renew" to replace it')
+    return existing if existing.finished else resume(folder, progress=progress, allow_code=allow_code)
 
 
 def resume(path: str | Path, *, anyway: bool = False, progress: bool = True, allow_code: Collection[str] = ()) -> Run:
@@ -64,7 +64,8 @@ def resume(path: str | Path, *, anyway: bool = False, progress: bool = True, all
 
     If the run uses your own code, name it in ``allow_code``: a folder alone never decides what code runs.
     """
-    return _to_the_end(reopen(path, _warn(progress), anyway=anyway, allow_code=allow_code), progress)
+    tell = warn if progress else lambda fault: None
+    return _to_the_end(reopen(path, tell, anyway=anyway, allow_code=allow_code), progress)
 
 
 def sweep(
@@ -86,7 +87,8 @@ def sweep(
         raise fault
     if busy := tally.paths("busy"):
         raise FedfewError("E306", str(busy[0]), "another process is working on it")
-    return _in_order(cells, folder)
+    pairs = zip(cells, located(cells, folder), strict=True)
+    return [Run.open(path, allow_code=own_code(cell.config.document).values()) for cell, path in pairs if path]
 
 
 def compare(
@@ -98,12 +100,8 @@ def compare(
 ) -> Comparison:
     """Compare runs, run folders or folders of them: mean and 95 % interval over seeds, paired
     difference to server-only training. A notebook shows the table; ``to_frame()`` returns it for pandas."""
-    opened = [part for one in runs for part in _opened(one)]
+    opened = [part for one in runs for part in ([one] if isinstance(one, Run) else open_runs([one]))]
     return comparing.compare(opened, by, partial=partial, which=measure)
-
-
-def _opened(one: Run | str | Path) -> list[Run]:
-    return [one] if isinstance(one, Run) else open_runs([one])
 
 
 def _settled(config: Config) -> Config:
@@ -122,10 +120,6 @@ def _to_the_end(session: Session, progress: bool) -> Run:
     return Run(session.folder, tuple(own_code(session.parts.config.document).values()))
 
 
-def _warn(progress: bool) -> Warn:
-    return warn if progress else lambda fault: None
-
-
 def _renewed(experiment: Experiment, folder: Path) -> Session:
     """Start a new run in place of an old one, which is restored if the new one cannot be set up."""
     Run.open(folder)  # only a run folder is ever replaced
@@ -140,8 +134,3 @@ def _renewed(experiment: Experiment, folder: Path) -> Session:
         raise
     shutil.rmtree(old, ignore_errors=True)
     return session
-
-
-def _in_order(cells: Sequence[Cell], folder: Path) -> list[Run]:
-    places = zip(cells, located(cells, folder), strict=True)
-    return [Run.open(path, allow_code=own_code(cell.config.document).values()) for cell, path in places if path]

@@ -8,7 +8,7 @@ from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, co
 from benchmarks.methods import section, table
 
 from benchmarks import method_search, method_tasks, methods
-from fedfew.config.tables import flat
+from fedfew.config.files import flat
 from fedfew.methods import METHODS
 from fedfew.runs.run import Run
 

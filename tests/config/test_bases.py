@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedfew.config.files import parse, presets
+from fedfew.config.files import flat, parse, presets
 from fedfew.config.schema import load
-from fedfew.config.tables import flat, read
+from fedfew.config.tables import read
 from fedfew.core.errors import FedfewError
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.files import presets
+from fedfew.config.files import flat, presets
 from fedfew.config.parts import assemble, sites_of
 from fedfew.config.schema import load
-from fedfew.config.tables import flat
 from fedfew.config.tree import Config
 from fedfew.core.settings import settings_of
 from fedfew.methods import METHODS

@@ -2,9 +2,9 @@
 
 import pytest
 
+from fedfew.config.files import flat
 from fedfew.config.scale import scaled
 from fedfew.config.schema import load
-from fedfew.config.tables import flat
 from fedfew.core.errors import FedfewError
 
 PAPER = ("paper-literal", "paper-tuned", "reference-code")

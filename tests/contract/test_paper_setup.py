@@ -7,9 +7,9 @@ import pytest
 import torch
 from tests.contract.runs import tiny_config, tiny_rounds
 
+from fedfew.config.files import flat
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
-from fedfew.config.tables import flat
 from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState

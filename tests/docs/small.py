@@ -31,9 +31,9 @@ def smaller(table: Table) -> Table:
 def shrink(monkeypatch: Any) -> None:
     """From here on, presets and config files are read small; a run folder's run.toml is what it is."""
 
-    def merged(source: str | Path | Table, *more: Any) -> tuple[Table, str]:
-        table, origin = tables.merged(source, *more)
+    def read(source: str | Path | Table, *more: Any) -> tuple[Table, str]:
+        table, origin = tables.read(source, *more)
         as_it_is = isinstance(source, dict) or Path(origin).name == "run.toml"
         return (table, origin) if as_it_is else (smaller(table), origin)
 
-    monkeypatch.setattr(schema, "merged", merged)
+    monkeypatch.setattr(schema, "read", read)

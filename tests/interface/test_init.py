@@ -11,9 +11,8 @@ from tests.data.image_zoo import picture, saved
 from tests.interface.fedfew_command import fedfew
 
 from fedfew.config import first_config
-from fedfew.config.files import parse_set
+from fedfew.config.files import flat, parse_set
 from fedfew.config.schema import load
-from fedfew.config.tables import flat
 
 
 def colorful(root: Path, side: int, sites: int) -> Path:

@@ -17,13 +17,9 @@ SHORT = "methods.toml"
 """The file with the presets of a few lines, a table each."""
 
 
-def presets() -> dict[str, str]:
-    """The presets' names and purpose: ``about`` of a short one, or the first comment line of a file."""
-    return dict(_presets())
-
-
 @cache
-def _presets() -> dict[str, str]:
+def presets() -> Mapping[str, str]:
+    """The presets' names and purpose: ``about`` of a short one, or the first comment line of a file."""
     files = [f for f in PRESETS.iterdir() if f.name.endswith(".toml") and f.name != SHORT]
     purposes = {f.name.removesuffix(".toml"): f.read_text("utf-8").partition("\n")[0].lstrip("# ") for f in files}
     return dict(sorted((purposes | {name: table["about"] for name, table in _short().items()}).items()))
@@ -90,6 +86,14 @@ def parse_set(text: str) -> tuple[str, Any]:
         return key.strip(), _table(f"value = {value.strip()}", f"--set {key.strip()}")["value"]
     except tomllib.TOMLDecodeError:
         return key.strip(), value.strip()
+
+
+def flat(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as dotted keys, like overrides."""
+    dotted: dict[str, Any] = {}
+    for section, value in document.items():
+        dotted |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
+    return dotted
 
 
 def dumps(document: Mapping[str, Any]) -> str:

@@ -53,13 +53,11 @@ POSITIONAL = {
 """How each kind of function is called, before its settings."""
 
 
-OWN_CODE = (
-    ("method", "name"), ("objective", "name"), ("aggregator", "name"), ("model", "name"), ("server", "augment"),
-    ("client", "augment"),
+NAMING = (
+    ("dataset", "name"), ("partition", "kind"), ("method", "name"), ("objective", "name"), ("aggregator", "name"),
+    ("model", "name"), ("server", "augment"), ("client", "augment"),
 )  # fmt: skip
-"""Where a config can name the user's own code, which every training process imports."""
-NAMING = (("dataset", "name"), ("partition", "kind"), *OWN_CODE)
-"""Where a config can name code at all."""
+"""Where a config can name code."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from fedfew.config.names import (
     own_code,
     refuse_code,
 )
-from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, merged
+from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, read
 from fedfew.config.tree import (
     AUTO,
     NAMED,
@@ -61,7 +61,7 @@ def load(
     """
     if allow_code is not None:
         allow_code = (*allow_code, *own_code(apply_overrides({}, overrides or {})).values())
-    table, where = merged(source, (), allow_code)
+    table, where = read(source, allow_code)
     config = check(absolute_paths(apply_overrides(table, overrides or {}), Path()), where, allow_code)
     if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config)):
         raise ConfigErrors([fault])
@@ -205,8 +205,11 @@ class _Reader:
             if (section, name) == ("partition", SITES):
                 entry = Named.sites().entry
             elif (section, name) != ("aggregator", AUTO):
-                if section == "fleet" or not is_own(name):
-                    _known_name(section, key, name, registry, self.where)
+                if name not in registry and (section == "fleet" or not is_own(name)):
+                    close = difflib.get_close_matches(name, registry, 1)
+                    hint = f"; did you mean {close[0]}?" if close else ""
+                    why = f"{section}.{key} = {name!r} is unknown{hint}"
+                    raise FedfewError("E105", self.where, why, f"Known: {', '.join(sorted(registry))}")
                 entry = dict if section in ("fleet", "method") else find(section, name)
                 known = settings_for(section, name)
         except FedfewError as fault:
@@ -274,15 +277,6 @@ def _adapter(fields: tuple[tuple[str, Any], ...]) -> TypeAdapter[Table]:
     body = {"__annotations__": dict(fields), "__pydantic_config__": STRICT}
     section = new_class("Section", (TypedDict,), {"total": False}, lambda namespace: namespace.update(body))
     return TypeAdapter(section)
-
-
-def _known_name(section: str, key: str, name: str, registry: Mapping[str, Any], where: str) -> None:
-    if name not in registry:
-        close = difflib.get_close_matches(name, registry, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise FedfewError(
-            "E105", where, f"{section}.{key} = {name!r} is unknown{hint}", f"Known: {', '.join(sorted(registry))}"
-        )
 
 
 def _closest(key: str, known: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from fedfew.config.files import parse, presets
+from fedfew.config.files import flat, parse, presets
 from fedfew.config.names import is_own, refuse_code
 from fedfew.config.tree import NAMED, settings_for
 from fedfew.core.errors import FedfewError
@@ -13,13 +13,13 @@ from fedfew.data import DATASETS
 Table = dict[str, Any]
 
 
-def read(source: str | Path | Table) -> tuple[Table, str]:
-    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors."""
-    return merged(source, (), None)
+def read(
+    source: str | Path | Table, allow_code: Collection[str] | None = None, above: tuple[str, ...] = ()
+) -> tuple[Table, str]:
+    """The table of a preset, a TOML file or a dict, merged with its base, and its name for errors.
 
-
-def merged(source: str | Path | Table, above: tuple[str, ...], allow_code: Collection[str] | None) -> tuple[Table, str]:
-    """The same; with ``allow_code``, no table may name other code of the user's own."""
+    With ``allow_code``, no table may name other code of the user's own. ``above`` are the files that led to this one.
+    """
     table, where, folder = (dict(source), "config", Path()) if isinstance(source, dict) else parse(source)
     if allow_code is not None:
         refuse_code(table, allow_code, where)
@@ -33,7 +33,7 @@ def merged(source: str | Path | Table, above: tuple[str, ...], allow_code: Colle
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
         raise FedfewError("E118", where, f"base = {base!r} leads back to itself")
-    return absolute_paths(apply_overrides(merged(below, chain, allow_code)[0], flat(table)), folder), where
+    return absolute_paths(apply_overrides(read(below, allow_code, chain)[0], flat(table)), folder), where
 
 
 def absolute_paths(table: Table, folder: Path) -> Table:
@@ -50,14 +50,6 @@ def absolute_paths(table: Table, folder: Path) -> Table:
             local = folder / Path(path).expanduser()
             return table | {"dataset": {**table["dataset"], "path": str(local.absolute())}}
     return table
-
-
-def flat(table: Table) -> dict[str, Any]:
-    """A table as dotted keys, like overrides."""
-    dotted: dict[str, Any] = {}
-    for section, value in table.items():
-        dotted |= {f"{section}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {section: value}
-    return dotted
 
 
 def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:

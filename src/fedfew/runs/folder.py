@@ -59,10 +59,15 @@ def find_runs(folder: Path) -> list[Path]:
     return sorted(runs)
 
 
+def runs_in(folder: Path) -> list[Path]:
+    """The run folders directly in a folder, by name; hidden ones are left out."""
+    return sorted(file.parent for file in folder.glob(f"[!.]*/{CONFIG}"))
+
+
 def siblings(path: Path) -> list[Path]:
     """The other runs in the folder of a run, by name; not those deeper, for a run may lie in a home folder."""
     own = path.resolve()
-    return sorted(file.parent for file in own.parent.glob(f"[!.]*/{CONFIG}") if file.parent != own)
+    return [other for other in runs_in(own.parent) if other != own]
 
 
 def held_locks() -> frozenset[int] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedfew.config.files import flat
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.text import percent
@@ -105,9 +106,7 @@ class Run:
     @cached_property
     def flat(self) -> dict[str, Any]:
         """The config as dotted keys."""
-        sections = {key: value for key, value in self.document.items() if isinstance(value, dict)}
-        plain = {key: value for key, value in self.document.items() if key not in sections}
-        return plain | {f"{name}.{key}": value for name, part in sections.items() for key, value in part.items()}
+        return flat(self.document)
 
     @cached_property
     def environment(self) -> dict[str, Any]:

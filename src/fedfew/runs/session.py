@@ -52,7 +52,7 @@ from fedfew.runtime.record import RoundRecord
 from fedfew.runtime.rounds import run_rounds
 
 
-class Network(Protocol):
+class NetworkModule(Protocol):
     """A module of networks, whose rounds run in another process and are followed here."""
 
     def assemble(self, config: Config, report: Report | None = None) -> Parts: ...
@@ -151,12 +151,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def network_of(config: Config) -> Network | None:
+def network_of(config: Config) -> NetworkModule | None:
     """The network that the config asks for, if any; imported only then."""
     if config.fleet.kind != "flower":
         return None
     require("flower", "fleet.kind = 'flower'")
-    network: Network = import_module("fedfew.deploy.server.network")
+    network: NetworkModule = import_module("fedfew.deploy.server.network")
     return network
 
 

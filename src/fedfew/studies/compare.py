@@ -78,7 +78,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class Scored:
     """A run in the comparison, with its settings."""
 
     run: Run
@@ -101,7 +101,7 @@ def compare(
         raise FedfewError("E310", "compare", reasons, "Finish the runs, or add --partial to include them as they are")
     keys = _keys(by, entries) if by else _differing(entries, differ)
     _refuse_mixed(entries, keys)
-    groups: dict[str, list[Entry]] = {}
+    groups: dict[str, list[Scored]] = {}
     for entry in entries:
         groups.setdefault(json.dumps([entry.flat.get(key) for key in keys]), []).append(entry)
     pairing = Pairing((entry.run for entry in entries), keys=keys)
@@ -120,8 +120,8 @@ def compare(
 
 def _usable(
     runs: Sequence[Run], flats: Sequence[Flat], differ: Sequence[str], partial: bool, which: str
-) -> tuple[list[Entry], dict[str, str]]:
-    kept: dict[tuple[Any, ...], Entry] = {}
+) -> tuple[list[Scored], dict[str, str]]:
+    kept: dict[tuple[Any, ...], Scored] = {}
     left_out: dict[str, str] = {}
     # of two runs of one experiment the finished one counts
     for run, flat in sorted(zip(runs, flats, strict=True), key=lambda pair: not pair[0].finished):
@@ -133,11 +133,11 @@ def _usable(
         elif identity in kept:
             left_out[str(run.path)] = f"the same experiment as {kept[identity].run.path}"
         else:
-            kept[identity] = Entry(run, flat, accuracy)
+            kept[identity] = Scored(run, flat, accuracy)
     return list(kept.values()), left_out
 
 
-def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
+def _keys(by: Sequence[str], entries: Sequence[Scored]) -> list[str]:
     """The requested keys, written out; a key that no run has is refused."""
     keys = [SHORT.get(key, key) for key in by]
     known = set[str]().union(*(entry.flat for entry in entries))
@@ -151,7 +151,7 @@ def _keys(by: Sequence[str], entries: Sequence[Entry]) -> list[str]:
     return list(dict.fromkeys(keys))
 
 
-def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
+def _differing(entries: Sequence[Scored], differ: Iterable[str]) -> list[str]:
     """The method, and every key in which comparable runs differ."""
     keys = [METHOD]
     for key in differ:
@@ -167,7 +167,7 @@ def _differing(entries: Sequence[Entry], differ: Iterable[str]) -> list[str]:
     return keys
 
 
-def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
+def _refuse_mixed(entries: Sequence[Scored], keys: Sequence[str]) -> None:
     for key in TEST_DATA:
         values = sorted({str(entry.flat[key]) for entry in entries if key in entry.flat})
         if len(values) > 1 and key not in keys:
@@ -177,7 +177,7 @@ def _refuse_mixed(entries: Sequence[Entry], keys: Sequence[str]) -> None:
             return  # the rest of the section differs with it
 
 
-def _row(group: Sequence[Entry], keys: Sequence[str], pairing: Pairing, which: str) -> tuple[Row, list[str]]:
+def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: str) -> tuple[Row, list[str]]:
     """A row of the table, and why runs of it have no paired difference."""
     runs, own = [entry.run for entry in group], group[0].flat
     gains, faults = [], set[str]()
@@ -205,7 +205,7 @@ def _row(group: Sequence[Entry], keys: Sequence[str], pairing: Pairing, which: s
     return row, sorted(faults)
 
 
-def _notes(row: Row, group: Sequence[Entry], differ: Iterable[str], faults: Iterable[str]) -> list[str]:
+def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Iterable[str]) -> list[str]:
     """Where a row could mislead."""
     mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
     notes = [f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by"] if mixed else []

@@ -18,19 +18,8 @@ MOST = 4
 """Numbers of labels to try if none are given."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """What the sites' images bring with a number of labels."""
-
-    labels: int
-    gain: Gain
-
-    def as_json(self) -> dict[str, Any]:
-        return {"labels": self.labels} | self.gain.as_json()
-
-
 @dataclass(frozen=True, eq=False)
-class Pair:
+class PairOfCells:
     """The two runs of a number of labels, a seed and, without test images, a fold."""
 
     labels: int
@@ -47,7 +36,7 @@ def halves(labels: int, fewest: int) -> list[int]:
     return counts
 
 
-def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> list[Pair]:
+def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> list[PairOfCells]:
     """The runs to make; each seed draws other labels and trains again."""
     if config.method_name == BASELINE:
         why = "server-only training is one of the two curves already"
@@ -61,20 +50,22 @@ def pairs(config: Config, labels: Sequence[int], seeds: int, folds: int = 0) -> 
     ]
 
 
-def _pair(config: Config, chosen: Mapping[str, Any]) -> Pair:
+def _pair(config: Config, chosen: Mapping[str, Any]) -> PairOfCells:
     own, name = load(config.document, chosen), slug(chosen)
     method, base = own.method_name, baseline_of(own)
-    return Pair(chosen["labels"], chosen["seed"], Cell(f"{method}-{name}", own), Cell(f"{BASELINE}-{name}", base))
+    return PairOfCells(
+        chosen["labels"], chosen["seed"], Cell(f"{method}-{name}", own), Cell(f"{BASELINE}-{name}", base)
+    )
 
 
-def steps(runs: Sequence[Pair], folder: Path) -> list[Step]:
-    """The results of the runs, by the number of labels."""
+def gains(runs: Sequence[PairOfCells], folder: Path) -> dict[int, Gain]:
+    """What the sites' images bring with each number of labels."""
     paths = located([cell for pair in runs for cell in (pair.own, pair.base)], folder)
     by_labels: dict[int, dict[int, list[tuple[Judged, Judged]]]] = {}
     for i, pair in enumerate(runs):
         judged = _judged(paths[2 * i], pair.own), _judged(paths[2 * i + 1], pair.base)
         by_labels.setdefault(pair.labels, {}).setdefault(pair.seed, []).append(judged)
-    return [Step(labels, _gain(list(seeds.values()))) for labels, seeds in sorted(by_labels.items())]
+    return {labels: _gain(list(seeds.values())) for labels, seeds in sorted(by_labels.items())}
 
 
 def _judged(path: Path | None, cell: Cell) -> Judged:
@@ -93,12 +84,12 @@ def _gain(seeds: list[list[tuple[Judged, Judged]]]) -> Gain:
     return Gain.over_seeds([(float(own.right.mean()), float(base.right.mean())) for own, base in joined])
 
 
-def sentence(curve: Sequence[Step]) -> str:
+def sentence(curve: Mapping[int, Gain]) -> str:
     """How many labels the sites' images are worth, as far as the curve shows."""
-    last = curve[-1]
-    alone = f"{last.labels} labels alone", f"{100 * last.gain.base.mean:.1f} %"
-    enough = next((step for step in curve if step.gain.own.mean >= last.gain.base.mean), None)
+    most = max(curve)
+    base = curve[most].base.mean
+    enough = next((labels for labels, gain in curve.items() if gain.own.mean >= base), None)
     if enough is None:
-        return f"With the sites' images the accuracy stays below that of {alone[0]}, {alone[1]}."
-    reached = f"{enough.labels} labels reach {100 * enough.gain.own.mean:.1f} %"
-    return f"With the sites' images {reached}; {alone[0]} reach {alone[1]}."
+        return f"With the sites' images the accuracy stays below that of {most} labels alone, {100 * base:.1f} %."
+    reached = f"{enough} labels reach {100 * curve[enough].own.mean:.1f} %"
+    return f"With the sites' images {reached}; {most} labels alone reach {100 * base:.1f} %."

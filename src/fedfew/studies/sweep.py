@@ -15,7 +15,7 @@ from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
-from fedfew.runs.folder import CONFIG
+from fedfew.runs.folder import CONFIG, runs_in
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen, start
 from fedfew.runtime.record import RoundRecord
@@ -63,9 +63,9 @@ def identity(document: Mapping[str, Any]) -> str:
 def index(folder: Path) -> dict[str, Path]:
     """The runs of a folder by identity; of several with the same, a finished one."""
     known: dict[str, Path] = {}
-    for path in sorted(folder.glob(f"[!.]*/{CONFIG}")):
+    for path in runs_in(folder):
         try:
-            run = Run.open(path.parent)
+            run = Run.open(path)
             same = identity(run.document)
         except FedfewError:  # damaged: nothing to resume
             continue

@@ -21,10 +21,11 @@ from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
 from fedfew.runs.statistics import Interval
-from fedfew.studies.learning_curve import Step, halves, pairs, sentence, steps
+from fedfew.studies.learning_curve import gains, halves, pairs, sentence
 from fedfew.studies.parallel import check_jobs
 from fedfew.studies.search import best_validation, search, space_of
 from fedfew.studies.sweep import axes_of, cells_of, located
+from fedfew.studies.verdict import Gain
 
 
 def sweep(
@@ -111,13 +112,14 @@ def learning_curve(
     tally = run_all([cell for pair in planned for cell in (pair.base, pair.own)], target, jobs=jobs, command=command)
     for fault in tally.failed.values():
         raise fault
-    curve = steps(planned, target)
+    curve = gains(planned, target)
     chart = _chart(curve)
     write_atomically(target / "learning-curve.csv", to_csv(chart).encode())
     files = save_chart(draw(chart), target / "learning-curve")
     if json:
         about = {"folder": str(target), "folds": folds, "figures": [str(path) for path in files]}
-        print_json(about | {"sentence": sentence(curve), "steps": [step.as_json() for step in curve]})
+        steps = [{"labels": labels} | gain.as_json() for labels, gain in curve.items()]
+        print_json(about | {"sentence": sentence(curve), "steps": steps})
     else:
         _show_curve(curve, target, folds)
 
@@ -129,14 +131,12 @@ def _counts(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _chart(curve: list[Step]) -> Lines:
+def _chart(curve: dict[int, Gain]) -> Lines:
     """Both curves with their intervals."""
-    xs = [float(step.labels) for step in curve]
+    xs, own, base = [float(labels) for labels in curve], *zip(*((g.own, g.base) for g in curve.values()), strict=True)
     series = [
         Series(name, xs, [span.mean for span in spans], colour, spread=[_half(span) for span in spans])
-        for colour, (name, spans) in enumerate(
-            (("with the sites' images", [s.gain.own for s in curve]), ("labels alone", [s.gain.base for s in curve]))
-        )
+        for colour, (name, spans) in enumerate((("with the sites' images", own), ("labels alone", base)))
     ]
     title = "Accuracy against labels"
     return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(curve))
@@ -146,11 +146,10 @@ def _half(span: Interval) -> float | None:
     return None if span.low is None or span.high is None else (span.high - span.low) / 2
 
 
-def _show_curve(curve: list[Step], folder: Path, folds: int) -> None:
+def _show_curve(curve: dict[int, Gain], folder: Path, folds: int) -> None:
     columns = ("labels", "with the sites' images", "labels alone", "difference")
     rows = [
-        [str(step.labels), _text(step.gain.own), _text(step.gain.base), _text(step.gain.difference, "+")]
-        for step in curve
+        [str(labels), _text(gain.own), _text(gain.base), _text(gain.difference, "+")] for labels, gain in curve.items()
     ]
     print_table(columns, rows, "accuracy in %, 95 % intervals", words=0)
     out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
