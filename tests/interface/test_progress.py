@@ -62,7 +62,7 @@ def test_a_sweep_shows_all_its_rounds(written: Write, tmp_path: Path) -> None:
 
 
 def test_reading_many_images_counts_them(written: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (displays._Log, displays._Cell):
+    for kind in (displays.Progress, displays._Cell):
         monkeypatch.setattr(kind, "SECONDS", -1.0)
     with counting("reading images") as report:
         for done in range(1, 4):

@@ -290,8 +290,8 @@ def test_ctrl_c_in_the_warmup_says_what_is_kept_and_continues_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(checkpoints, "EVERY", 0.0)
-    monkeypatch.setattr(progress._Log, "SECONDS", -1.0)
-    run, real = tmp_path / "run", progress._Log.move
+    monkeypatch.setattr(progress.Progress, "SECONDS", -1.0)
+    run, real = tmp_path / "run", progress.Progress.move
 
     def interrupted(shown: Any, done: int, note: str = "") -> None:
         real(shown, done, note)
@@ -300,7 +300,7 @@ def test_ctrl_c_in_the_warmup_says_what_is_kept_and_continues_there(
 
     words = ("--set", "method.name=fedfew", "--set", "method.warmup=6", "--set", "fleet.kind=inline")
     with monkeypatch.context() as patch:
-        patch.setattr(progress._Log, "move", interrupted)
+        patch.setattr(progress.Progress, "move", interrupted)
         said = fedfew(capsys, "run", write_config(tmp_path), *words, "--set", "rounds=1", "--out", run)
     assert said.status == 130
     words_ = " ".join(said.err.split())

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from html import escape
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from rich.markup import escape as escape_markup
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
@@ -23,20 +23,92 @@ LONG = 120.0
 """Seconds from which the time left is announced."""
 
 
-class Progress(Protocol):
-    """Shows one phase of the work at a time, such as reading images, a warm-up or the rounds."""
+class Progress:
+    """Shows one phase of the work at a time, such as reading images or the rounds; in a log file, now and then."""
+
+    SECONDS = 10.0
+
+    def __init__(self) -> None:
+        self.title, self.total, self.unit, self.done, self.note = "", 0, "", 0, ""
+        self.shown = monotonic()
+
+    def __str__(self) -> str:
+        return f"{self.title}: {self.done:,} of {self.total:,} {self.unit}".rstrip()
 
     def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
         """Begin a phase; the one before disappears."""
+        self.title, self.total, self.unit, self.done, self.note = title, total, unit, done, ""
+        self.shown = monotonic()
 
     def move(self, done: int, note: str = "") -> None:
         """Show how much of the phase is done."""
+        self.done, self.note = done, note
+        if monotonic() - self.shown > self.SECONDS:
+            self.log(str(self))
 
     def say(self, text: str) -> None:
         """Print a line, with rich's markup, that stays."""
+        err.print(text, soft_wrap=True)
 
     def log(self, text: str) -> None:
         """Print a line where nothing moves, such as in a log file."""
+        self.shown = monotonic()
+        err.print(text, markup=False, soft_wrap=True)
+
+
+class _Bar(Progress):
+    """A terminal's bar with the time left, which disappears at the end."""
+
+    def __init__(self, bar: RichProgress) -> None:
+        super().__init__()
+        self._bar = bar
+        self._task: TaskID | None = None
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(escape_markup(title), total=total or None, completed=done, unit=unit, note="")
+
+    def move(self, done: int, note: str = "") -> None:
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, note=note)
+
+    def log(self, text: str) -> None:
+        pass
+
+
+class _Cell(Progress):
+    """The output of a notebook's cell: one line that is updated, without widgets."""
+
+    SECONDS = 0.3
+    _handle: Any = None
+
+    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
+        super().phase(title, total, unit, done)
+        self._update()
+
+    def move(self, done: int, note: str = "") -> None:
+        self.done, self.note = done, note
+        if done == self.total or monotonic() - self.shown > self.SECONDS:
+            self._update()
+
+    def log(self, text: str) -> None:
+        pass
+
+    def _update(self) -> None:
+        from IPython.display import display  # noqa: PLC0415 - every notebook has it
+
+        self.shown = monotonic()
+        if self._handle is None:
+            self._handle = display(self, display_id=True)
+        else:
+            self._handle.update(self)
+
+    def _repr_html_(self) -> str:
+        return f'<progress value="{self.done}" max="{self.total}"></progress> {escape(repr(self))}'
+
+    def __repr__(self) -> str:
+        return f"{self}, {self.note}" if self.note else str(self)
 
 
 @contextlib.contextmanager
@@ -45,10 +117,18 @@ def progress() -> Iterator[Progress]:
     if err.is_jupyter and "IPython" in sys.modules:
         yield _Cell()
     elif err.is_terminal:
-        with _Bar.columns() as bar:
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]} {task.fields[note]}"),
+            TimeRemainingColumn(),
+        )
+        with RichProgress(*columns, console=err, transient=True, speed_estimate_period=600) as bar:
             yield _Bar(bar)
     else:
-        yield _Log()
+        yield Progress()
 
 
 @contextlib.contextmanager
@@ -64,108 +144,6 @@ def counting(title: str) -> Iterator[Callable[[int, int], None]]:
             shown.move(done)
 
         yield report
-
-
-class _Bar:
-    """A bar with the time left, which disappears at the end."""
-
-    def __init__(self, bar: RichProgress) -> None:
-        self._bar = bar
-        self._task: TaskID | None = None
-
-    @staticmethod
-    def columns() -> RichProgress:
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]} {task.fields[note]}"),
-            TimeRemainingColumn(),
-        )
-        return RichProgress(*columns, console=err, transient=True, speed_estimate_period=600)
-
-    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        if self._task is not None:
-            self._bar.remove_task(self._task)
-        self._task = self._bar.add_task(escape_markup(title), total=total or None, completed=done, unit=unit, note="")
-
-    def move(self, done: int, note: str = "") -> None:
-        if self._task is not None:
-            self._bar.update(self._task, completed=done, note=note)
-
-    def say(self, text: str) -> None:
-        self._bar.console.print(text, soft_wrap=True)
-
-    def log(self, text: str) -> None:
-        pass
-
-
-class _Log:
-    """A line now and then."""
-
-    SECONDS = 10.0
-
-    def __init__(self) -> None:
-        self._title, self._total, self._unit, self._said = "", 0, "", monotonic()
-
-    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        self._title, self._total, self._unit, self._said = title, total, unit, monotonic()
-
-    def move(self, done: int, note: str = "") -> None:
-        if monotonic() - self._said > self.SECONDS:
-            self._said = monotonic()
-            text = f"{self._title}: {done:,} of {self._total:,} {self._unit}".rstrip()
-            err.print(text, markup=False, soft_wrap=True)
-
-    def say(self, text: str) -> None:
-        err.print(text, soft_wrap=True)
-
-    def log(self, text: str) -> None:
-        self._said = monotonic()
-        err.print(text, markup=False, soft_wrap=True)
-
-
-class _Cell:
-    """The output of a notebook's cell: one line that is updated, without widgets."""
-
-    SECONDS = 0.3
-
-    def __init__(self) -> None:
-        self._title, self._done, self._total, self._unit, self._note = "", 0, 0, "", ""
-        self._handle: Any = None
-        self._shown = 0.0
-
-    def phase(self, title: str, total: int, unit: str, done: int = 0) -> None:
-        self._title, self._done, self._total, self._unit, self._note = title, done, total, unit, ""
-        self._update()
-
-    def move(self, done: int, note: str = "") -> None:
-        self._done, self._note = done, note
-        if done == self._total or monotonic() - self._shown > self.SECONDS:
-            self._update()
-
-    def _update(self) -> None:
-        from IPython.display import display  # noqa: PLC0415 - every notebook has it
-
-        self._shown = monotonic()
-        if self._handle is None:
-            self._handle = display(self, display_id=True)
-        else:
-            self._handle.update(self)
-
-    def _repr_html_(self) -> str:
-        return f'<progress value="{self._done}" max="{self._total}"></progress> {escape(repr(self))}'
-
-    def __repr__(self) -> str:
-        amount = f"{self._title}: {self._done} of {self._total} {self._unit}".rstrip()
-        return f"{amount}, {self._note}" if self._note else amount
-
-    def say(self, text: str) -> None:
-        err.print(text, soft_wrap=True)
-
-    def log(self, text: str) -> None:
-        pass
 
 
 def follow(session: Session, title: str) -> None:

@@ -1,7 +1,8 @@
 """fedfew deploy: the same run on real machines; init, server, client, doctor, and local for a trial on one machine."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,13 @@ from fedfew.config.files import dumps
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.deploy.doctor import examine_client, examine_server
+from fedfew.deploy.doctor import Finding, examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.build import SiteTerms
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.deploy import printouts
-from fedfew.interface.deploy.findings import show
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
 from fedfew.runs.session import Experiment
@@ -103,9 +103,27 @@ def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, 
 
 def doctor_server(network: Path, allow_code: Collection[str], json: bool) -> None:
     """Check certificates, port, data, disk and versions, and take a training step at the server."""
-    show(examine_server(network, allow_code), json)
+    _show(examine_server(network, allow_code), json)
 
 
 def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: bool) -> None:
     """Check connection, TLS, clock, versions, key, disk and images, and take a training step at a site."""
-    show(examine_client(bundle, data, state), json)
+    _show(examine_client(bundle, data, state), json)
+
+
+def _show(findings: Iterable[Finding], json: bool) -> None:
+    """Print each finding as it comes, PASSED or FAILED with the remedy; exit status 2 if one failed."""
+    seen = []
+    for finding in findings:
+        seen.append(finding)
+        if not json:
+            mark = "[green]PASSED[/]" if finding.passed else "[bold red]FAILED[/]"
+            out.print(f"{mark} {finding.name}: ", end="")
+            out.print(finding.detail, markup=False, soft_wrap=True)
+            if not finding.passed:
+                out.print(f"       {finding.remedy}", markup=False, soft_wrap=True)
+    good = all(finding.passed for finding in seen)
+    if json:
+        print_json({"ok": good, "checks": [asdict(finding) for finding in seen]})
+    if not good:
+        raise SystemExit(2)

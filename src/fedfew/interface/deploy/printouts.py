@@ -1,9 +1,13 @@
 """Texts that `fedfew deploy` prints for copying: the next commands, an nginx configuration, systemd units."""
 
+import json
 import shlex
 import sys
 from dataclasses import fields
+from importlib import resources
 from pathlib import Path
+
+from jinja2 import StrictUndefined, Template
 
 from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT, versions
 from fedfew.deploy.plan import ServerPlan
@@ -30,50 +34,15 @@ def next_steps(plan: ServerPlan) -> str:
 def nginx(plan: ServerPlan) -> str:
     """A front for production: only the Fleet API is forwarded; everything else of the SuperLink stays inside."""
     folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
-    reported = ", ".join(f'"{name}": "{value}"' for name, value in (versions() | {"network": plan.network}).items())
-    return f"""# {plan.name}: TLS front of the SuperLink. Write behind = {port} into server.toml
-# Goes into nginx's http section, e.g. as a file in conf.d. nginx does not know the sites' keys: it limits what
-# anyone may send, and the SuperLink refuses clients without a key.
-limit_conn_zone $binary_remote_addr zone=fedfew_address:1m;
-limit_conn_zone $server_name zone=fedfew_all:1m;
-server {{
-    listen {plan.port} ssl;
-    server_name {plan.host};
-    ssl_certificate     {folder / "server.crt"};
-    ssl_certificate_key {folder / "server.key"};
-    ssl_protocols TLSv1.2 TLSv1.3;
-    client_header_timeout 10s;
-    client_body_timeout 30s;
-    send_timeout 30s;
-    client_header_buffer_size 4k;
-    large_client_header_buffers 4 8k;
-    client_max_body_size 1m;
-    client_body_buffer_size 256k;
-    limit_conn fedfew_address 256;
-    limit_conn fedfew_all 4096;
-    access_log off;
-    proxy_ssl_trusted_certificate {folder / "ca.crt"};
-    proxy_ssl_verify on;
-    proxy_ssl_name localhost;
-    proxy_http_version 1.1;
-    proxy_read_timeout 300s;
-
-    location ~ ^/v1/fleet/({"|".join(call for call in CALLS if call != "push-object")})$ {{
-        limit_except POST {{ deny all; }}
-        proxy_pass https://127.0.0.1:{port};
-    }}
-    location = /v1/fleet/push-object {{
-        limit_except POST {{ deny all; }}
-        client_max_body_size {OBJECT_LIMIT >> 20}m;
-        proxy_pass https://127.0.0.1:{port};
-    }}
-    location = /fedfew {{
-        default_type application/json;
-        return 200 '{{{reported}}}';
-    }}
-    location / {{ return 403; }}
-}}
-"""
+    return _filled(
+        "nginx.conf",
+        plan=plan,
+        folder=folder,
+        port=port,
+        calls=[call for call in CALLS if call != "push-object"],
+        megabytes=OBJECT_LIMIT >> 20,
+        reported=json.dumps(versions() | {"network": plan.network}),
+    )
 
 
 def systemd_server(plan: ServerPlan) -> str:
@@ -102,23 +71,10 @@ def _word(text: str) -> str:
 def _unit(title: str, words: list[str], folder: Path) -> str:
     command = " ".join(_word(word) for word in [str(Path(sys.executable).with_name("fedfew")), *words])
     home = str(folder).replace("%", "%%")
-    return f"""[Unit]
-Description={title}
-After=network-online.target
-Wants=network-online.target
+    return _filled("systemd.service", title=title, home=home, command=command)
 
-[Service]
-WorkingDirectory={home}
-ExecStart={command}
-Restart=always
-RestartSec=5
-RestartPreventExitStatus=0
-KillMode=mixed
-TimeoutStopSec=30
-NoNewPrivileges=true
-PrivateTmp=true
-ProtectSystem=full
 
-[Install]
-WantedBy=multi-user.target
-"""
+def _filled(name: str, **values: object) -> str:
+    template = (resources.files("fedfew.interface.deploy") / name).read_text("utf-8")
+    text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(**values)
+    return text
