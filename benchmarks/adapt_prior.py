@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedfew.config.parts import federation_of
 from fedfew.core.samples import LabeledSet
-from fedfew.data.partitions import heterogeneity, make_partition
+from fedfew.data.partitions import make_partition
+from fedfew.data.shares import heterogeneity
 from fedfew.inference.predict import adapt
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import CONCENTRATION

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.data.partitions import heterogeneity
+from fedfew.data.shares import heterogeneity
 from fedfew.runs.statistics import Interval
 from paper.ablation import ablation
 from paper.arms import BEST, EQUAL, IID, LEVELS, MIXES, NON_IID, PANELS, POOLED, SERVER_ONLY, WORST, mix_label

@@ -12,7 +12,7 @@ from fedfew.config.parts import federation_of
 from fedfew.config.scale import scaled
 from fedfew.config.schema import load
 from fedfew.core.storage import write_atomically
-from fedfew.data.partitions import heterogeneity
+from fedfew.data.shares import heterogeneity
 from fedfew.interface.charts.printed import bubbles, save
 from fedfew.studies.tables import as_csv
 from paper.arms import FIG3, TITLES

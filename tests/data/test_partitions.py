@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from fedfew.core.errors import FedfewError
 from fedfew.data import PARTITIONS
-from fedfew.data.partitions import Partition, _fill, heterogeneity, partition
+from fedfew.data.partitions import _fill, partition
 from fedfew.data.partitions import make_partition as make_any_partition
+from fedfew.data.shares import Partition, heterogeneity
 
 PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
 KINDS = [kind for kind in PARTITIONS if kind not in ("virtual", "users")]  # these need more than labels

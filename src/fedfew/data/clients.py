@@ -80,10 +80,9 @@ class ClientsData:
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """A description in JSON's types, and tensors: all that another process needs to unpack it."""
-        tensors = {
-            name: samples.data for name, samples in self.sets.items() if name in ("samples", "test", "validation")
-        }
-        tensors |= {"truth": self.truth, "test_labels": self.test.labels, "validation_labels": self.validation.labels}
+        tensors = {"samples": self.samples.data, "truth": self.truth}
+        for name, part in (("validation", self.validation), ("test", self.test)):
+            tensors |= {name: part.samples.data, f"{name}_labels": part.labels}
         virtual = self.partition.spec if isinstance(self.partition, VirtualPartition) else None
         if isinstance(self.partition, Partition):
             parts = {"order": self.partition.order, "offsets": self.partition.offsets}

@@ -176,35 +176,30 @@ def _of_sites(dataset: Dataset, sites: SiteSamples, split: Split, labels: int) -
 
 def _check(dataset: Dataset) -> None:
     """E204 for a dataset, perhaps of the user's own, that cannot be used."""
-    where = f"dataset {dataset.name}"
+    parts, sites, fault = {"train set": dataset.train, "test set": dataset.test}, dataset.sites, ""
     if dataset.users is not None and len(dataset.users) != len(dataset.train):
-        message = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
-        raise FedfewError("E204", where, message)
-    if dataset.sites is not None and (fault := _site_fault(dataset.sites, len(dataset.classes))):
-        raise FedfewError("E204", where, f"its sites are unusable: {fault}")
-    for name, part in (("train", dataset.train), ("test", dataset.test)):
-        if fault := _fault(part, len(dataset.classes)):
-            raise FedfewError("E204", where, f"its {name} set is unusable: {fault}")
+        fault = f"it names {len(dataset.users)} users for {len(dataset.train)} training images"
+    if sites is not None and len(sites.offsets) != len(sites.names) + 1:
+        fault = f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
+    if sites is not None:
+        truth = torch.zeros(len(sites.samples), dtype=torch.int64) if sites.truth is None else sites.truth
+        parts["sites"] = LabeledSet(sites.samples, truth.where(truth != -1, 0))  # −1: no class, or unknown
+    for name, part in parts.items():
+        if not fault and (reason := _fault(part, len(dataset.classes))):
+            fault = f"its {name} cannot be used: {reason}"
+    if fault:
+        raise FedfewError("E204", f"dataset {dataset.name}", fault)
 
 
 def _fault(part: LabeledSet, classes: int) -> str:
+    labels, count = part.labels, len(part.samples)
     if fault := part.samples.fault():
         return fault
-    if part.labels.dtype != torch.int64 or part.labels.shape != (len(part.samples),):
-        count = len(part.samples)
-        return f"{count} samples need as many int64 labels, not {list(part.labels.shape)} {part.labels.dtype}"
-    if len(part) and (int(part.labels.min()) < 0 or int(part.labels.max()) >= classes):
-        return f"labels go from {int(part.labels.min())} to {int(part.labels.max())}, but there are {classes} classes"
+    if labels.dtype != torch.int64 or labels.shape != (count,):
+        return f"{count} samples need as many int64 labels, not {list(labels.shape)} {labels.dtype}"
+    if count and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        return f"labels go from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes"
     return ""
-
-
-def _site_fault(sites: SiteSamples, classes: int) -> str:
-    if len(sites.offsets) != len(sites.names) + 1:
-        return f"{len(sites.names)} sites need {len(sites.names) + 1} offsets, not {len(sites.offsets)}"
-    if sites.truth is None:
-        return ""
-    known = sites.truth.where(sites.truth != -1, 0)  # −1: no class, or unknown
-    return _fault(LabeledSet(sites.samples, known), classes)
 
 
 def _afford(images: int, **counts: int) -> None:

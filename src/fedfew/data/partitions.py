@@ -12,30 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Count, Doc, NonNegative, Positive, settings_of
 from fedfew.core.streams import numpy_stream
 from fedfew.data import PARTITIONS
-from fedfew.data.shares import (
-    Indices,
-    Partition,
-    VirtualPartition,
-    from_lists,
-    from_owners,
-    grouped,
-    heterogeneity,
-    ranks,
-    starts,
-)
-
-__all__ = [
-    "Partition",
-    "by_user",
-    "dirichlet",
-    "dirichlet_by_class",
-    "heterogeneity",
-    "iid",
-    "make_partition",
-    "partition",
-    "shards",
-    "virtual",
-]
+from fedfew.data.shares import Indices, Partition, VirtualPartition, from_lists, from_owners, grouped, ranks, starts
 
 Skew = Annotated[NonNegative, Doc("σ of the log-normal client sizes; 0: all sizes equal, give or take one")]
 Empty = Annotated[bool, Doc("whether clients may be left without images")]
@@ -54,17 +31,11 @@ def iid(
         owner[by_class] = rng.permutation(clients)[np.arange(len(labels)) % clients]
         return from_owners(owner, clients)
     sizes = _sizes(len(labels), clients, rng, skew, empty)
-    return Partition(rng.permutation(len(labels)), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+    return Partition(rng.permutation(len(labels)), np.append(0, np.cumsum(sizes)))
 
 
 def dirichlet(
-    labels: Indices,
-    clients: int,
-    rng: np.random.Generator,
-    *,
-    mu: Mu = 0.1,
-    skew: Skew = 0.0,
-    empty: Empty = False,
+    labels: Indices, clients: int, rng: np.random.Generator, *, mu: Mu = 0.1, skew: Skew = 0.0, empty: Empty = False
 ) -> Partition:
     """The paper's: each client draws class shares ~ Dir(μ), and takes what is left when its classes are used up."""
     _check(len(labels), clients, skew, empty, mu)
@@ -77,7 +48,7 @@ def dirichlet(
     shuffled = rng.permutation(len(labels))
     order = np.empty(len(labels), np.int64)
     order[grouped(wanted)] = shuffled[grouped(labels[shuffled])]
-    return Partition(order, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+    return Partition(order, np.append(0, np.cumsum(sizes)))
 
 
 def dirichlet_by_class(
@@ -141,9 +112,8 @@ def virtual(
     """Clients whose images follow from the seed and their number: any number, with a cost only for those selected."""
     _check(len(labels), 1, 0.0, empty=False, mu=mu)
     if per_client > len(labels):
-        raise FedfewError(
-            "E108", "partition.per_client", f"{per_client:,} images, but there are {len(labels):,} in all"
-        )
+        message = f"{per_client:,} images, but there are {len(labels):,} in all"
+        raise FedfewError("E108", "partition.per_client", message)
     return VirtualPartition(clients, int(rng.integers(2**62)), per_client, mu, labels)
 
 

@@ -158,7 +158,7 @@ def from_lists(shares: Sequence[ArrayLike], images: int, clients: int) -> Partit
 
 def starts(keys: Indices, groups: int) -> Indices:
     """Where each group begins once the keys are grouped; one entry more than groups."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(keys, minlength=groups))])
+    return np.append(0, np.cumsum(np.bincount(keys, minlength=groups)))
 
 
 def grouped(keys: Indices) -> Indices:

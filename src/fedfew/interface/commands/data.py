@@ -8,7 +8,7 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
 from fedfew.data import PARTITIONS
-from fedfew.data.partitions import heterogeneity
+from fedfew.data.shares import heterogeneity
 from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
 from fedfew.interface.charts.printed import bubbles, save
