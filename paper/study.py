@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
-from fedfew.runs.archive import SUFFIX, is_archive, read_archive
+from fedfew.runs.collection import SUFFIX, is_archive, read_archive
 from fedfew.runs.folder import CONFIG
 from fedfew.runs.run import Run
 from fedfew.studies.sweep import located

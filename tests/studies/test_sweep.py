@@ -16,14 +16,14 @@ from fedfew.core.storage import locked
 from fedfew.runs.run import Run
 from fedfew.studies.parallel import advance_parallel, check_jobs
 from fedfew.studies.search import best_validation, search, space_of
-from fedfew.studies.sweep import Cell, Event, advance, axes_of, cells_of, index, slug
+from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, cells_of, index, slug
 
 
 def unwanted(fault: FedfewError) -> None:
     raise AssertionError(fault)
 
 
-def kinds(events: list[Event]) -> list[str]:
+def kinds(events: list[CellEvent]) -> list[str]:
     return [event.kind for event in events if event.kind != "round"]
 
 
@@ -95,7 +95,7 @@ def test_an_interrupted_cell_is_continued(tmp_path: Path) -> None:
 def test_runs_pause_at_a_round_and_go_on_later(tmp_path: Path) -> None:
     cells = cells_of(TINY, {"rounds": 3}, axes_of(["seed=0"]))
 
-    def go(until: int) -> list[Event]:
+    def go(until: int) -> list[CellEvent]:
         return list(advance(cells, tmp_path / "cut", unwanted, until=until))
 
     assert kinds(go(2)) == ["started", "paused"]

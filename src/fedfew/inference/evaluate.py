@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Report
@@ -51,4 +53,4 @@ def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tupl
     read = read_for(about, labeled, shown(folder), report)
     labels = [classes.index(shown(file.group)) for file in read.files]
     probabilities = run.network().probabilities(Images.described(read.images, about)).double().numpy()
-    return measured(Judged.of(labels, probabilities), classes) | {"sites": []}, read.problems
+    return measured(Judged(np.asarray(labels, np.int64), probabilities), classes) | {"sites": []}, read.problems

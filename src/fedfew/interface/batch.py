@@ -10,7 +10,7 @@ from fedfew.interface.console import complain, err, warn
 from fedfew.interface.progress import LONG, Progress, progress
 from fedfew.runtime.record import pace
 from fedfew.studies.parallel import advance_parallel
-from fedfew.studies.sweep import Cell, Event, advance
+from fedfew.studies.sweep import Cell, CellEvent, advance
 
 ENDS = ("skipped", "busy", "finished", "paused", "failed")
 
@@ -19,7 +19,7 @@ ENDS = ("skipped", "busy", "finished", "paused", "failed")
 class BatchResult:
     """How the cells of a batch ended."""
 
-    ends: list[Event] = field(default_factory=list)
+    ends: list[CellEvent] = field(default_factory=list)
 
     @property
     def cells(self) -> list[Cell]:
@@ -55,7 +55,7 @@ def run_all(
 
 
 def follow_all(
-    events: Iterator[Event], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0
+    events: Iterator[CellEvent], cells: Sequence[Cell], command: str, jobs: int = 0, until: int = 0
 ) -> BatchResult:
     """Show events as they come; ``cells`` are the remaining ones, as far as known."""
     try:
@@ -66,7 +66,7 @@ def follow_all(
         raise
 
 
-def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until: int) -> BatchResult:
+def _follow(events: Iterator[CellEvent], cells: Sequence[Cell], abreast: int, until: int) -> BatchResult:
     tally, usual = BatchResult(), 0.0
     total = sum(_wanted(cell, until) for cell in cells)
     done = made = 0
@@ -91,7 +91,7 @@ def _follow(events: Iterator[Event], cells: Sequence[Cell], abreast: int, until:
     return tally
 
 
-def _note(event: Event, tally: BatchResult, shown: Progress) -> None:
+def _note(event: CellEvent, tally: BatchResult, shown: Progress) -> None:
     if event.kind in ENDS:
         tally.ends.append(event)
     words = {"busy": "[yellow]skipped, another process is working on it:[/]", "finished": "[green]done[/]"}

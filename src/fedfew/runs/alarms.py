@@ -23,6 +23,7 @@ FALL = 0.02
 """Drop of validation accuracy below its best that counts as falling: twice the standard error of some 600 images."""
 STEADY = 3
 """Rounds in a row for which coverage must be high and validation low."""
+ADVICE = "Raise the threshold, lower client.lr, or give the server more epochs."
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Guard:
             self._recent[-1]["round"],
             "one-class",
             f"{problem}, {share / usual[largest]:.1f} times its share of {usual[largest]:.0%}: the labels may be "
-            "collapsing. Raise the threshold, lower client.lr, or give the server more epochs.",
+            f"collapsing. {ADVICE}",
         )
 
     def _sure_and_wrong(self) -> Alarm | None:
@@ -94,8 +95,7 @@ class Guard:
             recent[-1]["round"],
             "sure-and-wrong",
             f"{coverage:.0%} of the images are labelled while validation accuracy fell from {self._best:.1%} to "
-            f"{now:.1%}: the model is sure and wrong. Raise the threshold, lower client.lr, or give the server more "
-            "epochs.",
+            f"{now:.1%}: the model is sure and wrong. {ADVICE}",
         )
 
 

@@ -92,10 +92,6 @@ class Judged:
         return right
 
     @staticmethod
-    def of(labels: Sequence[int], probabilities: Floats) -> "Judged":
-        return Judged(np.asarray(labels, np.int64), probabilities)
-
-    @staticmethod
     def joined(parts: Sequence["Judged"]) -> "Judged":
         """The results of several folds, joined."""
         return Judged(np.concatenate([p.labels for p in parts]), np.concatenate([p.probabilities for p in parts]))

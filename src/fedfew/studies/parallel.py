@@ -20,10 +20,10 @@ from fedfew.config.schema import check
 from fedfew.config.tables import apply_overrides
 from fedfew.core.errors import FedfewError
 from fedfew.runtime.channel import end_with_parent
-from fedfew.studies.sweep import Cell, Event, queue, run_cell
+from fedfew.studies.sweep import Cell, CellEvent, queue, run_cell
 
 Process = subprocess.Popen[bytes]
-Events = SimpleQueue[Event | Process]
+Events = SimpleQueue[CellEvent | Process]
 """What the processes report; a process itself when it has ended."""
 
 
@@ -35,7 +35,7 @@ def check_jobs(jobs: int) -> None:
 
 def advance_parallel(
     cells: Sequence[Cell], folder: Path, jobs: int, *, until: int = 0, anyway: bool = False, command: str = ""
-) -> Generator[Event, None, None]:
+) -> Generator[CellEvent, None, None]:
     """Like ``sweep.advance``, with up to ``jobs`` cells at a time."""
     check_jobs(jobs)
     waiting, options = queue(cells, folder, until), {"until": until, "anyway": anyway, "command": command}
@@ -54,7 +54,7 @@ def advance_parallel(
             if not running:
                 return
             event = events.get()
-            if isinstance(event, Event):
+            if isinstance(event, CellEvent):
                 yield event
             else:
                 running.remove(event)
@@ -83,12 +83,12 @@ def _follow(process: Process, cell: Cell, path: Path, events: Events) -> None:
     for line in process.stdout:
         event = json.loads(line)
         fault = FedfewError(*event["fault"]) if event["fault"] else None
-        events.put(Event(cell, event["kind"], path, event["record"], fault, event["done"]))
+        events.put(CellEvent(cell, event["kind"], path, event["record"], fault, event["done"]))
         settled = settled or event["kind"] in ("failed", "finished", "paused", "busy")
     status = process.wait()
     if not settled:  # without a final event it was killed
         killed = FedfewError("E310", str(path), f"its process ended with status {status}")
-        events.put(Event(cell, "failed", path, fault=killed))
+        events.put(CellEvent(cell, "failed", path, fault=killed))
     events.put(process)
 
 
@@ -108,16 +108,16 @@ def work() -> None:
     cell, path = Cell(job["name"], check(job["document"], allow_code=None)), Path(job["path"])
 
     def warn(fault: FedfewError) -> None:
-        _report(Event(cell, "warned", path, fault=fault))
+        _report(CellEvent(cell, "warned", path, fault=fault))
 
     try:
         for event in run_cell(cell, path, warn, **job["options"]):
             _report(event)
     except FedfewError as fault:
-        _report(Event(cell, "failed", path, fault=fault))
+        _report(CellEvent(cell, "failed", path, fault=fault))
 
 
-def _report(event: Event) -> None:
+def _report(event: CellEvent) -> None:
     fault = event.fault and (event.fault.code, event.fault.where, event.fault.message, event.fault.remedy)
     line = {"kind": event.kind, "record": event.record, "done": event.done, "fault": fault}
     sys.stdout.write(json.dumps(line) + "\n")

@@ -12,7 +12,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
 from fedfew.core.storage import Warn
 from fedfew.runs.run import Run
-from fedfew.studies.sweep import Cell, Event, advance, axes_of, paths, slug
+from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, paths, slug
 
 JOURNAL = "optuna.journal"
 
@@ -59,7 +59,7 @@ def search(
     *,
     anyway: bool = False,
     command: str = "",
-) -> Iterator[Event]:
+) -> Iterator[CellEvent]:
     """Run trials until the folder's study has the requested number; those of an earlier start count."""
     optuna = import_optional("optuna", "fedfew[sweep]", "--optuna")
     if not load(source, base).dataset.validation:
@@ -72,7 +72,7 @@ def search(
         own = {key: _short(drawn[key]) for key in space if key in drawn}
         return Cell(slug(own), load(source, {**base, **own}))
 
-    def judged(trial: Any) -> Iterator[Event]:
+    def judged(trial: Any) -> Iterator[CellEvent]:
         for event in advance([cell_of(trial.params)], folder, warn, anyway=anyway, command=command):
             yield event
             if event.kind in ("failed", "busy"):
@@ -82,7 +82,7 @@ def search(
 
     complete = [cell_of(trial.params) for trial in study.trials if trial.state == states.COMPLETE]
     for cell, path in zip(complete, paths(complete, folder), strict=True):
-        yield Event(cell, "skipped", path)
+        yield CellEvent(cell, "skipped", path)
     for trial in study.trials:  # trials that were running when the search was interrupted are resumed
         if trial.state == states.RUNNING and trial.params.keys() == space.keys():
             yield from judged(trial)

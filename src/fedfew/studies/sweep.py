@@ -43,7 +43,7 @@ class Cell:
 
 
 @dataclass(frozen=True, eq=False)
-class Event:
+class CellEvent:
     """Something that happened to a cell."""
 
     cell: Cell
@@ -137,7 +137,7 @@ def slug(overrides: Mapping[str, Any]) -> str:
 
 def advance(
     cells: Sequence[Cell], folder: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
-) -> Generator[Event, None, None]:
+) -> Generator[CellEvent, None, None]:
     """Run the cells one after another, yielding every event as it happens; finished ones are skipped.
 
     With ``until``, every run pauses after that round, to be resumed by a later call: all grow together.
@@ -151,45 +151,45 @@ def advance(
             yield from run_cell(cell, path, warn, until=until, anyway=anyway, command=command)
 
 
-def queue(cells: Sequence[Cell], folder: Path, until: int) -> Iterator[tuple[Cell, Path, Event | None]]:
+def queue(cells: Sequence[Cell], folder: Path, until: int) -> Iterator[tuple[Cell, Path, CellEvent | None]]:
     """Each cell with its path and, if it need not run, why; such cells come first, so that the rest is known early."""
     both = list(zip(cells, paths(cells, folder), strict=True))
     for cell, path in sorted(both, key=lambda one: _settled(one[0], one[1], until) is None):
         yield cell, path, _settled(cell, path, until)
 
 
-def _settled(cell: Cell, path: Path, until: int) -> Event | None:
+def _settled(cell: Cell, path: Path, until: int) -> CellEvent | None:
     """Whether a run is finished, or has reached the round at which all pause."""
     if not (path / CONFIG).is_file():
         return None
     run = Run.open(path)
     if run.finished:
-        return Event(cell, "skipped", path)
-    return Event(cell, "paused", path, done=run.done) if until and run.done >= until else None
+        return CellEvent(cell, "skipped", path)
+    return CellEvent(cell, "paused", path, done=run.done) if until and run.done >= until else None
 
 
 def run_cell(
     cell: Cell, path: Path, warn: Warn, *, until: int = 0, anyway: bool = False, command: str = ""
-) -> Generator[Event, None, None]:
+) -> Generator[CellEvent, None, None]:
     """Start or resume the run of a cell, on the cell's fleet; an error before its first round is raised."""
     try:
         session = _session(cell, path, warn, anyway, command)
     except FedfewError as fault:
         if fault.code not in BUSY:
             raise
-        yield Event(cell, "busy", path, fault=fault)
+        yield CellEvent(cell, "busy", path, fault=fault)
         return
-    yield Event(cell, "started", path, done=session.state.round)
+    yield CellEvent(cell, "started", path, done=session.state.round)
     try:
         with contextlib.closing(session.advance()) as records:
             for record in records:
-                yield Event(cell, "round", path, record)
+                yield CellEvent(cell, "round", path, record)
                 if record["round"] == until < session.rounds:
                     break
     except FedfewError as fault:
-        yield Event(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
+        yield CellEvent(cell, "busy" if fault.code in BUSY else "failed", path, fault=fault)
     else:
-        yield Event(cell, "finished" if session.state.round >= session.rounds else "paused", path)
+        yield CellEvent(cell, "finished" if session.state.round >= session.rounds else "paused", path)
 
 
 def _session(cell: Cell, path: Path, warn: Warn, anyway: bool, command: str) -> Session:

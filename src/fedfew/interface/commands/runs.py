@@ -7,8 +7,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent
 from fedfew.interface.console import print_json, print_table, say
 from fedfew.interface.sinks import SINKS
-from fedfew.runs.archive import SUFFIX, is_archive, unpack, write_archive
-from fedfew.runs.collection import open_runs, runs_below
+from fedfew.runs.collection import SUFFIX, is_archive, open_runs, runs_below, unpack, write_archive
 
 
 def ls(folder: Path, json: bool) -> None:

@@ -20,8 +20,7 @@ from fedfew.interface.charts.svg import WIDTH, chart_style, svg
 from fedfew.interface.report import words
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.standing import no_verdict, standing
-from fedfew.runs.archive import SUFFIX, is_archive
-from fedfew.runs.collection import read_all
+from fedfew.runs.collection import SUFFIX, is_archive, read_all
 from fedfew.runs.folder import CONFIG, siblings
 from fedfew.runs.run import Run
 from fedfew.runtime.record import left_out

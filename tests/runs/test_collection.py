@@ -11,8 +11,8 @@ from tests.interface.test_track import finish, half_done
 
 import fedfew as library
 from fedfew.core.errors import FedfewError
-from fedfew.runs import archive
-from fedfew.runs.archive import read_archive, unpack, write_archive
+from fedfew.runs import collection
+from fedfew.runs.collection import read_archive, unpack, write_archive
 from fedfew.runs.folder import find_runs
 from fedfew.runs.run import Run
 
@@ -108,6 +108,6 @@ def test_damaged_and_inflated_files_are_refused(tmp_path: Path, done: Path, monk
         with pytest.raises(FedfewError, match=r"E309|E205"):
             read_archive(path)
     path.write_bytes(whole)
-    monkeypatch.setattr(archive, "MOST", 100)
+    monkeypatch.setattr(collection, "MOST", 100)
     with pytest.raises(FedfewError, match=r"E205.*inflate"):
         read_archive(path)
