@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -31,9 +31,9 @@ from typing import Any
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
+from fedfew.deploy.certificates import as_flower_sends_it, site_key
 from fedfew.deploy.front import proxy
-from fedfew.deploy.front.proxy import Settings
+from fedfew.deploy.plan import make_network
 from fedfew.deploy.processes import free_ports
 
 HERE = "127.0.0.1"
@@ -195,7 +195,6 @@ def cpu_seconds(pid: int) -> float:
 
 def make_sites(folder: Path, count: int) -> list[Site]:
     """Their keys, the public ones where the front looks for them."""
-    folder.mkdir()
     sites = []
     for number in range(count):
         pair = site_key(f"net/{number}")
@@ -218,19 +217,13 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
 
 
 async def measure(folder: Path, count: int, seconds: float) -> dict[str, Any]:
-    ca = authority("net", 1)
-    server = server_certificate(ca, HERE, 1)
-    for name, content in (("ca.pem", ca.public), ("server.pem", server.public), ("server.key", server.private)):
-        (folder / name).write_bytes(content)
-    certificate, key = folder / "server.pem", folder / "server.key"
-    sites = make_sites(folder / "keys", count)
-    trust = ssl.create_default_context(cafile=folder / "ca.pem")
     behind, port = free_ports(2)
-    ca_file, public, private, keys = map(str, (folder / "ca.pem", certificate, key, folder / "keys"))
-    settings = Settings(HERE, port, behind, ca_file, public, private, keys, "net", largest_reply=1 << 20)
+    plan = make_network(folder / "net", ["site"], port=port)
+    sites = make_sites(plan.folder / "keys", count)
+    trust = ssl.create_default_context(cafile=plan.ca)
     with (
-        started("benchmarks.reliability.load", "superlink", behind, certificate, key),
-        started(proxy.__name__, json.dumps(asdict(settings))) as door,
+        started("benchmarks.reliability.load", "superlink", behind, plan.certificate, plan.key),
+        started(proxy.__name__, plan.folder, behind, 1 << 20) as door,
     ):
         await asyncio.to_thread(door.stdout.readline)  # type: ignore[union-attr]
         times = [cpu_seconds(door.pid)]

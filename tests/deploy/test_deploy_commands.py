@@ -19,7 +19,7 @@ from tests.deploy.cluster import FEDFEW
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
-from fedfew.deploy.doctor import Finding, examine_client, examine_server
+from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import free_ports
@@ -137,12 +137,12 @@ def told(network: ServerPlan) -> Iterator[dict[str, Any]]:
     server.server_close()
 
 
-def failures(findings: Iterator[Finding], *, without: str = "key registered") -> dict[str, str]:
+def failures(findings: Iterator[Check], *, without: str = "key registered") -> dict[str, str]:
     """Name → code of what failed. Going online takes a real server and is tested with one."""
     return {f.name: f.detail.split()[0] for f in findings if not f.passed and f.name != without}
 
 
-def look(network: ServerPlan, tmp_path: Path, data: str = "a.npz") -> Iterator[Finding]:
+def look(network: ServerPlan, tmp_path: Path, data: str = "a.npz") -> Iterator[Check]:
     return examine_client(tmp_path / "n" / "bundles" / "a.tar", tmp_path / data, tmp_path / "state")
 
 

@@ -21,7 +21,7 @@ from fedfew.deploy.front import proxy as module
 from fedfew.deploy.front import upstream
 from fedfew.deploy.front.admission import SiteKeys, Slots, network_of
 from fedfew.deploy.front.proxy import Front
-from fedfew.deploy.front.upstream import SuperLink
+from fedfew.deploy.front.upstream import Upstream
 
 HERE = "127.0.0.1"
 
@@ -94,7 +94,7 @@ async def scene(
                     writer.close()
 
     behind = await asyncio.start_server(superlink, HERE, 0)
-    inner = SuperLink(behind.sockets[0].getsockname()[1], None)
+    inner = Upstream(behind.sockets[0].getsockname()[1], None)
     made = Front(inner, SiteKeys.of(folder), {"fedfew": "0.1.0"}, slots, largest_reply)
     server = await asyncio.start_server(lambda r, w: made.accept(r, w, context), HERE, 0)
     found.port = server.sockets[0].getsockname()[1]

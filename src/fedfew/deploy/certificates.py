@@ -85,9 +85,8 @@ def check_certificate(path: Path, issuer: Path | None = None) -> datetime:
     if now > last:
         raise FedfewError("E505", str(path), f"expired on {last:%Y-%m-%d %H:%M} UTC")
     if now < first:
-        raise FedfewError(
-            "E505", str(path), f"is not valid before {first:%Y-%m-%d %H:%M} UTC; the clock says {now:%Y-%m-%d %H:%M}"
-        )
+        reason = f"is not valid before {first:%Y-%m-%d %H:%M} UTC; the clock says {now:%Y-%m-%d %H:%M}"
+        raise FedfewError("E505", str(path), reason)
     if above is not None:
         try:
             certificate.verify_directly_issued_by(above)
@@ -96,18 +95,20 @@ def check_certificate(path: Path, issuer: Path | None = None) -> datetime:
     return last
 
 
-def check_site_key(private: Path, public: bytes | None = None) -> None:
-    """E505 if a site's private key is unusable, readable by others, or does not match the public key."""
+def check_private(path: Path) -> str:
+    """E505 if a private key can be read by others."""
+    if path.stat().st_mode & 0o077:
+        raise FedfewError("E505", str(path), "can be read by others", f"Run chmod 600 {path}")
+    return "readable by this user only"
+
+
+def check_site_key(private: Path) -> str:
+    """E505 if a site's private key is unusable or readable by others."""
     try:
-        key = serialization.load_ssh_private_key(private.read_bytes(), None)
-        mode = private.stat().st_mode & 0o077
+        serialization.load_ssh_private_key(private.read_bytes(), None)
     except (OSError, ValueError) as error:
         raise FedfewError("E505", str(private), f"cannot be read: {error}") from None
-    if mode:
-        raise FedfewError("E505", str(private), "can be read by others", f"Run chmod 600 {private}")
-    ours = key.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH)
-    if public is not None and not public.startswith(ours):
-        raise FedfewError("E505", str(private), "does not match the site's public key")
+    return check_private(private)
 
 
 def _name(text: str) -> x509.Name:

@@ -1,4 +1,4 @@
-"""Checks before a start: each finding says what was checked, the result, and what to do about it."""
+"""Checks before a start: each says what was checked, the result, and what to do about it."""
 
 import json
 import shutil
@@ -7,6 +7,7 @@ import ssl
 import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
@@ -20,7 +21,7 @@ from fedfew.core.network import Network
 from fedfew.core.storage import locked
 from fedfew.core.streams import stream
 from fedfew.data.samples import Images
-from fedfew.deploy.certificates import check_certificate, check_site_key
+from fedfew.deploy.certificates import check_certificate, check_private, check_site_key
 from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
@@ -35,78 +36,59 @@ _ONLINE = 45.0
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One check."""
+class Check:
+    """One check and its result."""
 
     name: str
     passed: bool
     detail: str
     remedy: str = ""
 
+    @staticmethod
+    def of(name: str, look: Callable[[], str]) -> "Check":
+        """Passed with what ``look`` returns, or failed with the fault that it raises."""
+        try:
+            return Check(name, True, look())
+        except FedfewError as fault:
+            return Check(name, False, f"{fault.code} {fault.where}: {fault.message}", fault.remedy)
 
-def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[Finding]:
+
+def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[Check]:
     """Check the server's side."""
-    try:
-        plan = open_server(folder)
-    except FedfewError as fault:
-        yield _failed("settings", fault)
+    yield (opened := Check.of("settings", lambda: f"network {open_server(folder).name}"))
+    if not opened.passed:
         return
-    yield Finding("settings", True, f"network {plan.name} with sites {', '.join(plan.sites)}")
+    plan = open_server(folder)
     if not plan.insecure:
-        yield _check("certificate", lambda: f"valid until {check_certificate(plan.certificate, plan.ca):%Y-%m-%d}")
-        yield _check("private key", lambda: _server_key(plan))
-    yield _check("site keys", lambda: _site_keys(plan))
-    yield _check("versions", lambda: _listed(versions()))
-    yield _check("port", lambda: _own_port(plan))
-    yield _check("disk", lambda: _room(plan.folder))
-    yield _check("data and a training step", lambda: _server_step(plan, allow_code))
+        yield Check.of("certificate", lambda: f"valid until {check_certificate(plan.certificate, plan.ca):%Y-%m-%d}")
+        yield Check.of("private key", partial(check_private, plan.key))
+    yield Check.of("site keys", partial(_site_keys, plan))
+    yield Check.of("versions", lambda: _listed(versions()))
+    yield Check.of("port", partial(_own_port, plan))
+    yield Check.of("disk", partial(_room, plan.folder))
+    yield Check.of("data and a training step", partial(_server_step, plan, allow_code))
 
 
-def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -> Iterator[Finding]:
+def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -> Iterator[Check]:
     """Check a site's side."""
-    try:
-        plan = open_bundle(bundle, state)
-    except FedfewError as fault:
-        yield _failed("bundle", fault)
+    yield (opened := Check.of("bundle", lambda: f"site {open_bundle(bundle, state).name}"))
+    if not opened.passed:
         return
-    yield Finding("bundle", True, f"site {plan.name} of network {plan.network}")
+    plan = open_bundle(bundle, state)
     if not plan.insecure:
-        yield _check("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
-        yield _check("private key", lambda: _own_key(plan))
-    yield (reached := _check("port", lambda: _reach(plan)))
+        yield Check.of("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
+        yield Check.of("private key", partial(check_site_key, plan.key))
+    yield (reached := Check.of("port", partial(_reach, plan)))
     if reached.passed and not plan.insecure:
         yield from _over_tls(plan)
-    yield _check("disk", lambda: _room(plan.folder))
-    yield _check("images and a training step", lambda: _site_step(data))
-
-
-def _check(name: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(name, True, look())
-    except FedfewError as fault:
-        return _failed(name, fault)
-
-
-def _failed(name: str, fault: FedfewError) -> Finding:
-    return Finding(name, False, f"{fault.code} {fault.where}: {fault.message}", fault.remedy)
-
-
-def _own_key(plan: SitePlan) -> str:
-    check_site_key(plan.key)
-    return "readable by this user only"
-
-
-def _server_key(plan: ServerPlan) -> str:
-    if plan.key.stat().st_mode & 0o077:
-        raise FedfewError("E505", str(plan.key), "can be read by others", f"Run chmod 600 {plan.key}")
-    return "readable by this user only"
+    yield Check.of("disk", partial(_room, plan.folder))
+    yield Check.of("images and a training step", partial(_site_step, data))
 
 
 def _site_keys(plan: ServerPlan) -> str:
-    lacking = [site for site in plan.sites if not plan.public_key(site).is_file()]
-    if lacking:
+    if lacking := [site for site in plan.sites if not plan.public_key(site).is_file()]:
         raise FedfewError("E505", str(plan.folder / "keys"), f"has no key for {', '.join(lacking)}")
-    return f"{len(plan.sites)} public keys"
+    return f"public keys of {', '.join(plan.sites)}"
 
 
 def _listed(versions: dict[str, str]) -> str:
@@ -151,49 +133,54 @@ def _reach(plan: SitePlan) -> str:
         raise FedfewError("E510", plan.address, f"cannot be reached: {error.strerror or error}") from None
 
 
-def _over_tls(plan: SitePlan) -> Iterator[Finding]:
+def _over_tls(plan: SitePlan) -> Iterator[Check]:
     """What the server says about itself: certificate, clock, versions and network; then whether it knows the key."""
     said: dict[str, Any] = {}
-
-    def handshake() -> str:
-        try:
-            status, content = ask(plan.host, plan.port, plan.ca)
-        except ssl.SSLCertVerificationError as error:
-            reason, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
-            raise FedfewError("E505", plan.address, reason, remedy) from None
-        except OSError as error:
-            raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
-        if status != 200:
-            remedy = "Let nginx answer /fedfew, see --nginx"
-            raise FedfewError("E510", plan.address, f"answers with status {status}", remedy)
-        said.update(json.loads(content))
-        return "the server shows a certificate of this network's authority"
-
-    def clock() -> str:
-        if "time" not in said:
-            return "nginx is the front and does not report the time"
-        off = time() - float(said["time"])
-        if abs(off) > CLOCK:
-            raise FedfewError("E510", "clock", f"{off:+.0f} s off the server's", "Set both clocks, e.g. with NTP")
-        return f"{abs(off):.1f} s off the server's"
-
-    def same_versions() -> str:
-        ours = versions()
-        other = [f"{name}: here {ours[name]}, server {said.get(name)}" for name in ours if said.get(name) != ours[name]]
-        if other:
-            raise FedfewError("E417", "versions", "; ".join(other))
-        return _listed(ours)
-
-    def same_network() -> str:
-        if said.get("network") != plan.network:
-            reason = f"the server's network is {said.get('network')}, the bundle's {plan.network}"
-            raise FedfewError("E506", plan.address, reason)
-        return plan.network
-
-    yield (secure := _check("TLS", handshake))
+    yield (secure := Check.of("TLS", partial(_handshake, plan, said)))
     if secure.passed:
-        yield from map(_check, ("clock", "versions", "network"), (clock, same_versions, same_network))
-        yield _check("key registered", lambda: _connect(plan))
+        yield Check.of("clock", partial(_clock, said))
+        yield Check.of("versions", partial(_same_versions, said))
+        yield Check.of("network", partial(_same_network, plan, said))
+        yield Check.of("key registered", partial(_connect, plan))
+
+
+def _handshake(plan: SitePlan, said: dict[str, Any]) -> str:
+    try:
+        status, content = ask(plan.host, plan.port, plan.ca)
+    except ssl.SSLCertVerificationError as error:
+        reason, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
+        raise FedfewError("E505", plan.address, reason, remedy) from None
+    except OSError as error:
+        raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
+    if status != 200:
+        remedy = "Let nginx answer /fedfew, see --nginx"
+        raise FedfewError("E510", plan.address, f"answers with status {status}", remedy)
+    said.update(json.loads(content))
+    return "the server shows a certificate of this network's authority"
+
+
+def _clock(said: dict[str, Any]) -> str:
+    if "time" not in said:
+        return "nginx is the front and does not report the time"
+    off = time() - float(said["time"])
+    if abs(off) > CLOCK:
+        raise FedfewError("E510", "clock", f"{off:+.0f} s off the server's", "Set both clocks, e.g. with NTP")
+    return f"{abs(off):.1f} s off the server's"
+
+
+def _same_versions(said: dict[str, Any]) -> str:
+    ours = versions()
+    other = [f"{name}: here {ours[name]}, server {said.get(name)}" for name in ours if said.get(name) != ours[name]]
+    if other:
+        raise FedfewError("E417", "versions", "; ".join(other))
+    return _listed(ours)
+
+
+def _same_network(plan: SitePlan, said: dict[str, Any]) -> str:
+    if said.get("network") != plan.network:
+        reason = f"the server's network is {said.get('network')}, the bundle's {plan.network}"
+        raise FedfewError("E506", plan.address, reason)
+    return plan.network
 
 
 def _connect(plan: SitePlan) -> str:
@@ -234,13 +221,9 @@ def _site_step(data: Path | None) -> str:
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
     images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
-    if not len(images):
-        raise FedfewError("E509", str(data), "contains no image")
     channels, size = images.shape[1], images.shape[2]
-    rng = stream(0, "doctor")
-    network = Network.of(build_model("cnn", channels, size, 10, {}, rng))
-    loss = network(Images(images[:8])).logsumexp(1).mean()
-    loss.backward()
+    network = Network.of(build_model("cnn", channels, size, 10, {}, stream(0, "doctor")))
+    network(Images(images[:8])).logsumexp(1).mean().backward()
     if not bool(torch.isfinite(network.gradient).all()):
         raise FedfewError("E404", str(data), "a training step gave NaN or infinite values")
     return f"{len(images):,} images of {channels}×{size}×{images.shape[3]}, gradient is finite"

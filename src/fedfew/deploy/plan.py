@@ -11,7 +11,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
@@ -24,27 +26,48 @@ STATUS = "status"
 _BUNDLE_LIMIT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+P = TypeVar("P", bound="Plan")
 
 
-@dataclass(frozen=True)
-class ServerPlan:
-    """server.toml: where the server listens and which sites belong to it."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What server.toml and site.toml have in common."""
 
     folder: Path
     network: str
     name: str
     host: str
     """The name or address under which the sites reach the server."""
-    listen: str
-    port: int
-    sites: tuple[str, ...]
+    port: Annotated[int, Field(gt=0, lt=1 << 16)]
     insecure: bool = False
-    behind: int = 0
-    """Port on which the SuperLink waits for nginx, if nginx is the front; 0: the built-in front."""
 
     @property
     def ca(self) -> Path:
         return self.folder / "ca.crt"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Names and addresses of the server that must be of this machine if there is no TLS."""
+        return (self.host,)
+
+    def check(self) -> None:
+        """E507 unless a network without TLS stays on this machine."""
+        if self.insecure and not set(self.addresses) <= set(LOOPBACK):
+            raise FedfewError("E507", str(self.folder), f"insecure = true with {' and '.join(self.addresses)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerPlan(Plan):
+    """server.toml: where the server listens and which sites belong to it."""
+
+    listen: str
+    sites: tuple[str, ...]
+    behind: int = 0
+    """Port on which the SuperLink waits for nginx, if nginx is the front; 0: the built-in front."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        return self.host, self.listen
 
     @property
     def certificate(self) -> Path:
@@ -62,32 +85,13 @@ class ServerPlan:
         sites = () if self.insecure else self.sites
         return {as_flower_sends_it(self.public_key(site).read_bytes()): number for number, site in enumerate(sites)}
 
-    def check(self) -> None:
-        """E507 unless a network without TLS stays on this machine."""
-        if self.insecure and (self.listen not in LOOPBACK or self.host not in LOOPBACK):
-            raise FedfewError(
-                "E507",
-                str(self.folder / SERVER),
-                f"insecure = true with listen = {self.listen!r}, host = {self.host!r}",
-            )
 
-
-@dataclass(frozen=True)
-class SitePlan:
+@dataclass(frozen=True, kw_only=True)
+class SitePlan(Plan):
     """site.toml: which site this is, and where its server is."""
 
-    folder: Path
-    network: str
-    name: str
     number: int
     sites: int
-    host: str
-    port: int
-    insecure: bool = False
-
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.crt"
 
     @property
     def key(self) -> Path:
@@ -96,11 +100,6 @@ class SitePlan:
     @property
     def address(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    def check(self) -> None:
-        """E507 unless a site without TLS has its server on this machine."""
-        if self.insecure and self.host not in LOOPBACK:
-            raise FedfewError("E507", str(self.folder / SITE), f"insecure = true with host = {self.host!r}")
 
 
 def make_network(
@@ -120,7 +119,8 @@ def make_network(
     if folder.exists() and any(folder.iterdir()) and not force:
         raise FedfewError("E301", str(folder), "is not empty", "Choose another name, or replace its keys with --force")
     listen = listen or ("127.0.0.1" if host in LOOPBACK else "0.0.0.0")
-    server = ServerPlan(folder / "server", secrets.token_hex(8), folder.name, host, listen, port, names, insecure)
+    common: dict[str, Any] = {"network": secrets.token_hex(8), "host": host, "port": port, "insecure": insecure}
+    server = ServerPlan(folder=folder / "server", name=folder.name, listen=listen, sites=names, **common)
     server.check()
     for old in (folder / "bundles", server.folder / "keys"):
         shutil.rmtree(old, ignore_errors=True)
@@ -135,7 +135,7 @@ def make_network(
     _write(server.key, own.private, secret=True)
     for number, name in enumerate(names):
         keys = site_key(f"{folder.name}/{name}")
-        site = SitePlan(Path(), server.network, name, number, len(names), host, port, insecure)
+        site = SitePlan(folder=Path(), name=name, number=number, sites=len(names), **common)
         _write(server.public_key(name), keys.public)
         files = {SITE: _settings(site), "ca.crt": ca.public, "site.key": keys.private, "site.pub": keys.public}
         _write(folder / "bundles" / f"{name}.tar", _tar(files), secret=True)
@@ -147,28 +147,21 @@ def make_network(
 
 def open_server(folder: Path) -> ServerPlan:
     """The server's side of a network; NAME or NAME/server."""
-    own = folder if (folder / SERVER).is_file() else folder / "server"
-    plan: ServerPlan = _plan(ServerPlan, own, _read(own / SERVER))
-    plan.check()
-    return plan
+    return _plan(ServerPlan, folder if (folder / SERVER).is_file() else folder / "server", SERVER)
 
 
 def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
     """Unpack a bundle into its site's folder, once; E506 if that folder belongs to another network or site."""
     if bundle.is_dir():
-        plan: SitePlan = _plan(SitePlan, bundle, _read(bundle / SITE))
-        plan.check()
-        return plan
+        return _plan(SitePlan, bundle, SITE)
     folder = state or bundle.with_suffix("")
     files = _untar(bundle)
-    new: SitePlan = _plan(SitePlan, folder, _parse(files[SITE], bundle))
-    new.check()
+    new = _plan(SitePlan, folder, SITE, files[SITE])
     if (folder / SITE).exists():
-        old: SitePlan = _plan(SitePlan, folder, _read(folder / SITE))
+        old = _plan(SitePlan, folder, SITE)
         if (old.network, old.name) != (new.network, new.name):
-            reason = (
-                f"belongs to site {old.name} of network {old.network}, the bundle to site {new.name} of {new.network}"
-            )
+            theirs = f"site {new.name} of {new.network}"
+            reason = f"belongs to site {old.name} of network {old.network}, the bundle to {theirs}"
             raise FedfewError("E506", str(folder), reason)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
@@ -184,36 +177,26 @@ def _checked(sites: Sequence[str]) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def _settings(plan: ServerPlan | SitePlan) -> bytes:
+def _settings(plan: Plan) -> bytes:
     content = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(plan).items()}
     content.pop("folder")
     return dumps(content).encode()
 
 
-def _plan(kind: Any, folder: Path, content: Mapping[str, Any]) -> Any:
+def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) -> P:
+    """The plan in a folder's file, or in the content of one; E511 if it is not complete."""
     try:
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in content.items()}
-        plan = kind(folder=folder, **values)
-        complete = isinstance(plan.port, int) and isinstance(plan.host, str) and isinstance(plan.network, str)
-        if not complete or not 0 < plan.port < 1 << 16:
-            raise TypeError(f"port = {plan.port!r}, host = {plan.host!r}")
-    except TypeError as error:
-        raise FedfewError("E511", str(folder), f"its settings are not complete: {error}") from None
-    return plan
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return _parse(path.read_bytes(), path)
+        table = tomllib.loads(((folder / name).read_bytes() if content is None else content).decode())
+        plan = TypeAdapter(kind).validate_python(table | {"folder": folder})
     except OSError as error:
-        raise FedfewError("E511", str(path), f"cannot be read: {error.strerror}") from None
-
-
-def _parse(content: bytes, source: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(content.decode())
+        raise FedfewError("E511", str(folder / name), f"cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        wrong = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
+        raise FedfewError("E511", str(folder / name), f"its settings are not complete: {wrong}") from None
     except ValueError as error:
-        raise FedfewError("E511", str(source), f"is not TOML: {error}") from None
+        raise FedfewError("E511", str(folder / name), f"is not TOML: {error}") from None
+    plan.check()
+    return plan
 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:

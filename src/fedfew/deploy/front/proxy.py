@@ -15,7 +15,6 @@ import ssl
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO
@@ -23,7 +22,8 @@ from typing import IO
 import h11
 
 from fedfew.deploy.front.admission import SiteKeys, Slot, Slots
-from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, SuperLink
+from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, Upstream
+from fedfew.deploy.plan import ServerPlan, open_server
 
 HEAD_SECONDS = 10.0
 """Time limit for the TLS handshake, and again for the head of a request from its first byte."""
@@ -65,13 +65,13 @@ class Front:
 
     def __init__(
         self,
-        superlink: SuperLink,
+        upstream: Upstream,
         keys: SiteKeys,
         about: dict[str, str],
         slots: Slots | None = None,
         largest_reply: int = 1 << 40,
     ) -> None:
-        self._superlink, self._keys, self._about, self._slots = superlink, keys, about, slots or Slots()
+        self._upstream, self._keys, self._about, self._slots = upstream, keys, about, slots or Slots()
         self._largest_reply = largest_reply
         self._uploaded: dict[str, int] = {}
         """Bytes of objects by key since the site last announced a reply: the SuperLink itself has no limit."""
@@ -132,7 +132,7 @@ class Front:
         """The SuperLink's answer to a request; raises AwayError."""
         headers = [(name, value) for name, value in request.headers if name.lower() not in _HOP]
         headers.append((b"content-length", str(size).encode()))
-        answer = await self._superlink.ask(request.target.decode("latin-1"), headers, body)
+        answer = await self._upstream.ask(request.target.decode("latin-1"), headers, body)
         if request.target == _PUSH_MESSAGES and answer.status == 200:
             self._uploaded[key] = 0
         return answer
@@ -253,43 +253,26 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("fedfew", "torch", "flwr")}
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the front is started with."""
-
-    host: str
-    port: int
-    superlink: int
-    """The SuperLink's port on this machine."""
-    ca: str
-    certificate: str
-    key: str
-    keys: str
-    """Folder of the sites' public keys."""
-    network: str
-    largest_reply: int
-
-
-async def serve(settings: Settings) -> None:
-    """Listen until ended."""
+async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
+    """Listen until ended; ``superlink``: its port; ``largest_reply``: bytes that a site may upload for one."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.certificate, settings.key)
+    context.load_cert_chain(plan.certificate, plan.key)
     asyncio.sslproto.SSLProtocol.max_size = _READ_BUFFER
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns about every peer that hangs up in a handshake
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
-    superlink = SuperLink(settings.superlink, ssl.create_default_context(cafile=settings.ca))
-    about, keys = versions() | {"network": settings.network}, SiteKeys.of(Path(settings.keys))
+    upstream = Upstream(superlink, ssl.create_default_context(cafile=plan.ca))
+    about, keys = versions() | {"network": plan.network}, SiteKeys.of(plan.folder / "keys")
     # three files each: the connection, its spooled body, the connection to the SuperLink
-    front = Front(superlink, keys, about, Slots(most=max(files, wanted) // 3), settings.largest_reply)
+    front = Front(upstream, keys, about, Slots(most=max(files, wanted) // 3), largest_reply)
     server = await asyncio.start_server(
-        lambda reader, writer: front.accept(reader, writer, context), settings.host, settings.port, backlog=1024
+        lambda reader, writer: front.accept(reader, writer, context), plan.listen, plan.port, backlog=1024
     )
-    print(f"listening on {settings.host}:{settings.port}", flush=True)
+    print(f"listening on {plan.listen}:{plan.port}", flush=True)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(serve(Settings(**json.loads(sys.argv[1]))))
+        asyncio.run(serve(open_server(Path(sys.argv[1])), int(sys.argv[2]), int(sys.argv[3])))

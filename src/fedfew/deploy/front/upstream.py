@@ -77,7 +77,7 @@ class Answer:
     size: int
 
 
-class SuperLink:
+class Upstream:
     """The SuperLink on this machine."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None) -> None:

@@ -8,7 +8,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy import flower_programs
 from fedfew.deploy.certificates import check_certificate
 from fedfew.deploy.front import proxy
-from fedfew.deploy.front.proxy import Settings
 from fedfew.deploy.plan import ServerPlan
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
 
@@ -74,7 +73,8 @@ class SuperLink:
         if not plan.insecure:
             self._register()
         if self.front:  # last: a site that connects finds its key registered
-            front = self.supervisor.add("front", self._front(), environment)
+            words = [str(plan.folder.absolute()), str(self.port), str(self.largest_reply)]
+            front = self.supervisor.add("front", [sys.executable, "-m", proxy.__name__, *words], environment)
             wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
 
     @property
@@ -94,14 +94,6 @@ class SuperLink:
             return [*command, "--insecure"]
         certificates = ["--ssl-ca-certfile", plan.ca, "--ssl-certfile", plan.certificate, "--ssl-keyfile", plan.key]
         return [*command, *map(str, certificates), "--enable-supernode-auth"]
-
-    def _front(self) -> list[str]:
-        plan = self.plan
-        settings = Settings(
-            plan.listen, plan.port, self.port, str(plan.ca), str(plan.certificate), str(plan.key),
-            str(plan.folder / "keys"), plan.network, self.largest_reply,
-        )  # fmt: skip
-        return [sys.executable, "-m", proxy.__name__, json.dumps(asdict(settings))]
 
     def _write_home(self) -> None:
         """Write the app that names our modules, and the connection for Flower's command line."""

@@ -10,7 +10,7 @@ from fedfew.config.files import dumps
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.deploy.doctor import Finding, examine_client, examine_server
+from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.build import SiteTerms
@@ -111,19 +111,19 @@ def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: boo
     _show(examine_client(bundle, data, state), json)
 
 
-def _show(findings: Iterable[Finding], json: bool) -> None:
-    """Print each finding as it comes, PASSED or FAILED with the remedy; exit status 2 if one failed."""
+def _show(checks: Iterable[Check], json: bool) -> None:
+    """Print each check as it comes, PASSED or FAILED with the remedy; exit status 2 if one failed."""
     seen = []
-    for finding in findings:
-        seen.append(finding)
+    for check in checks:
+        seen.append(check)
         if not json:
-            mark = "[green]PASSED[/]" if finding.passed else "[bold red]FAILED[/]"
-            out.print(f"{mark} {finding.name}: ", end="")
-            out.print(finding.detail, markup=False, soft_wrap=True)
-            if not finding.passed:
-                out.print(f"       {finding.remedy}", markup=False, soft_wrap=True)
-    good = all(finding.passed for finding in seen)
+            mark = "[green]PASSED[/]" if check.passed else "[bold red]FAILED[/]"
+            out.print(f"{mark} {check.name}: ", end="")
+            out.print(check.detail, markup=False, soft_wrap=True)
+            if not check.passed:
+                out.print(f"       {check.remedy}", markup=False, soft_wrap=True)
+    good = all(check.passed for check in seen)
     if json:
-        print_json({"ok": good, "checks": [asdict(finding) for finding in seen]})
+        print_json({"ok": good, "checks": [asdict(check) for check in seen]})
     if not good:
         raise SystemExit(2)
