@@ -4,7 +4,7 @@ import contextlib
 import copy
 import json
 import logging
-import os
+import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.network import Network
 from fedfew.core.storage import write_atomically
-from fedfew.inference import huggingface
 from fedfew.inference.agreement import Agreement, Predict, agreement
 from fedfew.inference.model_card import model_card, write_card
 from fedfew.models.winograd import plain
@@ -83,16 +83,36 @@ def export_model(run: Run, format: str, target: Path | None = None, baseline: fl
 
 
 def _huggingface(run: Run, network: Network, about: dict[str, Any], folder: Path, baseline: float | None) -> Exported:
-    """model.safetensors, config.json, preprocessor_config.json, and the card as README.md."""
+    """The layout of the Hugging Face hub: weights, config.json, preprocessor_config.json, and the card as README.md."""
     done = export_network(network, about, "safetensors", folder / "model.safetensors", run.allow_code)
-    card = folder / "README.md"
-    texts = {
-        "config.json": json.dumps(huggingface.config(about), indent=2, ensure_ascii=False) + "\n",
-        "preprocessor_config.json": json.dumps(huggingface.preprocessor(about), indent=2) + "\n",
-        card.name: huggingface.readme(model_card(run, about, done.path, baseline), about),
+    channels, height, width = about["shape"]
+    config = {
+        "architectures": ["FedfewForImageClassification"],
+        "model_type": "fedfew",
+        "num_channels": channels,
+        "image_size": height,
+        "id2label": {str(number): name for number, name in enumerate(about["classes"])},
+        "label2id": {name: number for number, name in enumerate(about["classes"])},
+        "fedfew": about,
     }
-    for name, text in texts.items():
-        write_atomically(folder / name, text.encode())
+    preprocessor = {
+        "image_processor_type": "CLIPImageProcessor",  # resize, centre crop, rescale, normalise
+        "do_convert_rgb": channels == 3,
+        "do_resize": True,
+        "size": {"shortest_edge": height},
+        "resample": Image.Resampling.BICUBIC.value,
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": about["mean"],
+        "image_std": about["std"],
+    }
+    for name, content in (("config.json", config), ("preprocessor_config.json", preprocessor)):
+        write_atomically(folder / name, (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+    card = folder / "README.md"
+    write_atomically(card, model_card(run, about, done.path, baseline, hub=True).encode())
     return Exported(folder, HUGGINGFACE, done.agreement, card)
 
 
@@ -105,12 +125,17 @@ def export_network(
         "onnx": _onnx,
         "torch-export": _torch_export,
     }
-    write = writers[format]
-    with _staged(path) as temporary:
-        read_back = write(network, about, temporary)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+    with tempfile.TemporaryDirectory(prefix="fedfew-") as folder:
+        temporary = Path(folder) / path.name
+        read_back = writers[format](network, about, temporary)
         compared = agreement(_predict(FromPixels(network, about).eval()), read_back, about["shape"])
         if not compared.holds:
             raise FedfewError("E312", str(path), f"the {format} file does not agree with the model: {compared}")
+        write_atomically(path, temporary.read_bytes())
     return Exported(path, format, compared)
 
 
@@ -128,21 +153,6 @@ def described(about: dict[str, Any]) -> dict[str, Any]:
         "normalisation": "(pixel / 255 − mean) / std",
         "output": "probabilities N×classes, in the order of classes",
     }
-
-
-@contextlib.contextmanager
-def _staged(path: Path) -> Iterator[Path]:
-    """A temporary file that takes its final name on success, and is deleted on failure."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def _predict(module: nn.Module) -> Predict:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.types import Report
-from fedfew.data.dataset import Problem, shown
+from fedfew.data.dataset import shown
+from fedfew.data.images.folders import Folder
 from fedfew.data.samples import Images
 from fedfew.inference.predict import find_images
 from fedfew.runs.run import Run
@@ -34,17 +35,10 @@ class Pick:
     """To the nearest image chosen before, 0..2; None for the first."""
 
 
-@dataclass(frozen=True, eq=False)
-class Suggestions:
-    """The images to label next, best first."""
-
-    rows: list[dict[str, Any]]
-    considered: int
-    problems: list[Problem]
-
-
-def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None) -> Suggestions:
-    """Choose up to ``count`` of the images below the paths."""
+def label_next(
+    run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None
+) -> tuple[list[dict[str, Any]], Folder]:
+    """Choose up to ``count`` of the images below the paths: a row for each, best first, and what there was."""
     about, network = run.about_model(), run.network()
     folder = find_images(about, paths, report)
     features, probabilities = embed(network, Images.described(folder.images, about))
@@ -68,7 +62,7 @@ def label_next(run: Run, paths: Sequence[str | Path], count: int, report: Report
                 "reason": reason(names, shares, pick),
             }
         )
-    return Suggestions(rows, len(folder.files), folder.problems)
+    return rows, folder
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:

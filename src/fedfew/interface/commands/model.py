@@ -91,20 +91,20 @@ def label_next(
     """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
-        choice = choose(trained, images, count, report)
-    for problem in choice.problems:
+        rows, folder = choose(trained, images, count, report)
+    for problem in folder.problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     if json:
-        unreadable = [{"image": p.path, "reason": p.reason} for p in choice.problems if p.skipped]
-        print_json({"run": str(run), "considered": choice.considered, "chosen": choice.rows, "unreadable": unreadable})
+        unreadable = [{"image": p.path, "reason": p.reason} for p in folder.problems if p.skipped]
+        print_json({"run": str(run), "considered": len(folder.files), "chosen": rows, "unreadable": unreadable})
         return
     if csv:
-        writer = tables.DictWriter(sys.stdout, list(choice.rows[0]), lineterminator="\n")
+        writer = tables.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
-        writer.writerows(choice.rows)
+        writer.writerows(rows)
         return
-    title = f"{len(choice.rows)} of {choice.considered:,} images"
-    print_table(("", "image", "reason"), [[str(r["rank"]), r["image"], r["reason"]] for r in choice.rows], title, 3)
+    title = f"{len(rows)} of {len(folder.files):,} images"
+    print_table(("", "image", "reason"), [[str(r["rank"]), r["image"], r["reason"]] for r in rows], title, 3)
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:
