@@ -83,6 +83,16 @@ def test_sizes_are_rounded_by_largest_remainder() -> None:
     assert (exact % 1)[up].min() > (exact % 1)[~up].max()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_client_sizes_of_the_paper(seed: int) -> None:
+    """ "Some customers have 580 samples, while some customers have less than 50": 55,000 images of 100 clients."""
+    options = {"mu": 0.1, "skew": 3.0, "largest": 1.0545}
+    sizes = make_partition(np.arange(55_000) % 10, 100, "dirichlet", seed, options).sizes
+    assert sizes.sum() == 55_000 and sizes.max() == 580 and 0 < (sizes < 50).sum() < 10
+    with pytest.raises(FedfewError, match=r"partition\.largest"):
+        make_partition(np.arange(100) % 10, 10, "dirichlet", seed, {"largest": 0.5})
+
+
 def test_skew_adds_to_the_size_differences_of_dirichlet_by_class() -> None:
     spread = [
         np.log(make_partition(PAPER, 500, "dirichlet-by-class", 0, {"mu": 1e6, "skew": s}).sizes).std()

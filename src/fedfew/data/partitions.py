@@ -35,11 +35,20 @@ def iid(
 
 
 def dirichlet(
-    labels: Indices, clients: int, rng: np.random.Generator, *, mu: Mu = 0.1, skew: Skew = 0.0, empty: Empty = False
+    labels: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    mu: Mu = 0.1,
+    skew: Skew = 0.0,
+    largest: Annotated[NonNegative, Doc("most images of a client, in units of the mean, from 1; 0: no limit")] = 0.0,
+    empty: Empty = False,
 ) -> Partition:
     """The paper's: each client draws class shares ~ Dir(μ), and takes what is left when its classes are used up."""
     _check(len(labels), clients, skew, empty, mu)
-    sizes = _sizes(len(labels), clients, rng, skew, empty)
+    if 0 < largest < 1:
+        raise FedfewError("E103", "partition.largest", f"{largest} is less than the mean, 1", "Use 0, or 1 and more")
+    sizes = _sizes(len(labels), clients, rng, skew, empty, largest)
     stock = np.bincount(labels)
     active = np.flatnonzero(sizes)  # so a million clients of which few hold images cost what the few cost
     shares = _dirichlet(rng, mu, len(stock), len(active))
@@ -190,11 +199,21 @@ def _weights(clients: int, rng: np.random.Generator, skew: float) -> NDArray[np.
     return weights
 
 
-def _sizes(images: int, clients: int, rng: np.random.Generator, skew: float, empty: bool) -> Indices:
-    """Client sizes proportional to log-normal weights that sum to the images; ties are broken at random."""
+def _sizes(
+    images: int, clients: int, rng: np.random.Generator, skew: float, empty: bool, largest: float = 0.0
+) -> Indices:
+    """Client sizes proportional to log-normal weights that sum to the images; ties are broken at random.
+
+    Where ``largest`` times the mean is a limit, clients at the limit leave the rest to the others."""
     least = 0 if empty else 1
     weights = _weights(clients, rng, skew)
     exact = weights / weights.sum() * (images - least * clients)
+    if largest:
+        limit, full = largest * images / clients - least, np.zeros(clients, bool)
+        while (over := ~full & (exact > limit)).any() and not (full | over).all():
+            full |= over
+            rest = images - least * clients - limit * full.sum()
+            exact = np.where(full, limit, weights * rest / weights[~full].sum())
     sizes: Indices = np.floor(exact).astype(np.int64)
     lot = np.lexsort((rng.random(clients), sizes - exact))
     sizes[lot[: images - least * clients - int(sizes.sum())]] += 1
