@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from tests.methods.tiny import contribution, generator
 
 import fedfew
-from fedfew.aggregators.combine import by_coordinate
 from fedfew.aggregators.weighted import capped, fedavg, fedfreq, fedfreq_weights, uniform
 from fedfew.core.errors import FedfewError
 from fedfew.core.types import Aggregate, Contribution
@@ -154,12 +153,6 @@ def test_fedavg_weighs_by_images() -> None:
     check(fedavg(parts, ZERO, ZERO), tuple(Fraction(n, 8) for n in (1, 2, 5)))
     check(fedavg(three(examples=(0, 0, 0)), ZERO, ZERO), (Fraction(1, 3),) * 3)
     check(uniform(parts, ZERO, ZERO), (Fraction(1, 3),) * 3)
-
-
-def test_a_rule_by_coordinate_sees_blocks_and_gives_the_whole() -> None:
-    vectors = torch.randn(3, 10, generator=generator(0))
-    parts = [contribution(k, vectors[k]) for k in range(3)]
-    assert torch.equal(by_coordinate(parts, lambda block: block.amax(0), entries=12).vector, vectors.amax(0))
 
 
 def test_sums_are_taken_in_double_precision() -> None:

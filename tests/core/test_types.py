@@ -3,7 +3,6 @@
 import dataclasses
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +10,7 @@ import torch
 import fedfew.core
 from fedfew.core.layout import Reply, nbytes
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, OracleSite, ServerState
+from fedfew.core.types import ClientSite, OracleSite
 
 CORE = Path(fedfew.core.__file__).parent
 
@@ -66,9 +65,3 @@ def test_bytes_are_counted_as_they_travel() -> None:
         "lr": torch.zeros((), dtype=torch.float64),
     }
     assert nbytes(reply) == 5 * 4 + 5 * 4 + 8
-
-
-def test_a_state_with_changes_is_another_state() -> None:
-    state = ServerState(3, torch.zeros(2), torch.ones(2))
-    changed = replace(state, round=4)
-    assert (state.round, changed.round) == (3, 4) and changed.omega is state.omega

@@ -46,14 +46,18 @@ def test_server_only_is_the_servers_training_and_nothing_else() -> None:
         method.train_client({}, client_site(0), generator(0))
 
 
-def test_all_labels_is_supervised_training_at_every_client() -> None:
-    method, labeled, omega = AllLabels(SERVER, CLIENT, MEAN, augment="none"), random_labeled(12, 3), random_theta(1)
+@pytest.mark.parametrize("clip", [0.0, 0.1])
+def test_all_labels_is_supervised_training_at_every_client_clipped_as_the_servers(clip: float) -> None:
+    """A clip that is set for another loss and its anchor would hold true labels back, or let them run away."""
+    server = replace(SERVER, sgd=replace(SERVER.sgd, clip=clip))
+    method, labeled, omega = AllLabels(server, CLIENT, MEAN, augment="none"), random_labeled(12, 3), random_theta(1)
     site = OracleSite(0, linear_network(), labeled, CLASSES)
     payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
 
     trained = method.train_with_labels(payload, site, generator(0))
 
-    expected, steps = train_supervised(linear_network(), omega, labeled, Supervised(CLIENT), 0.1, generator(0))
+    how = Supervised(replace(CLIENT, clip=clip))
+    expected, steps = train_supervised(linear_network(), omega, labeled, how, 0.1, generator(0))
     assert torch.equal(trained.reply["psi"], expected) and trained.metrics["steps"] == steps == 3
     assert trained.votes is None, "nothing was guessed, so nothing is reported as a guess"
 
@@ -69,18 +73,6 @@ def test_all_labels_starts_the_clients_from_the_servers_model_and_averages() -> 
     mean = (random_theta(3) + random_theta(4)) / 2
     torch.testing.assert_close(outcome.clients, mean)
     assert torch.equal(done.omega, train_supervised(site.network, mean, site.labeled, SERVER, 0.2, generator(1))[0])
-
-
-def test_all_labels_clips_as_the_server_does() -> None:
-    """A clip that is set for another loss and its anchor would hold true labels back, or let them run away."""
-    server = replace(SERVER, sgd=replace(SERVER.sgd, clip=0.1))
-    method, labeled, omega = AllLabels(server, CLIENT, MEAN, augment="none"), random_labeled(12, 3), random_theta(1)
-    payload = {"omega": omega, "lr": torch.tensor(0.1, dtype=torch.float64)}
-    trained = method.train_with_labels(payload, OracleSite(0, linear_network(), labeled, CLASSES), generator(0))
-    clipped = Supervised(replace(CLIENT, clip=0.1))
-    assert torch.equal(
-        trained.reply["psi"], train_supervised(linear_network(), omega, labeled, clipped, 0.1, generator(0))[0]
-    )
 
 
 def test_a_warm_up_is_the_same_for_those_who_ask_nobody() -> None:

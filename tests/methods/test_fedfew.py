@@ -20,7 +20,7 @@ from tests.methods.tiny import (
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.types import ClientUpdate
+from fedfew.core.types import ClientSite, ClientUpdate
 from fedfew.data.samples import Images
 from fedfew.methods.fedfew import FedFew
 from fedfew.training.label_shift import log_ratio
@@ -40,6 +40,13 @@ def payload(theta: Tensor) -> dict[str, Tensor]:
     return {"omega": theta, "prior": EVEN, "lr": torch.tensor(0.1, dtype=torch.float64)}
 
 
+def labelled(method: FedFew, site: ClientSite, theta: Tensor) -> tuple[Tensor, Tensor, torch.Generator]:
+    """r and π_k as the client finds them, and its generator afterwards."""
+    rng, network = generator(7), linear_network()
+    network.load(theta)
+    return *method.label(replace(site, network=network), payload(theta), rng), rng
+
+
 def test_the_ratio_of_two_mixes() -> None:
     shift = log_ratio(torch.tensor([0.5, 0.25, 0.25, 0.0]), torch.tensor([0.25, 0.5, 0.25, 0.0]))
     assert shift.tolist() == pytest.approx([log(2), -log(2), 0.0, 0.0])
@@ -50,9 +57,7 @@ def test_a_client_step_is_the_equation(correction: float) -> None:
     method, site, theta = fedfew(steps=20, concentration=1.0, correction=correction), client_site(0), random_theta(1)
     trained = method.train_client(payload(theta), site, generator(7))
 
-    rng, network = generator(7), linear_network()
-    network.load(theta)
-    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    adjusted, mix, rng = labelled(method, site, theta)
     labels = adjusted.argmax(1)
     order = torch.randperm(len(site), generator=rng)
     views = site.samples.take(order).strong(rng).data
@@ -70,9 +75,7 @@ def test_consistency_adds_the_agreement_of_two_noisy_views_of_every_image(thresh
     theta = random_theta(1)
     trained = method.train_client(payload(theta), site, generator(7))
 
-    rng, network = generator(7), linear_network()
-    network.load(theta)
-    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    adjusted, mix, rng = labelled(method, site, theta)
     confidence, labels = adjusted.max(1)
     order = torch.randperm(len(site), generator=rng)
     one, other = (site.samples.take(order).weak(rng).noisy(0.1, rng).data for _ in range(2))
@@ -93,9 +96,7 @@ def test_soft_labels_are_the_adjusted_probabilities() -> None:
     method, site, theta = fedfew(steps=20, soft=True), client_site(0), random_theta(1)
     trained = method.train_client(payload(theta), site, generator(7))
 
-    rng, network = generator(7), linear_network()
-    network.load(theta)
-    adjusted, mix = method.label(replace(site, network=network), payload(theta), rng)
+    adjusted, mix, rng = labelled(method, site, theta)
     order = torch.randperm(len(site), generator=rng)
     views = site.samples.take(order).strong(rng).data
     free = theta.clone().requires_grad_()

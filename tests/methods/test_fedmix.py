@@ -315,12 +315,4 @@ def test_defaults_are_the_papers() -> None:
     method = fedmix()
     assert (method.alpha, method.beta, method.gamma) == (0.5, 0.3, 0.2)
     assert (method.views, method.threshold, FEDMIX.aggregator) == (5, 0.8, "fedfreq")
-    plain = LocalSGD()
-    assert (plain.epochs, plain.batch, plain.lr, plain.momentum, plain.weight_decay, plain.rounds) == (
-        1,
-        64,
-        1e-3,
-        0,
-        0,
-        150,
-    )
+    assert LocalSGD() == LocalSGD(epochs=1, batch=64, lr=1e-3, momentum=0, weight_decay=0, rounds=150)

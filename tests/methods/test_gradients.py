@@ -105,16 +105,3 @@ def test_helpers_are_constants_for_the_divergence() -> None:
     assert loss is not None
     loss.backward()
     assert network.gradient[: network.layout.trainable].any() and targets.grad is None
-
-
-def test_penalties_leave_running_statistics_to_the_data() -> None:
-    """With batch norm and nothing but the anchor, running statistics move by what passes through, never by the pull."""
-    network = conv_network("batch")
-    omega, n = network.snapshot(), network.layout.trainable
-    ends = []
-    for strength in (0.0, 0.1):
-        method = FedMix(PLAIN, LocalSGD(lr=1e-9), MEAN, **(OFF | {"lambda_anchor": strength}))  # type: ignore[arg-type]
-        payload: Payload = {"omega": omega, "sigma": omega + 100, "lr": torch.tensor(1e-9)}
-        ends.append(method.train_client(payload, site(network), generator(3)).reply["psi"][n:])
-    torch.testing.assert_close(*ends)
-    assert not torch.equal(ends[0], omega[n:])

@@ -6,14 +6,12 @@ from torch import Tensor, nn
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
-from fedfew.core.settings import settings_of
 from fedfew.data.samples import Images
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
 from fedfew.models.layers import groups
 from fedfew.models.resnet9 import convolution
 
-PRETRAINED = {"train", "size", "views", "lr_scale"}
 SMALL = {"resnet9": {"width": 4}, "cnn": {"width": 4}, "wrn": {"depth": 10, "width": 1}}
 
 
@@ -95,38 +93,6 @@ def test_a_model_of_ones_own_is_seeded_too_but_keeps_its_initialisation() -> Non
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_binding_to_a_vector_keeps_outputs_and_fills_the_flat_gradient(name: str) -> None:
-    module = build_model(name, 1, 16, 10, SMALL[name], rng())
-    batch = images(1, 16).float() / 255
-    expected = module(batch)
-    expected.square().sum().backward()
-    slopes = {key: p.grad.clone() for key, p in module.named_parameters() if p.grad is not None}
-    module.zero_grad()
-
-    network = Network.of(module)
-    logits = network(Images(images(1, 16)))
-    torch.testing.assert_close(logits, expected)
-    logits.square().sum().backward()
-    views = network.layout.views(network.gradient)
-    assert set(slopes) == {key for key, _ in module.named_parameters()}
-    for key, slope in slopes.items():
-        assert bool(slope.any()), f"{key} is not trained"
-        torch.testing.assert_close(views[key], slope, rtol=1e-3, atol=1e-4)
-    with torch.no_grad():
-        network.vector.zero_()
-    assert not bool(network(Images(images(1, 16))).any())
-
-
-@pytest.mark.parametrize("name", SMALL)
-def test_convolution_weights_are_channels_last_views_into_the_vector(name: str) -> None:
-    network = Network.of(build_model(name, 3, 16, 10, SMALL[name], rng()))
-    memory = network.vector.untyped_storage().data_ptr()
-    for parameter in network.module.parameters():
-        assert parameter.untyped_storage().data_ptr() == memory
-        assert parameter.dim() != 4 or parameter.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("name", SMALL)
 def test_batch_norm_statistics_live_in_the_vector(name: str) -> None:
     network = Network.of(build_model(name, 1, 16, 10, SMALL[name] | {"norm": "batch"}, rng()))
     before = network.vector.clone()
@@ -169,28 +135,8 @@ def test_activations_without_normalisation_stay_in_range(width: int) -> None:
     assert 0.01 < signal.std().item() < 1
 
 
-def test_settings_are_documented() -> None:
-    assert {name: set(settings_of(model)) for name, model in MODELS.items()} == {
-        "resnet9": {"width", "norm"},
-        "cnn": {"width", "norm"},
-        "wrn": {"depth", "width", "norm"},
-        "efficientnet-lite0": PRETRAINED,
-        "transformers": PRETRAINED | {"source"},
-        "timm": PRETRAINED | {"source"},
-    }
-    assert settings_of(MODELS["resnet9"])["width"].default == 64
-
-
 @pytest.mark.parametrize("width", [1_000_000, 2**62])
 @pytest.mark.parametrize("name", SMALL)
 def test_a_model_beyond_the_machine_s_memory_is_refused_before_it_is_made(name: str, width: int) -> None:
     with pytest.raises(FedfewError, match=f"^E119 model: {name} with width = {width}"):
         build_model(name, 1, 28, 10, {"width": width}, rng())
-
-
-def test_the_sketch_of_a_model_draws_nothing() -> None:
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    first, again = (build_model("cnn", 1, 28, 10, {"norm": "none"}, rng()).state_dict() for _ in range(2))
-    assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(first[key], again[key]) for key in first)

@@ -15,13 +15,14 @@ import pytest
 import torch
 from tests.runtime.processes import eventually, gone, open_files
 from tests.runtime.test_gate import peak
-from tests.runtime.tiny_run import tiny_parts
+from tests.runtime.tiny_run import model_hash, tiny, tiny_parts
 from torch import Tensor
 
 from fedfew.config.parts import Parts, local_fleet
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate, Missing, Scores
+from fedfew.runs.session import Experiment
 from fedfew.runtime.arena import Arena, shared_file
 from fedfew.runtime.pool import PoolFleet, Worker
 
@@ -310,3 +311,10 @@ def test_a_worker_ends_with_its_pool_even_while_it_still_imports() -> None:
     for end in (ours, theirs):
         end.close()
     os.close(watched)
+
+
+def test_virtual_clients_have_the_same_images_in_every_process(tmp_path: Path) -> None:
+    virtual = {"clients": 1000, "participation": 0.003, "partition__kind": "virtual", "partition__per_client": 20}
+    for kind in ("inline", "pool"):
+        Experiment(tiny(**virtual, fleet__kind=kind, fleet__workers=1, rounds=1)).run(tmp_path / kind)
+    assert model_hash(tmp_path / "inline") == model_hash(tmp_path / "pool")
