@@ -9,20 +9,11 @@ from fedfew.interface.cli.declare import (
     ALLOW_CODE,
     ANYWAY,
     CONFIG,
-    CSV,
-    FINISHED,
-    IMAGES,
-    JOBS,
+    CONFIG_NAME,
+    ERROR_CODE,
     JSON,
-    MODEL,
     NEW_RUN,
     OVERRIDES,
-    RUNS,
-    RUNS_FOLDER,
-    SCALE,
-    UNTIL,
-    ConfigName,
-    ErrorCode,
     argument,
     command,
     flag,
@@ -33,24 +24,32 @@ from fedfew.interface.cli.declare import (
 )  # fmt: skip
 from fedfew.interface.cli.deploy import DEPLOY
 
+CSV = flag("--csv", "Print a CSV table.")
+SCALE = text("--scale", "full|laptop", "CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000.")
+RUNS_FOLDER = path("--out", "DIR", "Folder of the runs.")
+JOBS = number("--jobs", 0, 0, "Runs at a time, one process each; 0: one run at a time on all cores.")
+UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to continue.", metavar="ROUND")
+MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
+RUNS = argument("runs", "RUN…", "Run folders, folders of runs, or archives.", nargs=-1, required=True)
+FINISHED = argument("run", "RUN", "Folder of a finished run.")
+IMAGES = argument("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
+
 DATA = group(
     "data",
     "Fetch datasets, and list them.",
     command(
-        "fetch",
         "data:fetch",
         "Fetch a dataset from a local copy or from the internet. The first of its sources that answers is used.",
         argument("name", "NAME", "cifar10, mnist or fashion-mnist.", str),
         path("--from", "PATH", "A local archive or folder, e.g. cifar-10-binary.tar.gz.", "source"),
         JSON,
     ),
-    command("ls", "data:ls", "List the datasets, fetched or not.", JSON),
+    command("data:ls", "List the datasets, fetched or not.", JSON),
 )
 app = group(
     "fedfew",
     "Federated learning when only the server has labels, and only a few.",
     command(
-        "demo",
         "demo:demo",
         "Compare methods on images included in fedfew. The images are photographs or digits; every method is compared "
         "with training on the labels alone.",
@@ -63,14 +62,13 @@ app = group(
         JSON,
     ),
     command(
-        "try",
         "verdict:try_folder",
         "Find out what the sites' unlabeled images add. Checks the folder, chooses a method, trains with and without "
         "the sites' images, and reports the difference.",
         IMAGES, OVERRIDES, path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE, JSON,
+        name="try",
     ),
     command(
-        "init",
         "check:init",
         "Write a commented config for a folder of images.",
         IMAGES,
@@ -80,16 +78,14 @@ app = group(
         JSON,
     ),
     command(
-        "check",
         "check:check",
         "Check a folder of images or a config. Reports everything that is wrong; the exit status is 2 if a run would "
         "be refused.",
-        argument("source", "FOLDER|CONFIG", "A folder of images, a TOML file or a preset.", ConfigName()),
+        argument("source", "FOLDER|CONFIG", "A folder of images, a TOML file or a preset.", CONFIG_NAME),
         path("--csv", "FILE", "List of files (default: check.csv in the folder)."),
         OVERRIDES, ALLOW_CODE, JSON,
     ),
     command(
-        "run",
         "run:run",
         "Train a model. Any method, aggregator, model, dataset and partition can be combined.",
         CONFIG, SCALE, OVERRIDES, NEW_RUN,
@@ -97,14 +93,12 @@ app = group(
         JSON,
     ),
     command(
-        "resume",
         "run:resume",
         "Continue an interrupted run. The result is the same, bit for bit, as without the interruption.",
         argument("run", "RUN", "The run folder."),
         OVERRIDES, ANYWAY, ALLOW_CODE, JSON,
     ),
     command(
-        "evaluate",
         "verdict:evaluate",
         "Measure how good a model is. Prints the confusion matrix, precision and recall of each class, AUROC and "
         "calibration.",
@@ -114,7 +108,6 @@ app = group(
         MODEL, ALLOW_CODE, JSON,
     ),
     command(
-        "predict",
         "model:predict",
         "Predict the classes of images with a run's model.",
         FINISHED,
@@ -125,7 +118,6 @@ app = group(
         MODEL, CSV, ALLOW_CODE, JSON,
     ),
     command(
-        "label-next",
         "model:label_next",
         "Choose the images to label next. Chooses images that the model is uncertain about, no two alike, and gives a "
         "reason for each.",
@@ -135,7 +127,6 @@ app = group(
         CSV, ALLOW_CODE, JSON,
     ),
     command(
-        "export",
         "model:export",
         "Export a model for use elsewhere. Writes the model with its preprocessing, class names and a model card, and "
         "compares its outputs with torch's.",
@@ -145,14 +136,12 @@ app = group(
         MODEL, ALLOW_CODE, JSON,
     ),
     command(
-        "ls",
         "runs:ls",
         "List runs with their state and accuracy.",
         argument("folder", "[FOLDER]", "Folder with runs, or an archive.", default=Path("runs")),
         JSON,
     ),
     command(
-        "compare",
         "compare:compare",
         "Compare runs over seeds, and with server-only training. Prints mean ± 95 % interval over seeds, and the "
         "paired difference from server-only training.",
@@ -169,7 +158,6 @@ app = group(
         JSON,
     ),
     command(
-        "sweep",
         "sweep:sweep",
         "Run a config with many values of its keys. Runs every combination of the grid's values; finished runs are "
         "kept, interrupted ones are continued.",
@@ -180,17 +168,15 @@ app = group(
         SCALE, OVERRIDES, RUNS_FOLDER, JOBS, UNTIL, ANYWAY, JSON,
     ),
     command(
-        "learning-curve",
         "sweep:learning_curve",
         "Draw accuracy against the number of labels. Trains with the sites' images and without; finished runs are "
         "kept.",
-        argument("source", "FOLDER|PRESET|CONFIG.toml", "Images as for `fedfew try`, or a config.", ConfigName()),
+        argument("source", "FOLDER|PRESET|CONFIG.toml", "Images as for `fedfew try`, or a config.", CONFIG_NAME),
         text("--labels", "N,N,…", "Numbers of labels (default: all, half, a quarter, …).", default=""),
         number("--seeds", 1, 1, "Draw the labels and train this many times."),
         OVERRIDES, RUNS_FOLDER, JOBS, JSON,
     ),
     command(
-        "report",
         "show:report",
         "Write an HTML report of a run or a folder of runs. It contains accuracies, bounds, charts, command, config, "
         "versions and hashes.",
@@ -199,7 +185,6 @@ app = group(
         JSON,
     ),
     command(
-        "watch",
         "show:watch",
         "Show runs in the browser as they advance.",
         argument("runs", "[RUNS]", "A run folder, or a folder that contains runs.", default=Path("runs")),
@@ -209,7 +194,6 @@ app = group(
         JSON,
     ),
     command(
-        "track",
         "runs:track",
         "Send rounds to TensorBoard, MLflow or W&B. Only new rounds are sent, so the command can be repeated during "
         "the run.",
@@ -219,7 +203,6 @@ app = group(
         JSON,
     ),
     command(
-        "archive",
         "runs:archive",
         "Put the records of runs into one file, or unpack it. An archive has no models and checkpoints, so it fits "
         "into a repository; an existing one keeps its other runs. compare, report and ls read it like a folder.",
@@ -228,7 +211,6 @@ app = group(
         JSON,
     ),
     command(
-        "partition",
         "data:partition",
         "Measure and draw how non-IID a partition is. Prints R (mean total variation between clients) and sizes, and "
         "draws Figure 3 as bubbles (PNG, SVG).",
@@ -241,28 +223,24 @@ app = group(
         OVERRIDES, JSON,
     ),
     command(
-        "methods",
         "catalog:methods",
         "List methods, models, datasets and more, or explain one.",
         argument("name", "[NAME]", "A method, model, preset, …, or package.module:Name.", str, default=""),
         JSON,
     ),
     command(
-        "presets",
         "catalog:presets",
         "List the presets, or show one with all its defaults.",
-        argument("name", "[PRESET|CONFIG.toml]", "Show this one in full, as TOML.", ConfigName(), default=""),
+        argument("name", "[PRESET|CONFIG.toml]", "Show this one in full, as TOML.", CONFIG_NAME, default=""),
         JSON,
     ),
     command(
-        "explain",
         "catalog:explain",
         "Explain an error code.",
-        argument("code", "[CODE]", "A code such as E104; without it, all are listed.", ErrorCode(), default=""),
+        argument("code", "[CODE]", "A code such as E104; without it, all are listed.", ERROR_CODE, default=""),
         JSON,
     ),
     command(
-        "doctor",
         "doctor:doctor",
         "Show facts about this machine and installation. Shows versions, torch build, threads, extras, cache folder "
         "and disk; the exit status is 2 if something is wrong.",

@@ -1,6 +1,7 @@
 """How commands are declared: groups, commands that are imported when they run, and the options that several share."""
 
 import difflib
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,24 +16,22 @@ from fedfew.core.errors import CODES
 PATH = click.Path(path_type=Path)
 
 
-class ConfigName(click.ParamType[str]):
-    """A preset or a TOML file; the shell completes presets, or else files."""
+class Name(click.ParamType[str]):
+    """A name that the shell completes, or else a file."""
 
-    name = "config"
-
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        known = [CompletionItem(name, help=about) for name, about in presets().items() if name.startswith(incomplete)]
-        return known or [CompletionItem(incomplete, type="file")]
-
-
-class ErrorCode(click.ParamType[str]):
-    """The code of an error."""
-
-    name = "code"
+    def __init__(self, name: str, known: Callable[[], Mapping[str, str]]) -> None:
+        self.name, self._known = name, known
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        known = {code: entry.title for code, entry in CODES.items() if code.startswith(incomplete.upper())}
-        return [CompletionItem(code, help=title) for code, title in known.items()]
+        known = self._known().items()
+        items = [
+            CompletionItem(name, help=about) for name, about in known if name.lower().startswith(incomplete.lower())
+        ]
+        return items or [CompletionItem(incomplete, type="file")]
+
+
+CONFIG_NAME = Name("config", presets)
+ERROR_CODE = Name("code", lambda: {code: entry.title for code, entry in CODES.items()})
 
 
 def flag(name: str, help: str, *parameter: str) -> click.Option:
@@ -72,21 +71,12 @@ OVERRIDES = text(
     callback=_overrides,
 )  # fmt: skip
 JSON = flag("--json", "Print the result as JSON on the last line.")
-CSV = flag("--csv", "Print a CSV table.")
-SCALE = text("--scale", "full|laptop", "CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000.")
 NEW_RUN = path("--out", "DIR", "Run folder to create (default: runs/…).")
-RUNS_FOLDER = path("--out", "DIR", "Folder of the runs.")
 ANYWAY = flag("--anyway", "Continue even if torch or the machine has changed since the start.")
-JOBS = number("--jobs", 0, 0, "Runs at a time, one process each; 0: one run at a time on all cores.")
-UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to continue.", metavar="ROUND")
-MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
 ALLOW_CODE = text(
     "--allow-code", "MODULE[:NAME]", "Your own code that the files may name; without this it is refused.", multiple=True
 )
-CONFIG = argument("config", "PRESET|CONFIG.toml", "A preset or a TOML file.", ConfigName())
-RUNS = argument("runs", "RUN…", "Run folders, folders of runs, or archives.", nargs=-1, required=True)
-FINISHED = argument("run", "RUN", "Folder of a finished run.")
-IMAGES = argument("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
+CONFIG = argument("config", "PRESET|CONFIG.toml", "A preset or a TOML file.", CONFIG_NAME)
 
 
 def execute(target: str, **options: Any) -> None:
@@ -145,8 +135,9 @@ class Group(click.Group):
         return list(self.commands)
 
 
-def command(name: str, target: str, help: str, *params: click.Parameter) -> Command:
-    """A command, the ``module:function`` that does its work, its help text (a short sentence first) and parameters."""
+def command(target: str, help: str, *params: click.Parameter, name: str = "") -> Command:
+    """A command by the ``module:function`` that does its work; the help text begins with a short sentence."""
+    name = name or target.partition(":")[2].replace("_", "-")
     return Command(name, params=list(params), help=help, callback=partial(execute, target))
 
 

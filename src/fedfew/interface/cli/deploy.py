@@ -6,10 +6,10 @@ from fedfew.interface.cli.declare import (
     ALLOW_CODE,
     ANYWAY,
     CONFIG,
+    CONFIG_NAME,
     JSON,
     NEW_RUN,
     OVERRIDES,
-    ConfigName,
     argument,
     command,
     flag,
@@ -29,24 +29,21 @@ DOCTOR = group(
     "doctor",
     "Check the server or a site before a run.",
     command(
-        "server",
         "deploy:doctor_server",
         "Check the server of a network. Checks certificates, port, data, disk and versions, and takes a training step.",
-        NETWORK, ALLOW_CODE, JSON,
+        NETWORK, ALLOW_CODE, JSON, name="server",
     ),
     command(
-        "client",
         "deploy:doctor_client",
         "Check a site of a network. Checks connection, TLS, clock, versions, key, disk and images, and takes a "
         "training step.",
-        BUNDLE, DATA, STATE, JSON,
+        BUNDLE, DATA, STATE, JSON, name="client",
     ),
 )  # fmt: skip
 DEPLOY = group(
     "deploy",
     "Train across real machines, connected by Flower.",
     command(
-        "init",
         "deploy:init",
         "Create a network of sites. Writes certificates, one key pair and one bundle for each site, and the server's "
         "folder.",
@@ -54,7 +51,7 @@ DEPLOY = group(
         text("--sites", "A,B,C", "Names of the sites.", required=True),
         text("--server", "HOST", "Name or address of the server.", default="127.0.0.1"),
         number("--port", 9092, 1, "Port of the server.", most=65535),
-        text("--config", "PRESET|CONFIG.toml", "What to train.", default="quick", type=ConfigName()),
+        text("--config", "PRESET|CONFIG.toml", "What to train.", default="quick", type=CONFIG_NAME),
         OVERRIDES,
         number("--days", 365, 1, "How long the certificates are valid."),
         flag("--insecure", "Without TLS and keys; on this machine only."),
@@ -62,17 +59,15 @@ DEPLOY = group(
         JSON,
     ),
     command(
-        "server",
         "deploy:server",
         "Start the network's run, or continue it. Starts Flower's SuperLink on loopback and a TLS front for the sites.",
         NETWORK,
-        text("--config", "PRESET|CONFIG.toml", "What to train.", default="", type=ConfigName()),
+        text("--config", "PRESET|CONFIG.toml", "What to train.", default="", type=CONFIG_NAME),
         OVERRIDES, NEW_RUN,
         flag("--nginx", "Print a configuration for nginx and exit."),
         SYSTEMD, ANYWAY, ALLOW_CODE, JSON,
     ),
     command(
-        "client",
         "deploy:client",
         "Keep a site online. Starts a process that holds the images, and Flower's SuperNode; reconnects by itself.",
         BUNDLE, DATA, STATE,
@@ -83,7 +78,6 @@ DEPLOY = group(
         ALLOW_CODE, SYSTEMD,
     ),
     command(
-        "local",
         "deploy:local",
         "Try a network on this machine, with TLS and keys. The result is the same as that of `fedfew run`.",
         CONFIG, number("--sites", 2, 1, "How many sites share the clients."), OVERRIDES, NEW_RUN, JSON,
