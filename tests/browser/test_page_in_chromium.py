@@ -1,4 +1,4 @@
-"""The live page and the report in a real browser: a run advancing, an overlay, a rejected client, a phone."""
+"""The live page and the report in a real browser: a run advancing, a comparison, a rejected client, a phone."""
 
 import json
 import re
@@ -108,21 +108,6 @@ def test_a_rejected_client_is_marked_with_its_reason(tab: Tab, runs: Path, serve
     assert sorted(m[: len(lost[0])] for m in marks) == sorted(lost)
     assert "E411 client dropped out" in tab.run("document.getElementById('events').textContent")
     assert_clean(tab, server)
-
-
-def test_other_runs_are_laid_over_the_curves(tab: Tab, runs: Path, server: str, pictures: Path) -> None:
-    tab.open(server + place(runs, "mix"))
-    tab.wait(DRAWN)
-    tab.run("document.querySelector('.screen summary').click()")
-    tab.run("[...document.querySelectorAll('.choices input')].forEach(i => i.click())")
-    tab.run("document.querySelector('.choices button').click()")
-    tab.wait(
-        "location.search.split('with=').length === 3 && document.querySelectorAll('#accuracy path.line').length > 5"
-    )
-    legend = tab.run("document.querySelector('#accuracy svg g').textContent")
-    assert all(name in legend for name in ("lower", "mix", "mix-again"))
-    assert_clean(tab, server)
-    tab.screenshot(pictures / "overlay.png")
 
 
 @pytest.mark.parametrize(

@@ -358,7 +358,7 @@ def test_an_unfinished_bound_is_marked_and_a_pair_gives_a_verdict(runs: Path, tm
     run = written_run(tmp_path / "run", [record(1), record(2)], rounds=2)
     written_run(tmp_path / "lower", [record(1, accuracy=0.1)], rounds=2, method__name="server-only")
     text = page_of(write_report(run)).text
-    assert "above server-only (not finished, round 1 of 2)" in text
+    assert "server-only: the labels alone (not finished, round 1 of 2)" in text
     assert "so far, not finished" in text and "with your labels alone" not in text
 
 

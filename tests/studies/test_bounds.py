@@ -7,7 +7,6 @@ from tests.studies.runs_by_hand import flat
 
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.interface.report.standing import standing
-from fedfew.interface.report.words import between
 from fedfew.runs.statistics import Interval
 from fedfew.studies.bounds import bounds_of
 from fedfew.studies.compare import compare
@@ -77,9 +76,6 @@ def test_why_a_bound_is_no_pair_and_what_it_bounds() -> None:
     found = bounds_of(own, [own, lower, true, pooled])
     assert [b.mismatch for b in found] == ["other server.epochs", "other seeds", ""]
     assert [b.role for b in found] == ["lower bound", "", "upper bound"]
-    words = between(own, found)
-    assert words.startswith("not compared with server-only (other server.epochs), not compared with FedAvg with true")
-    assert words.endswith("40.0 points below pooled")
     assert [bar.note for bar in standing(own, found)] == ["other server.epochs", "", "other seeds", ""]
     assert [level.name for level in accuracy(own, found).levels] == [
         "server-only (other server.epochs)", "FedAvg with true labels (other seeds)", "pooled"

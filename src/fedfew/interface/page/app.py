@@ -1,6 +1,6 @@
 """The page's routes: runs, a run, a comparison, their charts as files, and live events; all are read-only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import resources
@@ -26,7 +26,7 @@ from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
 
 ON_A_PAGE = 100
-MOST_OVERLAID = 12
+MOST_CHOSEN = 12
 
 
 def make_app(root: Path, names: frozenset[str], token: str = "", ending: Ending = lambda: False) -> AccessMiddleware:
@@ -71,30 +71,27 @@ def show_runs(library: Library, pages: Any, request: Request) -> Response:
     asked = request.query_params.get("page", "")
     page = min(int(asked), last) if asked.isascii() and asked.isdecimal() and 0 < len(asked) < 9 and int(asked) else 1
     runs, faults = library.some(keys[(page - 1) * ON_A_PAGE : page * ON_A_PAGE], complete=True)
-    about = {"title": "Runs", "root": library.root.name, "live": "/live", "page": page, "last": last}
+    about: dict[str, Any] = {"title": "Runs", "root": library.root.name, "live": "/live", "page": page, "last": last}
     return _html(pages, "runs.html", runs=runs, faults=faults, count=len(keys), **about)
 
 
 def show_run(library: Library, pages: Any, request: Request) -> Response:
-    """One run, with other runs overlaid on its curves if requested."""
+    """One run."""
     key, run = _run(library, request)
-    others = _chosen(library, request, "with", but=key)
-    links = _links(f"/run/{key}/chart", [("with", k) for k in others])
-    shown = about_run(run, _beside(library, run), list(others.values()), links)
-    rest, _ = library.some([k for k in library.paths() if k != key][:ON_A_PAGE])
-    return _html(pages, "run.html", **shown, key=key, rest=rest | others, others=others, live=f"/run/{key}/live")
+    shown = about_run(run, _siblings(library, run), _links(f"/run/{key}/chart", []))
+    return _html(pages, "run.html", **shown, live=f"/run/{key}/live")
 
 
 def run_chart(library: Library, request: Request) -> Response:
     """One of the run's figures as a file."""
-    return _file(_figures(library, request), request)
+    _, run = _run(library, request)
+    return _file(figures_of(run, bounds_of(run, _siblings(library, run))), request)
 
 
 def show_comparison(library: Library, pages: Any, request: Request) -> Response:
     """The chosen runs, or all, in comparison."""
     runs, faults = library.all()
-    chosen = _chosen(library, request, "run")
-    query = [("run", key) for key in chosen]
+    chosen = _chosen(library, request)
     compared = list((chosen or runs).values())
     return _html(
         pages,
@@ -103,7 +100,7 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
         runs=runs,
         chosen=chosen,
         draw=draw,
-        links=_links("/compare/chart", query),
+        links=_links("/compare/chart", chosen),
         tables=tables(compared),
         faults=faults,
         live="/live",
@@ -112,7 +109,7 @@ def show_comparison(library: Library, pages: Any, request: Request) -> Response:
 
 def comparison_chart(library: Library, request: Request) -> Response:
     """One of the comparison's figures as a file."""
-    compared = list((_chosen(library, request, "run") or library.all()[0]).values())
+    compared = list((_chosen(library, request) or library.all()[0]).values())
     return _file([figure for table in tables(compared) for figure in table.figures], request)
 
 
@@ -143,33 +140,22 @@ def _run(library: Library, request: Request) -> tuple[str, Run]:
     return key, run
 
 
-def _chosen(library: Library, request: Request, name: str, but: str = "") -> dict[str, Run]:
+def _chosen(library: Library, request: Request) -> dict[str, Run]:
     """The runs that the query names; unknown ones are skipped."""
-    keys = dict.fromkeys(request.query_params.getlist(name)[: MOST_OVERLAID * 4])
-    runs, _ = library.some([key for key in keys if key != but], complete=True)
-    return dict(list(runs.items())[:MOST_OVERLAID])
+    keys = dict.fromkeys(request.query_params.getlist("run")[: MOST_CHOSEN * 4])
+    runs, _ = library.some(list(keys), complete=True)
+    return dict(list(runs.items())[:MOST_CHOSEN])
 
 
-def _beside(library: Library, run: Run) -> list[Run]:
+def _siblings(library: Library, run: Run) -> list[Run]:
     """The runs in the same folder, including its bounds."""
     return [other for other in library.all()[0].values() if other.path.parent == run.path.parent]
 
 
-def _figures(library: Library, request: Request) -> list[Figure]:
-    key, run = _run(library, request)
-    overlaid = list(_chosen(library, request, "with", but=key).values())
-    return figures_of(run, bounds_of(run, _beside(library, run)), overlaid)
-
-
-def _links(prefix: str, query: list[tuple[str, str]]) -> Links:
-    def links(figure: Figure) -> list[tuple[str, str]]:
-        return [(kind, f"{prefix}/{figure.key}.{kind}{_query(query)}") for kind in ("csv", "svg")]
-
-    return links
-
-
-def _query(pairs: list[tuple[str, str]]) -> str:
-    return f"?{urlencode(pairs)}" if pairs else ""
+def _links(prefix: str, keys: Iterable[str]) -> Links:
+    query = urlencode([("run", key) for key in keys])
+    end = f"?{query}" if query else ""
+    return lambda figure: [(kind, f"{prefix}/{figure.key}.{kind}{end}") for kind in ("csv", "svg")]
 
 
 def _file(figures: Sequence[Figure], request: Request) -> Response:
@@ -184,18 +170,14 @@ def _file(figures: Sequence[Figure], request: Request) -> Response:
     return Response(svg(figure, alone=True), media_type="image/svg+xml")
 
 
-def _html(pages: Any, template: str, **content: Any) -> Response:
-    return HTMLResponse(pages.get_template(template).render(**content))
+def _html(pages: Any, template: str, status: int = 200, **content: Any) -> Response:
+    return HTMLResponse(pages.get_template(template).render(**content), status)
 
 
 async def _not_found(pages: Any, request: Request, error: Exception) -> Response:
-    return _refused(pages, 404, "Not found", "There is nothing at this address.")
+    return _html(pages, "fault.html", 404, title="Not found", text="There is nothing at this address.")
 
 
 async def _fault(pages: Any, request: Request, error: Exception) -> Response:
-    known = isinstance(error, FedfewError) and error.code == "E302"
-    return _refused(pages, 404 if known else 409, "Cannot be shown", str(error))
-
-
-def _refused(pages: Any, status: int, title: str, text: str) -> Response:
-    return HTMLResponse(pages.get_template("fault.html").render(title=title, text=text), status)
+    status = 404 if isinstance(error, FedfewError) and error.code == "E302" else 409
+    return _html(pages, "fault.html", status, title="Cannot be shown", text=str(error))

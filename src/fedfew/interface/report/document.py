@@ -1,7 +1,7 @@
 """The report: one HTML file about a run or a folder of runs that needs no network and fits into an e-mail."""
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import metadata, resources
@@ -11,6 +11,7 @@ from typing import Any
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import duration, percent, size
@@ -55,17 +56,9 @@ def environment(*folders: str) -> Environment:
     """Templates of a package's folder with their filters; everything put into a page is escaped."""
     loaders = [PackageLoader(f"fedfew.interface.{name}", "templates") for name in (*folders, "report")]
     made = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    made.filters |= {
-        "percent": percent,
-        "marked": words.marked,
-        "bytes": size,
-        "duration": duration,
-        "setup": words.setup,
-        "origin": words.origin,
-        "privacy": words.privacy,
-        "config_text": words.config_text,
-        "spark": words.course,
-    }
+    filters: list[Callable[..., Any]] = [percent, size, duration, dumps]
+    filters += [words.marked, words.setup, words.origin, words.privacy, words.spark]
+    made.filters |= {filter_.__name__: filter_ for filter_ in filters}
     made.globals["version"] = metadata.version("fedfew")
     return made
 
@@ -79,7 +72,7 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
         target = target / "index.html"
     content = report(source, inline_csv).encode()
     if len(content) > LIMIT:
-        content = report(source, no_links).encode()
+        content = report(source, lambda figure: []).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,12 +88,21 @@ def report(source: Path, links: Links) -> str:
         if run.fault:
             raise run.fault
         others = (Run.open(path) for path in siblings(source))
-        return _page("run_report.html", **about_run(run, others, (), links), plural=False)
+        return _page("run_report.html", **about_run(run, list(others), links), plural=False)
     runs, faults = read_all(source)
     if not runs:
         fault = "contains no readable run" if source.exists() else "does not exist"
         raise faults[0] if faults else FedfewError("E302", str(source), fault)
-    return folder_report(source, runs, faults, links)
+    return _page(
+        "folder_report.html",
+        title=f"Runs in {source.resolve().name}",
+        runs=runs,
+        faults=faults,
+        draw=draw,
+        links=links,
+        tables=tables(runs),
+        plural=True,
+    )
 
 
 def inline_csv(figure: Figure) -> list[tuple[str, str]]:
@@ -109,52 +111,24 @@ def inline_csv(figure: Figure) -> list[tuple[str, str]]:
     return [] if len(content) > MOST_CSV else [("csv", "data:text/csv;base64," + base64.b64encode(content).decode())]
 
 
-def no_links(figure: Figure) -> list[tuple[str, str]]:
-    return []
-
-
-def about_run(run: Run, others: Iterable[Run], overlaid: Sequence[Run], links: Links) -> dict[str, Any]:
-    """The content of a run's report and page: its bounds among ``others``, and ``overlaid`` runs in its curves."""
-    bounds = bounds_of(run, list(others))
+def about_run(run: Run, others: Sequence[Run], links: Links) -> dict[str, Any]:
+    """The content of a run's report and page, with its bounds among ``others``."""
+    bounds = bounds_of(run, others)
     return {
         "title": f"{run.title} on {run.dataset}",
         "run": run,
         "bounds": bounds,
-        "between": words.between(run, bounds),
         "verdict": judged.sentence if (judged := verdict(run, bounds)) else no_verdict(run, bounds),
         "standing": standing(run, bounds),
         "alarms": run.alarms,
         "lost": sum(len(left_out(r)) for r in run.records),
         "skipped": sum(r["skipped"] for r in run.records),
         "events": words.events_of(run),
-        "charts": [draw(figure, links) for figure in figures_of(run, bounds, overlaid)],
+        "charts": [draw(figure, links) for figure in figures_of(run, bounds)],
     }
-
-
-def folder_report(folder: Path, runs: Sequence[Run], faults: Sequence[FedfewError], links: Links) -> str:
-    """Several runs: tables with mean ± sd over seeds, and overlaid curves."""
-    return _page(
-        "folder_report.html",
-        title=f"Runs in {folder.resolve().name}",
-        runs=runs,
-        faults=faults,
-        draw=draw,
-        links=links,
-        tables=tables(runs),
-        alarms={run.name: run.alarms for run in runs},
-        plural=True,
-    )
 
 
 def _page(template: str, **content: Any) -> str:
     style = (resources.files("fedfew.interface.report") / "templates" / "style.css").read_text("utf-8")
-    return (
-        environment()
-        .get_template(template)
-        .render(
-            **content,
-            chart_style=Markup(chart_style()),
-            style=Markup(style),
-            written=f"{datetime.now():%Y-%m-%d %H:%M}",
-        )
-    )
+    page, written = environment().get_template(template), f"{datetime.now():%Y-%m-%d %H:%M}"
+    return page.render(**content, style=Markup(f"{chart_style()}\n{style}"), written=written)

@@ -1,21 +1,17 @@
 """A run in words: numbers as people write them, its origin, and what happened during it."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
 
-from fedfew.config.files import dumps
 from fedfew.core.text import percent
+from fedfew.interface.charts import svg
 from fedfew.interface.charts.run_charts import coded
-from fedfew.interface.charts.svg import spark
-from fedfew.interface.report.standing import progress
 from fedfew.runs.run import Run
 from fedfew.runs.summary import scored
 from fedfew.runtime.record import left_out
-from fedfew.studies.bounds import Bound
 
 
 def marked(text: str) -> Markup:
@@ -75,13 +71,8 @@ def privacy(run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def config_text(run: Run) -> str:
-    """The whole config as TOML."""
-    return dumps(run.document)
-
-
 @dataclass(frozen=True)
-class Event:
+class RoundEvent:
     """Something that happened in a round, to one client or to all."""
 
     round: int
@@ -90,38 +81,21 @@ class Event:
     text: str
 
 
-def events_of(run: Run) -> list[Event]:
+def events_of(run: Run) -> list[RoundEvent]:
     """Updates left out and rounds skipped, in order."""
     events = []
     for r in run.records:
         for fault in left_out(r):
             text = f"{coded(fault['code'])}: {fault['reason']}"
-            events.append(Event(r["round"], fault["client"], fault["code"], text))
+            events.append(RoundEvent(r["round"], fault["client"], fault["code"], text))
         if r["skipped"]:
-            events.append(Event(r["round"], None, "", "round skipped: no usable update, ω is unchanged"))
+            events.append(RoundEvent(r["round"], None, "", "round skipped: no usable update, ω is unchanged"))
     return events
 
 
-def between(run: Run, bounds: Sequence[Bound]) -> str:
-    """Where the run is relative to the bounds it may be compared with."""
-    own, distances = run.accuracy(), list[str]()
-    if own is None:
-        return ""
-    for bound in bounds:
-        value, mark = bound.accuracy(), f" ({note})" if (note := progress(bound)) else ""
-        if value is None:
-            continue
-        if bound.mismatch:
-            distances.append(f"not compared with {bound.title} ({bound.mismatch})")
-        else:
-            where = "above" if own >= value else "below"
-            distances.append(f"{abs(100 * (own - value)):.1f} points {where} {bound.title}{mark}")
-    return ", ".join(distances) or "bounds unknown"
-
-
-def course(run: Run) -> Markup:
+def spark(run: Run) -> Markup:
     """The accuracy curve, the size of a word."""
     values = [r["accuracy"] for r in scored(run.records)]
     known = [v for v in values if v is not None]
     about = f"accuracy from {percent(known[0])} to {percent(known[-1])}" if known else "no accuracy yet"
-    return Markup(spark(values, about))
+    return Markup(svg.spark(values, about))
