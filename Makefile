@@ -60,7 +60,7 @@ screenshots: $(VENV)/.installed-dev     ## docs/images from real runs
 	$(BIN)/python -m tests.browser.screenshots
 
 notebook: $(VENV)/.installed-dev        ## the example notebook run anew, with its outputs: a minute or two
-	$(BIN)/python -m tests.docs.notebook examples/quickstart.ipynb
+	$(BIN)/python -m tools.notebook examples/quickstart.ipynb
 
 docs: $(VENV)/.installed-dev            ## the docs as a site in site/, with the reference pages written anew
 	$(BIN)/python -m tools.reference docs/reference

@@ -44,14 +44,8 @@ def test_misses_and_time_limits_are_told_from_success() -> None:
 def test_the_page_says_what_was_missed_and_what_was_not_run(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"# Head\n\n{faults.BEGIN}\nof last year\n{faults.END}\n\nTail\n", "utf-8")
-    result = {
-        "state": "missed",
-        "figure": "kills: 5",
-        "command": "python -m x",
-        "seconds": 3,
-        "date": "d",
-        "machine": "m",
-    }
+    result = {"state": "missed", "figure": "kills: 5", "command": "python -m x", "seconds": 3}
+    result |= {"date": "d", "machine": "m"}
     faults.write_page({"R1": result}, page)
     text = page.read_text("utf-8")
     assert text.startswith("# Head\n") and text.endswith("Tail\n") and "last year" not in text

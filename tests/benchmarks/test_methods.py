@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, note_on, other_setting
+from benchmarks.method_tasks import ABLATION, ARMS, SERVER_ONLY, TASKS, Task, config_of, other_setting
 from benchmarks.methods import section, table
 
 from benchmarks import method_search, method_tasks, methods
@@ -32,11 +32,6 @@ def test_all_arms_share_one_setting_or_stand_apart(task: str) -> None:
     assert {config.model.settings["norm"] for config in together} == {"group"}
     before = {config.document["method"].get("warmup", config.server.sgd.epochs) for config in together}
     assert before == {configs[SERVER_ONLY].server.sgd.epochs}, "as many server epochs before the first round"
-
-
-def test_an_arm_that_stands_apart_says_by_what() -> None:
-    differs = other_setting(TASKS["digits"], "ds-fl")
-    assert note_on("ds-fl", differs) == "- ds-fl: `dataset.open = 600` (0)"
 
 
 def test_what_a_search_found_is_used_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

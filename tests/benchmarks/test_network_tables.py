@@ -3,6 +3,7 @@
 import argparse
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from benchmarks.compression import KINDS, line, measure
@@ -12,13 +13,8 @@ from fedfew.config.schema import load
 
 
 def test_bytes_of_an_update_are_those_of_its_codec() -> None:
-    changes = {
-        "model.width": 4,
-        "dataset.unlabeled": 100,
-        "dataset.test": 50,
-        "server.epochs": 1,
-        "fleet.kind": "inline",
-    }
+    changes: dict[str, Any] = {"model.width": 4, "dataset.unlabeled": 100, "dataset.test": 50, "server.epochs": 1}
+    changes["fleet.kind"] = "inline"
     layout = assemble(load("quick", changes)).network.layout
     size, accuracy = measure("fedmix", changes | KINDS["int8"], seed=0, rounds=1)
     assert size == layout.trainable + 4 * ceil(layout.trainable / 1024) + 4 * (layout.size - layout.trainable)

@@ -11,7 +11,7 @@ from benchmarks.machine import busy, gemm, memory_of, own_peak, tree
 from benchmarks.performance.phases import KINDS, client_of, phases_of
 from benchmarks.performance.precision import KINDS as KINDS_OF_PRECISION
 from benchmarks.performance.precision import measure, network
-from benchmarks.performance.scaling import cell, cells, run, targets
+from benchmarks.performance.scaling import cell, run, targets
 from benchmarks.performance.workloads import WARM, open_workload
 
 from fedfew.data.samples import Images
@@ -24,18 +24,6 @@ def test_a_cell_asks_its_clients_and_trains_nobody() -> None:
     assert result["files"] > 0
     assert result["round"] >= result["seconds"]["clients"]
     assert result["peak_mb"] > 50
-
-
-def test_cells_cover_populations_cohorts_and_workers() -> None:
-    every = cells(quick=False)
-    asked = {
-        (one["family"], one["config"]["clients"], round(one["config"]["clients"] * one["config"]["participation"]))
-        for one in every
-    }
-    assert asked >= {("K", 100, 10), ("K", 10_000, 10), ("K", 1_000_000, 10)}
-    assert asked >= {("m", 10, 10), ("m", 100, 100), ("m", 1_000, 1_000)}
-    workers = [one["config"].get("fleet.workers", 0) for one in every if one["family"] == "workers"]
-    assert workers[:2] == [0, 1]
 
 
 def test_targets_compare_the_most_clients_with_the_fewest() -> None:

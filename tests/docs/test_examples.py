@@ -9,8 +9,8 @@ from types import ModuleType
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
-from tests.docs.notebook import code_cells, run_cell
 from tests.docs.small import shrink
+from tools.notebook import code_cells, run_cell
 
 from fedfew.runs.run import Run
 

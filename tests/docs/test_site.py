@@ -54,12 +54,12 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed >= PAGES
 
 
-@pytest.mark.parametrize("page", sorted(PAGES))
-def test_links_between_pages_lead_somewhere(page: str) -> None:
-    text = (ROOT / "docs" / page).read_text("utf-8")
-    for target in re.findall(r"\]\(([^)#\s]+)", text):
-        if not target.startswith(("https://", "http://", "mailto:")):
-            assert (ROOT / "docs" / page).parent.joinpath(target).exists(), f"docs/{page}: {target}"
+@pytest.mark.parametrize("page", ["README.md", "SECURITY.md", "paper/README.md", "paper/research-log.md"])
+def test_links_of_pages_outside_the_site_lead_somewhere(page: str) -> None:
+    """Those inside are checked by the site's builder."""
+    for target in re.findall(r"\]\(([^)#\s]+)", (ROOT / page).read_text("utf-8")):
+        if not target.startswith("https://"):
+            assert (ROOT / page).parent.joinpath(target).exists(), target
 
 
 @pytest.mark.parametrize("page", sorted(PAGES))

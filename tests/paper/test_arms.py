@@ -1,6 +1,7 @@
 """The paper's figures as cells: the right arms, one recipe for all of them, and no run made twice."""
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +19,16 @@ def configs(figure: str, plan: Plan = TUNED) -> dict[tuple[str, str], dict[str, 
 
 
 def test_figure_4_has_both_methods_both_rules_and_both_bounds_in_both_settings() -> None:
-    found = configs("fig4")
-    named = {
-        (key[0], c["method"]["name"], c["aggregator"]["name"], c["partition"]["kind"])
-        for key, c in found.items()
-        if c["method"]["name"] in ("fedmix", "fedmatch")
-    }
-    kinds = {IID: "iid", NON_IID: "dirichlet"}
+    arms, kinds, rules = configs("fig4"), {IID: "iid", NON_IID: "dirichlet"}, ("fedavg", "fedfreq")
+    named = {(key[0], c["method"]["name"], c["aggregator"]["name"]) for key, c in arms.items()}
     assert named == {
-        (panel, method, rule, kinds[panel])
-        for panel in kinds
-        for method in ("fedmix", "fedmatch")
-        for rule in ("fedavg", "fedfreq")
+        *product(kinds, ("fedmix", "fedmatch"), rules),
+        *product(kinds, ("server-only", "pooled"), ("uniform",)),
+        *product(kinds, ("all-labels",), ("fedavg",)),
     }
-    assert {c["method"]["name"] for c in found.values()} == {
-        "fedmix",
-        "fedmatch",
-        "server-only",
-        "all-labels",
-        "pooled",
-    }
-    assert found[IID, "FedAvg with true labels"]["partition"]["kind"] == "iid"
-    assert {c["partition"].get("mu") for key, c in found.items() if key[0] == NON_IID} == {0.1}
+    split = [key for key, c in arms.items() if c["method"]["name"] not in ("server-only", "pooled")]
+    assert all(arms[key]["partition"]["kind"] == kinds[key[0]] for key in split)
+    assert {c["partition"].get("mu") for key, c in arms.items() if key[0] == NON_IID} == {0.1}
 
 
 def test_figures_5_and_6_vary_what_they_are_about() -> None:
@@ -62,11 +51,11 @@ def test_figures_5_and_6_vary_what_they_are_about() -> None:
 @pytest.mark.parametrize("name", ["paper-literal", "paper-tuned", "reference-code"])
 @pytest.mark.parametrize("figure", PAPER)
 def test_the_servers_recipe_is_the_same_in_every_arm(figure: str, name: str) -> None:
-    found = configs(figure, Plan(name, "laptop", 1)).values()
-    recipes = {json.dumps([c["server"], c["method"]["lambda_s"], c["model"], c["rounds"]]) for c in found}
+    arms = configs(figure, Plan(name, "laptop", 1)).values()
+    recipes = {json.dumps([c["server"], c["method"]["lambda_s"], c["model"], c["rounds"]]) for c in arms}
     assert len(recipes) == 1
-    assert {c["model"]["width"] for c in found} == {16}
-    assert {c["dataset"]["unlabeled"] for c in found} == {11_000}
+    assert {c["model"]["width"] for c in arms} == {16}
+    assert {c["dataset"]["unlabeled"] for c in arms} == {11_000}
 
 
 def test_a_run_that_several_figures_need_is_made_once() -> None:
@@ -108,9 +97,9 @@ def test_other_rows_are_that_of_figure_4_but_for_one_thing() -> None:
 
 
 def test_the_ablation_varies_gamma_alone() -> None:
-    found = [c["method"] for c in configs("ablation").values() if c["method"]["name"] == "fedmix"]
-    assert [m["gamma"] for m in found] == [0.0, 0.2, 0.6]
-    assert [m["alpha"] / m["beta"] for m in found] == pytest.approx([5 / 3] * 3)
+    arms = [c["method"] for c in configs("ablation").values() if c["method"]["name"] == "fedmix"]
+    assert [m["gamma"] for m in arms] == [0.0, 0.2, 0.6]
+    assert [m["alpha"] / m["beta"] for m in arms] == pytest.approx([5 / 3] * 3)
     shared = cells(TUNED, ["fig4", "ablation"])
     assert len(in_order(shared)) == len(in_order({"fig4": shared["fig4"]})) + 2
 
@@ -127,14 +116,13 @@ def test_the_first_seed_of_all_comes_before_the_second() -> None:
 
 def test_set_reaches_the_arms_it_concerns() -> None:
     plan = Plan("paper-tuned", "laptop", 1, {"rounds": 2, "method.threshold": 0.9, "method.lambda_i": 0.5})
-    found = configs("fig4", plan)
-    assert {c["rounds"] for c in found.values()} == {2}
-    assert found[IID, "FedMix + FedAvg"]["method"]["threshold"] == 0.9
-    assert found[IID, "FedMatch + FedAvg"]["method"]["threshold"] == 0.9
-    assert found[IID, "FedMatch + FedAvg"]["method"]["lambda_i"] == 0.5
-    assert "lambda_i" not in found[IID, "FedMix + FedAvg"]["method"]
-    assert configs("fig4")[IID, "FedMatch + FedAvg"]["method"]["threshold"] == 0.75
-    assert configs("fig4")[IID, "FedMix + FedAvg"]["method"]["threshold"] == 0.8
+    arms, plain = configs("fig4", plan), configs("fig4")
+    mix, match = (IID, "FedMix + FedAvg"), (IID, "FedMatch + FedAvg")
+    assert {c["rounds"] for c in arms.values()} == {2}
+    assert [[table[key]["method"]["threshold"] for key in (mix, match)] for table in (arms, plain)] == [
+        [0.9, 0.9], [0.8, 0.75],
+    ]  # fmt: skip
+    assert arms[match]["method"]["lambda_i"] == 0.5 and "lambda_i" not in arms[mix]["method"]
 
 
 def test_what_makes_the_arm_is_not_overridden() -> None:
@@ -142,8 +130,8 @@ def test_what_makes_the_arm_is_not_overridden() -> None:
     assert [c["partition"]["mu"] for c in configs("fig6a", plan).values()][:4] == list(LEVELS)
     assert {c["labels"] for c in configs("fig6b", plan).values()} == set(LABELS)
     assert {c["labels"] for c in configs("fig6a", plan).values()} == {50}
-    assert configs("fig4", plan)[NON_IID, "FedMix + FedAvg"]["partition"]["mu"] == 5.0
-    assert "mu" not in configs("fig4", plan)[IID, "FedMix + FedAvg"]["partition"]
+    both = [configs("fig4", plan)[panel, "FedMix + FedAvg"]["partition"].get("mu") for panel in (IID, NON_IID)]
+    assert both == [None, 5.0]
 
 
 def test_misspelt_keys_seeds_and_figures_are_refused() -> None:

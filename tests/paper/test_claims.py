@@ -8,31 +8,21 @@ import numpy as np
 import pytest
 from paper.arms import IID, LEVELS, MIXES, NON_IID, arms_of, mix_label
 from paper.claims import CLAIMS, partitions
-from paper.measures import (
-    Verdict,
-    difference,
-    early,
-    gain_cell,
-    gain_sentence,
-    gains,
-    level,
-    near,
-    near_gain,
-    positive,
-    roughness,
-)
+from paper.measures import Agrees, Judge, Verdict
 from paper.results import ArmResult, Results, last_scored
 from tests.studies.runs_by_hand import by_hand, flat
 
 from fedfew.runs.run import Run
 from fedfew.runs.statistics import Interval
-from paper import measures as claims_measures
+from paper import measures
 
 Key = tuple[str, str]
 SE1 = math.sqrt(0.475 * 0.525 / 2000)  # one standard error of the paper's 47.5 %
 
 
-def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[float] = (0.45, 0.45, 0.45)) -> Results:
+def figure(
+    name: str, accuracies: Mapping[Key, Sequence[float]], otherwise: Sequence[float] = (0.45, 0.45, 0.45)
+) -> Results:
     """Every arm with one flat run a seed, on so many test images that the seeds alone make the error."""
 
     def run(accuracy: float, seed: int) -> Run:
@@ -40,97 +30,95 @@ def figure(name: str, given: Mapping[Key, Sequence[float]], otherwise: Sequence[
         made.evaluation["images"] = 100_000
         return made
 
-    return {
-        arm.key: ArmResult(
-            arm,
-            tuple(run(a, s) for s, a in enumerate(given.get(arm.key, otherwise))),
-            len(given.get(arm.key, otherwise)),
-        )
-        for arm in arms_of(name)
-    }
+    arms = [(arm, accuracies.get(arm.key, otherwise)) for arm in arms_of(name)]
+    return {arm.key: ArmResult(arm, tuple(run(a, s) for s, a in enumerate(own)), len(own)) for arm, own in arms}
 
 
-def measured(mean: float, sd: float | None, n: int, se: float | None) -> Interval:
-    """An interval over n seeds, as wide as its standard error makes it."""
+def measured(mean: float, se: float | None) -> Interval:
+    """An interval over four seeds, as wide as its standard error makes it; without an error, over one."""
     if se is None:
-        return Interval(mean, sd, n, None, None, None)
-    half = se * {4: 3.182446}[n]  # Student's t, 3 degrees of freedom, 97.5 %
-    return Interval(mean, sd, n, se, mean - half, mean + half)
+        return Interval(mean, None, 1, None, None, None)
+    half = 3.182446 * se  # Student's t, 3 degrees of freedom, 97.5 %
+    return Interval(mean, 2 * se, 4, se, mean - half, mean + half)
 
 
-def about(found: list[Verdict], words: str) -> Verdict:
-    matching = [v for v in found if words in v.claim]
-    assert len(matching) == 1, [v.claim for v in found]
+def about(verdicts: list[Verdict], words: str) -> Verdict:
+    matching = [v for v in verdicts if words in v.claim]
+    assert len(matching) == 1, [v.claim for v in verdicts]
     return matching[0]
 
 
 def test_an_accuracys_error_is_that_of_the_seeds_or_of_the_test_images() -> None:
     arm = figure("fig6a", {("", "μ = 1"): (0.44, 0.46, 0.51)})["", "μ = 1"]
-    m = level(arm)
+    m = measures.level(arm)
     assert m is not None
     assert m.se == pytest.approx(stdev([0.44, 0.46, 0.51]) / math.sqrt(3))
     assert m.high is not None and m.high - m.mean == pytest.approx(4.302653 * (m.se or 0.0))
     alone = figure("fig6a", {("", "μ = 1"): (0.475,)})["", "μ = 1"]
     alone.runs[0].evaluation["images"] = 2000
-    single = level(alone)
+    single = measures.level(alone)
     assert single is not None
     assert single.se == pytest.approx(SE1)
     alone.runs[0].evaluation["images"] = 500
-    known = level(alone)
+    known = measures.level(alone)
     assert known is not None
     assert known.se == pytest.approx(2 * SE1), "the images of the run's own evaluation count, if it has one"
     assert single.high is not None and single.high - single.mean == pytest.approx(2 * SE1)
 
 
 def test_a_difference_takes_the_seeds_both_have() -> None:
-    found = figure("fig6a", {("", "μ = 1"): (0.5, 0.6, 0.8), ("", "μ = 10"): (0.4, 0.4)})
-    m = difference(found["", "μ = 1"], found["", "μ = 10"])
+    arms = figure("fig6a", {("", "μ = 1"): (0.5, 0.6, 0.8), ("", "μ = 10"): (0.4, 0.4)})
+    m = measures.difference(arms["", "μ = 1"], arms["", "μ = 10"])
     assert m is not None
     assert m.mean == pytest.approx(0.15)
     assert m.n == 2
     assert m.se == pytest.approx(stdev([0.1, 0.2]) / math.sqrt(2))
 
 
-def test_near_counts_both_errors() -> None:
-    ours = measured(0.475 - 0.02, 0.001, 4, 0.0005)  # alike seeds: the test images still give 1.1/√4 points
-    total = math.hypot(math.sqrt(0.455 * 0.545 / 2000) / 2, SE1)
-    assert 2 * total > 0.02
-    assert near(ours, 0.475)[0] == "yes"
-    far = measured(0.475 + 2.1 * total, 0.001, 4, 0.0005)
-    agrees, words = near(far, 0.475)
-    assert agrees == "no"
-    assert words.startswith("Does not hold here: 2.6 points above")
+def near_paper(m: Interval) -> tuple[Agrees, str]:
+    return measures.near(m, 0.475)
 
 
-def test_a_gain_must_fit_and_be_more_than_nothing() -> None:
-    assert near_gain(measured(0.03, 0.005, 4, 0.0025), 0.03, 0.475)[0] == "yes"
-    agrees, words = near_gain(measured(0.01, 0.02, 4, 0.01), 0.03, 0.475)
-    assert agrees == "undecided"
-    assert "so would no gain" in words
-    agrees, words = near_gain(measured(0.12, 0.01, 4, 0.005), 0.03, 0.475)
-    assert agrees == "no"
-    assert "larger" in words
-    assert "direction holds" in words
-    agrees, words = near_gain(measured(-0.05, 0.01, 4, 0.005), 0.03, 0.475)
-    assert agrees == "no"
-    assert "the direction is the opposite" in words
+def near_three_points(m: Interval) -> tuple[Agrees, str]:
+    return measures.near_gain(m, 0.03, 0.475)
 
 
-def test_beyond_the_interval_or_not() -> None:
-    assert positive(measured(0.05, 0.01, 4, 0.005))[0] == "yes"  # 5 ± 1.6
-    assert positive(measured(-0.05, 0.01, 4, 0.005))[0] == "no"
-    agrees, words = positive(measured(0.01, 0.01, 4, 0.005))
-    assert agrees == "undecided"
-    assert "Not significant" in words
-    assert "-0.6 to +2.6" in words
-    assert positive(measured(0.01, None, 1, None))[0] == "undecided"
+BOTH = math.hypot(0.01, SE1)  # our error and the paper's
+
+
+@pytest.mark.parametrize(
+    ("judge", "mean", "se", "agrees", "words"),
+    [
+        (near_paper, 0.475 - 1.9 * BOTH, 0.01, "yes", ""),
+        (near_paper, 0.475 + 2.1 * BOTH, 0.01, "no", "Does not hold here: 3.1 points above"),
+        (near_three_points, 0.03, 0.0025, "yes", ""),
+        (near_three_points, 0.01, 0.01, "undecided", "so would no gain"),
+        (near_three_points, 0.12, 0.005, "no", "larger (standard error 0.5 points); the direction holds"),
+        (near_three_points, -0.05, 0.005, "no", "the direction is the opposite"),
+        (measures.positive, 0.05, 0.005, "yes", ""),  # 5 ± 1.6
+        (measures.positive, -0.05, 0.005, "no", ""),
+        (
+            measures.positive,
+            0.01,
+            0.005,
+            "undecided",
+            "Not significant (standard error 0.5 points, 95 % interval -0.6 to +2.6)",
+        ),
+        (measures.positive, 0.01, None, "undecided", "no standard error from one seed"),
+    ],
+)
+def test_a_number_counts_if_it_is_beyond_its_error(
+    judge: Judge, mean: float, se: float | None, agrees: str, words: str
+) -> None:
+    judged = judge(measured(mean, se))
+    assert judged[0] == agrees and words in judged[1]
 
 
 @pytest.fixture
 def full_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the tiny runs for ones of the paper's size."""
     for name in ("WIDTH", "UNLABELED", "ROUNDS"):
-        monkeypatch.setattr(claims_measures, name, 0)
+        monkeypatch.setattr(measures, name, 0)
 
 
 def test_a_smaller_experiment_says_nothing_about_levels() -> None:
@@ -155,6 +143,7 @@ WORSE: dict[Key, Sequence[float]] = {
     (NON_IID, "FedMix + FedFreq"): (0.38, 0.39, 0.40),
 }
 BEST: dict[Key, Sequence[float]] = {(NON_IID, mix_label(MIXES[1])): (0.47, 0.48, 0.49)}
+OTHER_BEST = BEST | {(NON_IID, mix_label(MIXES[3])): (0.50, 0.51, 0.52)}
 LABELS: dict[Key, Sequence[float]] = {
     ("", "FedMix, 800 labels"): (0.465, 0.470, 0.475),
     ("", "FedMatch, 800 labels"): (0.446, 0.449, 0.455),
@@ -164,7 +153,7 @@ LABELS: dict[Key, Sequence[float]] = {
 
 @pytest.mark.usefixtures("full_size")
 @pytest.mark.parametrize(
-    ("name", "given", "claim", "agrees", "words"),
+    ("name", "accuracies", "claim", "agrees", "words"),
     [
         ("fig4", PAPERS, "47.5", "yes", ""),
         ("fig4", PAPERS, "each time", "yes", ""),
@@ -176,13 +165,7 @@ LABELS: dict[Key, Sequence[float]] = {
         ("fig4", WORSE, "FedFreq suits", "no", ""),
         ("fig5", BEST, "best weights", "yes", ""),
         ("fig5", BEST, "close to each other", "undecided", ""),
-        (
-            "fig5",
-            BEST | {(NON_IID, mix_label(MIXES[3])): (0.50, 0.51, 0.52)},
-            "best weights",
-            "no",
-            "α=0.3 β=0.5 γ=0.2 is better by 3.0 points",
-        ),
+        ("fig5", OTHER_BEST, "best weights", "no", "α=0.3 β=0.5 γ=0.2 is better by 3.0 points"),
         ("fig6b", LABELS, "47 %", "yes", ""),
         ("fig6b", LABELS, "2 points over", "yes", ""),
         ("fig6b", LABELS, "700", "yes", ""),
@@ -191,25 +174,20 @@ LABELS: dict[Key, Sequence[float]] = {
     ],
 )
 def test_claims_are_judged_by_the_numbers(
-    name: str, given: Mapping[Key, Sequence[float]], claim: str, agrees: str, words: str
+    name: str, accuracies: Mapping[Key, Sequence[float]], claim: str, agrees: str, words: str
 ) -> None:
-    verdict = about(CLAIMS[name](figure(name, given)), claim)
-    assert verdict.agrees == agrees
-    assert words in verdict.words
-
-
-@pytest.mark.usefixtures("full_size")
-def test_a_verdict_has_the_number_its_error_and_its_source() -> None:
-    verdict = about(CLAIMS["fig4"](figure("fig4", PAPERS)), "47.5")
-    assert (verdict.got, verdict.source) == ("47.5 % ± 0.5 (3 seeds)", "Experiment Results, Fig. 4")
-    assert verdict.error == pytest.approx(0.005 / math.sqrt(3))
+    verdict = about(CLAIMS[name](figure(name, accuracies)), claim)
+    assert verdict.agrees == agrees and words in verdict.words
+    if (accuracies, claim) == (PAPERS, "47.5"):
+        assert (verdict.got, verdict.source) == ("47.5 % ± 0.5 (3 seeds)", "Experiment Results, Fig. 4")
+        assert verdict.error == pytest.approx(0.005 / math.sqrt(3))
 
 
 def test_figure_5_sees_unrest() -> None:
-    found, shaky = figure("fig5", BEST), (NON_IID, mix_label(MIXES[-1]))
+    arms, shaky = figure("fig5", BEST), (NON_IID, mix_label(MIXES[-1]))
     swings = [by_hand([0.4, 0.44 + s / 1000] * 6, seed=s, rounds=12) for s in range(3)]
-    found[shaky] = ArmResult(found[shaky].arm, tuple(swings), 3)
-    unstable = about(CLAIMS["fig5"](found), "unstable")
+    arms[shaky] = ArmResult(arms[shaky].arm, tuple(swings), 3)
+    unstable = about(CLAIMS["fig5"](arms), "unstable")
     assert unstable.agrees == "yes"
     assert unstable.got.startswith("+4.1 points")  # from round to round 4.0, 4.1 and 4.2 points, against 0
 
@@ -219,82 +197,77 @@ def test_figure_5_sees_unrest() -> None:
     [((0.44, 0.45, 0.46), "yes"), ((0.40, 0.41, 0.42), "no"), ((0.38, 0.44, 0.47), "undecided")],
 )
 def test_figure_6a_spread_of_a_point(lowest: tuple[float, ...], agrees: str) -> None:
-    found = figure("fig6a", {("", "μ = 0.1"): lowest}, (0.445, 0.455, 0.465))
-    verdict = CLAIMS["fig6a"](found)[0]
+    arms = figure("fig6a", {("", "μ = 0.1"): lowest}, (0.445, 0.455, 0.465))
+    verdict = CLAIMS["fig6a"](arms)[0]
     assert verdict.agrees == agrees
     width = 0.455 - sum(lowest) / 3
     assert verdict.got == f"spread {100 * width:.1f} points (3 seeds)"
 
 
 def test_the_ablation_reads_its_reasons_from_the_records() -> None:
-    found = figure("ablation", {("", "γ = 0"): (0.50, 0.51, 0.50)})
-    for run in found["", "γ = 0.2 (published)"].runs:
+    arms = figure("ablation", {("", "γ = 0"): (0.50, 0.51, 0.50)})
+    for run in arms["", "γ = 0.2 (published)"].runs:
         for record in run.records:
             record |= {"norm_step": 1.0, "norm_server": 2.0, "weights": {"3": 0.45, "7": 0.55}, "coverage": 0.3}
-    gain, step, weights, labels = CLAIMS["ablation"](found)
+    gain, step, weights, labels = CLAIMS["ablation"](arms)
     assert (gain.agrees, step.got) == ("no", "50.0 % ± 0.0 (3 seeds)")
     assert (weights.got, weights.agrees) == ("10.0 % ± 0.0 (3 seeds)", "yes")
     assert (labels.got, labels.agrees) == ("30.0 % ± 0.0 (3 seeds)", "yes")
     assert step.agrees == "no"
 
 
-def test_a_curve_with_rounds_that_were_not_scored() -> None:
-    run = by_hand([0.1, 0.2, 0.3, 0.5])
-    run.records[1]["accuracy"] = run.records[2]["accuracy"] = None
-    assert roughness(run, 0.0) == pytest.approx(0.4)
-    cut = by_hand([0.1, 0.2, 0.3], finished=False)
-    cut.records[2]["accuracy"] = None
-    assert (last_scored(run), last_scored(cut)) == (4, 2)
-
-
 @pytest.mark.parametrize("name", CLAIMS)
 def test_without_runs_nothing_is_claimed(name: str) -> None:
     empty = {arm.key: ArmResult(arm, (), 3) for arm in arms_of(name)}
     assert {v.agrees for v in CLAIMS[name](empty)} == {"no runs yet"}
-    assert gains(empty) == {}
+    assert measures.gains(empty) == {}
 
 
 def test_numbers_of_unfinished_runs_are_marked() -> None:
-    found = figure("fig6b", {})
+    arms = figure("fig6b", {})
     key = ("", "FedMix, 800 labels")
-    found[key] = ArmResult(found[key].arm, (by_hand([0.4] * 4, finished=False),), 3)
-    judged = CLAIMS["fig6b"](found)
+    arms[key] = ArmResult(arms[key].arm, (by_hand([0.4] * 4, finished=False),), 3)
+    judged = CLAIMS["fig6b"](arms)
     assert about(judged, "47 %").partial
     assert about(judged, "2 points over").partial
     assert not any(v.partial for v in CLAIMS["fig6b"](figure("fig6b", {})))
 
 
 def test_an_arm_with_another_server_recipe_gets_no_difference() -> None:
-    found = figure("fig6a", {})
-    arm = found["", "μ = 1"]
-    found["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
-    assert gains(found)["", "μ = 1"] == "not compared: other method.lambda_s"
+    arms = figure("fig6a", {})
+    arm = arms["", "μ = 1"]
+    arms["", "μ = 1"] = ArmResult(arm.arm, (flat(0.6, method__lambda_s=10.0),), 1)
+    assert measures.gains(arms)["", "μ = 1"] == "not compared: other method.lambda_s"
 
 
 def test_every_method_is_held_against_server_only() -> None:
-    found = figure(
+    arms = figure(
         "fig6b", {("", "FedMix, 700 labels"): (0.50, 0.51, 0.52), ("", "FedMatch, 900 labels"): (0.3, 0.31, 0.3)}
     )
-    compared = gains(found)
-    assert set(compared) == {key for key in found if "server-only" not in key[1]}
+    compared = measures.gains(arms)
+    assert set(compared) == {key for key in arms if "server-only" not in key[1]}
     better, worse = compared["", "FedMix, 700 labels"], compared["", "FedMatch, 900 labels"]
     assert isinstance(better, Interval)
     assert better.mean == pytest.approx(0.06)
-    assert "beats server-only training by 6.0 points" in gain_sentence(("", "FedMix, 700 labels"), better)
-    assert "is worse than server-only" in gain_sentence(("", "FedMatch, 900 labels"), worse)
+    assert "beats server-only training by 6.0 points" in measures.gain_sentence(("", "FedMix, 700 labels"), better)
+    assert "is worse than server-only" in measures.gain_sentence(("", "FedMatch, 900 labels"), worse)
     same = compared["", "FedMix, 800 labels"]
-    assert "does not differ significantly" in gain_sentence(("", "FedMix, 800 labels"), same)
-    assert gain_cell(better) == "+6.0 (SE 0.6), better"
-    assert gain_cell(worse).endswith("**worse**")
-    assert gain_cell(same).endswith("not significant")
+    assert "does not differ significantly" in measures.gain_sentence(("", "FedMix, 800 labels"), same)
+    assert measures.gain_cell(better) == "+6.0 (SE 0.6), better"
+    assert measures.gain_cell(worse).endswith("**worse**")
+    assert measures.gain_cell(same).endswith("not significant")
 
 
 def test_roughness_and_the_early_rounds() -> None:
     run = by_hand([0.1, 0.3, 0.2, 0.4, 0.4, 0.5], rounds=6)
-    assert roughness(run) == pytest.approx((0.0 + 0.1) / 2)  # 0.4, 0.4, 0.5
-    assert roughness(run, 0.0, 0.5) == pytest.approx((0.2 + 0.1) / 2)  # 0.1, 0.3, 0.2
-    assert early(run) == pytest.approx((0.1 + 0.3) / 2)
-    assert roughness(by_hand([0.1])) is None
+    assert measures.roughness(run) == pytest.approx((0.0 + 0.1) / 2)  # 0.4, 0.4, 0.5
+    assert measures.roughness(run, 0.0, 0.5) == pytest.approx((0.2 + 0.1) / 2)  # 0.1, 0.3, 0.2
+    assert measures.early(run) == pytest.approx((0.1 + 0.3) / 2)
+    assert measures.roughness(by_hand([0.1])) is None
+    run, cut = by_hand([0.1, 0.2, 0.3, 0.5]), by_hand([0.1, 0.2, 0.3], finished=False)
+    run.records[1]["accuracy"] = run.records[2]["accuracy"] = cut.records[2]["accuracy"] = None  # not scored
+    assert measures.roughness(run, 0.0) == pytest.approx(0.4)
+    assert (last_scored(run), last_scored(cut)) == (4, 2)
 
 
 def test_partitions_are_held_to_the_papers_sizes_and_classes() -> None:
@@ -302,10 +275,10 @@ def test_partitions_are_held_to_the_papers_sizes_and_classes() -> None:
     uneven[0, 0] = 10  # of 550 on average, scaled: 20 images of one class
     uneven[1:, :] = 36
     even = np.full((4, 10), 27, np.int64)
-    found = partitions({0.1: uneven, 10.0: even})
-    assert [v.agrees for v in found] == ["yes", "yes", "yes"]
+    verdicts = partitions({0.1: uneven, 10.0: even})
+    assert [v.agrees for v in verdicts] == ["yes", "yes", "yes"]
     mean_size = (10 + 3 * 360) / 4
-    assert found[0].got == f"{550 * 360 / mean_size:.0f} and {550 * 10 / mean_size:.0f}, scaled to 550"
+    assert verdicts[0].got == f"{550 * 360 / mean_size:.0f} and {550 * 10 / mean_size:.0f}, scaled to 550"
     assert [v.agrees for v in partitions({0.1: even, 10.0: uneven})] == ["yes", "yes", "no"]
     assert [v.agrees for v in partitions({0.1: even})] == ["no", "no", "yes"]
     assert LEVELS[0] == 0.1

@@ -35,20 +35,17 @@ def test_results_take_unfinished_runs_only_while_there_is_no_finished_one(tmp_pa
     next(rounds)
     next(rounds)
     rounds.close()
-    found = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert [run.done for run in found.runs] == [1]
-    assert found.partial
-    assert not found.finished
+    arm = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert ([run.done for run in arm.runs], arm.partial, arm.finished) == ([1], True, False)
     list(advance([second], study.path, told))
-    found = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert [(run.seeds, run.done) for run in found.runs] == [((1, 1), 2)]
-    assert not found.partial
-    assert not found.finished  # one of the two seeds is still missing
+    arm = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert [(run.seeds, run.done) for run in arm.runs] == [((1, 1), 2)]
+    assert (arm.partial, arm.finished) == (False, False), "one of the two seeds is still missing"
     list(advance([first], study.path, told))
-    found = results("extra", request, study)["", "FedMix + FedFreq"]
-    assert found.finished
-    values = [Run.open(run.path).accuracy() for run in found.runs]
-    assert mean_of(found) == pytest.approx(sum(v for v in values if v is not None) / 2)
+    arm = results("extra", request, study)["", "FedMix + FedFreq"]
+    assert arm.finished
+    values = [Run.open(run.path).accuracy() for run in arm.runs]
+    assert mean_of(arm) == pytest.approx(sum(v for v in values if v is not None) / 2)
     assert results("extra", request, study)["", "FedMix + FedAvg"].runs == ()
 
 
@@ -91,8 +88,8 @@ def test_runs_that_were_cut_short_are_compared_at_the_same_round() -> None:
 
 
 def test_the_csv_holds_every_scored_round_of_every_run() -> None:
-    found = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
-    lines = as_table(found).decode().splitlines()
+    arms = {("", "μ = 1"): arm_result(flat(0.4, seed=0), flat(0.6, seed=1))}
+    lines = as_table(arms).decode().splitlines()
     assert lines[0] == "panel,arm,seed,round,accuracy,validation,loss,coverage,correct"
     assert len(lines) == 1 + 2 * 3
     assert lines[4].startswith(",μ = 1,1,1,0.6,0.6,1.0")
@@ -131,15 +128,15 @@ def test_a_table_says_if_the_labels_alone_do_better_with_another_recipe() -> Non
     here = [flat(0.40, seed=seed, method__name="server-only") for seed in (0, 1)]
     strong: dict[str, Any] = {"method__name": "server-only", "server__augment": "strong"}
     best = [flat(0.45, seed=0, **strong), flat(0.47, seed=1, **strong), flat(0.99, seed=2, **strong)]
-    found = {("", "server-only"): arm_result(*here, wanted=2, label="server-only")}
-    note = better_server(found, [*here, *best])
+    arms = {("", "server-only"): arm_result(*here, wanted=2, label="server-only")}
+    note = better_server(arms, [*here, *best])
     assert note == (
         "**Not the best server:** with `server.augment = strong` the labels alone reach 46.0 % "
         "where server-only training has 40.0 % here (2 seeds)."
     )
-    assert note in section(drawn(found), [*here, *best], [])
+    assert note in section(drawn(arms), [*here, *best], [])
     elsewhere = flat(0.9, seed=0, labels=60, **strong)
-    assert not better_server(found, [*here, flat(0.405, seed=0, **strong), elsewhere])
+    assert not better_server(arms, [*here, flat(0.405, seed=0, **strong), elsewhere])
 
 
 def test_a_page_keeps_what_others_wrote(tmp_path: Path) -> None:

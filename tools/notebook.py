@@ -1,6 +1,6 @@
 """The example notebook, run cell by cell in one process: by a test, and to store its outputs.
 
-python -m tests.docs.notebook examples/quickstart.ipynb     # in an empty folder; writes what the cells gave
+python -m tools.notebook examples/quickstart.ipynb     # in an empty folder; writes what the cells gave
 """
 
 import ast
