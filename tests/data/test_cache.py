@@ -2,7 +2,6 @@
 
 import inspect
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -39,30 +38,15 @@ def test_one_flipped_bit_is_found_and_mended(tmp_path: Path, monkeypatch: pytest
     assert list(folder.parent.iterdir()) == [folder]
 
 
-def lose_array(folder: Path) -> None:
-    (folder / "test_labels.npy").unlink()
-
-
-def other_shape(folder: Path) -> None:
-    replace_array(folder, np.zeros((6, 28, 28), np.uint8))
-
-
-def other_kind(folder: Path) -> None:
-    replace_array(folder, np.zeros((6, 1, 28, 28), np.int64))
-
-
-def objects(folder: Path) -> None:
-    replace_array(folder, np.array([print], object))
-
-
-def replace_array(folder: Path, array: np.ndarray) -> None:
-    np.save(folder / "test_images.npy", array)
-
-
-@pytest.mark.parametrize("harm", [lose_array, other_shape, other_kind, objects])
-def test_a_damaged_cache_is_refused(monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize(
+    "array", [None, np.zeros((6, 28, 28), np.uint8), np.zeros((6, 1, 28, 28), np.int64), np.array([print], object)]
+)
+def test_a_damaged_cache_is_refused(monkeypatch: pytest.MonkeyPatch, array: np.ndarray | None) -> None:
     recipe, folder = stored(monkeypatch)
-    harm(folder)
+    if array is None:
+        (folder / "test_labels.npy").unlink()
+    else:
+        np.save(folder / "test_images.npy", array)
     with pytest.raises(FedfewError, match="E202"):
         fetched.load(recipe)
 
@@ -122,13 +106,7 @@ def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     _, folder = stored(monkeypatch)
     lines = {entry["name"]: entry for entry in inventory()}
     assert list(lines) == [name for name, load in DATASETS.items() if "path" not in settings_of(load)]  # not one's own
-    assert {name: entry["fetched"] for name, entry in lines.items()} == {
-        "mini-mnist": True,
-        "mini-cifar": True,
-        "cifar10": False,
-        "mnist": True,
-        "fashion-mnist": False,
-    }
+    assert [name for name, entry in lines.items() if entry["fetched"]] == ["mini-mnist", "mini-cifar", "mnist"]
     assert [lines["cifar10"][key] for key in ("images", "shape", "classes")] == [60_000, [3, 32, 32], 10]
     assert (lines["mnist"]["path"], lines["mnist"]["images"]) == (folder, 26)
     for name in included.SHIPPED:
@@ -139,7 +117,12 @@ def test_the_inventory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines["mini-mnist"]["path"].is_file()
 
 
-def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_embedded_files_are_checked_small_and_say_where_they_are_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sum(included.asset(name).stat().st_size for name in included.SHIPPED) < 3 * 10**6
+    note = (included.ASSETS / "README.md").read_text()
+    assert all(words in note for words in ("LeCun", "ShareAlike 3.0", "Krizhevsky"))
     for name in included.SHIPPED:
         (tmp_path / f"{name}.npz").write_bytes(included.asset(name).read_bytes()[:-1])
     monkeypatch.setattr(included, "ASSETS", tmp_path)
@@ -148,25 +131,12 @@ def test_the_embedded_file_is_checked(tmp_path: Path, monkeypatch: pytest.Monkey
             load()
 
 
-def test_the_embedded_files_are_small_and_say_where_they_are_from() -> None:
-    assert sum(included.asset(name).stat().st_size for name in included.SHIPPED) < 3 * 10**6
-    note = (included.ASSETS / "README.md").read_text()
-    assert "LeCun" in note
-    assert "ShareAlike 3.0" in note
-    assert "Krizhevsky" in note
-
-
 def test_the_embedded_photographs_are_those_of_cifar() -> None:
     photos = DATASETS["mini-cifar"]()
     assert photos.train.samples.data.shape == (2_200, 3, 32, 32)
     assert photos.test.samples.data.shape == (600, 3, 32, 32)
     assert photos.train.labels.bincount().tolist() == [220] * 10
     assert float(photos.train.samples.data.float().std()) > 50, "tiles, not a grey sheet"
-
-
-def test_own_files_are_not_fetched() -> None:
-    with pytest.raises(FedfewError, match=r"E105.*npz reads files of your own"):
-        fetch("npz")
 
 
 def test_cifar_is_what_everyone_calls_cifar(monkeypatch: pytest.MonkeyPatch) -> None:

