@@ -15,32 +15,12 @@ from fedfew.data.samples import Images
 CONFIG = """
 rounds = 2
 labels = 12
-
-[dataset]
-name = "folder"
-path = "{folder}"
-size = {size}
-channels = 3
-flips = false
-validation = 0
-
-[model]
-name = "efficientnet-lite0"
-size = 32
-
-[method]
-name = "fedavg"
-
-[server]
-epochs = 20
-lr = 0.05
-momentum = 0.9
-
-[client]
-batch = 4
-
-[fleet]
-kind = "inline"
+dataset = {{ name = "folder", path = "{folder}", size = {size}, channels = 3, flips = false, validation = 0 }}
+model = {{ name = "efficientnet-lite0", size = 32 }}
+method = {{ name = "fedavg" }}
+server = {{ epochs = 20, lr = 0.05, momentum = 0.9 }}
+client = {{ batch = 4 }}
+fleet = {{ kind = "inline" }}
 """
 Capture = pytest.CaptureFixture[str]
 
@@ -64,18 +44,14 @@ def picture(kind: str, number: int, side: int) -> Image.Image:
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("images")
-    for part, groups, count in (("server", ("square", "stripe"), 6), ("test", ("square", "stripe"), 8)):
-        for kind in groups:
-            (root / part / kind).mkdir(parents=True)
+    for part, groups, count in (("server", ("square", "stripe"), 6), ("test", ("square", "stripe"), 8),
+                                ("clients", ("north", "south"), 6)):  # fmt: skip
+        for number, group in enumerate(groups):
+            (root / part / group).mkdir(parents=True)
             for i in range(count):
-                place = 100 * len(part) + i + 50 * (kind == "square")
-                picture(kind, place, 20 + 40 * (i % 2)).save(root / part / kind / f"{i}.png")
-    for site in ("north", "south"):
-        (root / "clients" / site).mkdir(parents=True)
-        for i in range(6):
-            picture("square" if i % 2 else "stripe", 2000 + i + 10 * (site == "north"), 40).save(
-                root / "clients" / site / f"{i}.png"
-            )
+                kind = group if part != "clients" else ("square", "stripe")[i % 2]
+                seed = 1000 * len(part) + 50 * number + i
+                picture(kind, seed, 20 + 40 * (i % 2)).save(root / part / group / f"{i}.png")
     return root
 
 
