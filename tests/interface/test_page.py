@@ -313,17 +313,6 @@ def test_a_run_folder_itself_can_be_watched(root: Path) -> None:
     assert [run.name for run in library.all()[0].values()] == ["first"]
 
 
-def test_a_run_is_read_again_only_when_it_has_changed(root: Path) -> None:
-    library = Library(root.resolve())
-    key = key_of(root.resolve() / "first", root.resolve())
-    before = library.get(key)
-    assert library.get(key) is before
-    with (root / "first" / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(record(4, accuracy=0.9)) + "\n")
-    after = library.get(key)
-    assert after is not before and len(after.records) == 4  # type: ignore[union-attr]
-
-
 def events(lines: Iterator[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """(id, name, data) of each event."""
     now: dict[str, str] = {}

@@ -131,19 +131,16 @@ def _stream(news: Any) -> Response:
 def _run(library: Library, request: Request) -> tuple[str, Run]:
     """The run that the address names."""
     key = request.path_params["key"]
-    run = library.get(key)
-    if run is None:
-        raise FedfewError("E302", "this address", "names a run that does not exist")
-    if fault := run if isinstance(run, FedfewError) else run.fault:
-        raise fault
-    assert isinstance(run, Run)
-    return key, run
+    runs, faults = library.some([key], complete=True)
+    if key not in runs:
+        raise faults[0] if faults else FedfewError("E302", "this address", "names a run that does not exist")
+    return key, runs[key]
 
 
 def _chosen(library: Library, request: Request) -> dict[str, Run]:
     """The runs that the query names; unknown ones are skipped."""
     keys = dict.fromkeys(request.query_params.getlist("run")[: MOST_CHOSEN * 4])
-    runs, _ = library.some(list(keys), complete=True)
+    runs, _ = library.some(keys, complete=True)
     return dict(list(runs.items())[:MOST_CHOSEN])
 
 

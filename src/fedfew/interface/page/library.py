@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -67,13 +68,9 @@ class Library:
                 self._scanned = time.monotonic()
             return self._paths
 
-    def path(self, key: str) -> Path | None:
-        """The path of a run; None if there is no such run."""
-        return self.paths().get(key)
-
     def signature(self, key: str) -> Signature | None:
         """The signature of one run; None if there is no such run."""
-        path = self.path(key)
+        path = self.paths().get(key)
         return signature(path, held_locks()) if path else None
 
     def signatures(self) -> dict[str, Signature]:
@@ -81,46 +78,40 @@ class Library:
         locks = held_locks()
         return {key: signature(path, locks) for key, path in self.paths().items()}
 
-    def get(self, key: str) -> Run | FedfewError | None:
-        """The run as it is now, the error that prevents reading it, or None if there is no such run."""
-        return self._get(key, self.path(key), held_locks())
-
-    def _get(self, key: str, path: Path | None, locks: Locks) -> Run | FedfewError | None:
-        if path is None:
-            return None
-        now, kept = signature(path, locks), self._read.get(key)
-        if kept is None or kept[0] != now:
-            kept = (now, self._opened(path, kept[1] if kept else None, is_held(path, locks)))
-            self._read[key] = kept
-        return kept[1]
-
-    def _opened(self, path: Path, known: Run | FedfewError | None, held: bool | None) -> Run | FedfewError:
-        try:
-            if isinstance(known, Run):
-                run = known.again(held=held)
-            else:
-                run = Run.open(path, name=name_below(self.root, path), held=held)
-            _ = run.document, run.final  # the rest is read when it is shown
-        except FedfewError as fault:
-            return fault
-        return run
-
-    def some(self, keys: list[str], *, complete: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
+    def some(self, keys: Iterable[str], *, complete: bool = False) -> tuple[dict[str, Run], list[FedfewError]]:
         """The runs with these names, and the errors of unreadable ones; ``complete``: with all their files."""
         locks, paths = held_locks(), self.paths()
         runs, faults = {}, []
         for key in keys:
-            run = self._get(key, paths.get(key), locks)
-            fault = run if isinstance(run, FedfewError) else run.fault if run and complete else None
+            if key not in paths:
+                continue
+            run = self._read_again(key, paths[key], locks)
+            fault = run if isinstance(run, FedfewError) else run.fault if complete else None
             if fault is not None:
                 faults.append(fault)
             elif isinstance(run, Run):
                 runs[key] = run
         return runs, faults
 
+    def _read_again(self, key: str, path: Path, locks: Locks) -> Run | FedfewError:
+        """The run as it is now, or the error that prevents reading it."""
+        now, (before, known) = signature(path, locks), self._read.get(key, (None, None))
+        if known is not None and before == now:
+            return known
+        held = is_held(path, locks)
+        try:
+            old = known if isinstance(known, Run) else None
+            run = old.again(held=held) if old else Run.open(path, name=name_below(self.root, path), held=held)
+            _ = run.document, run.final  # the rest is read when it is shown
+        except FedfewError as fault:
+            self._read[key] = now, fault
+            return fault
+        self._read[key] = now, run
+        return run
+
     def all(self) -> tuple[dict[str, Run], list[FedfewError]]:
         """Every run, newest first, and the errors of unreadable ones."""
-        return self.some(list(self.paths()))
+        return self.some(self.paths())
 
 
 def _started(path: Path) -> float:
