@@ -1,6 +1,5 @@
 """The demo's table, its comparison and its report give one answer: accuracy after the last round, paired."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,8 @@ FEW_PHOTOS = {"dataset.unlabeled": 40, "dataset.test": 20, "labels": 20, "client
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The demo's methods with two rounds and few images."""
     for data, few in (("digits", {"participation": 0.1}), ("photos", FEW_PHOTOS)):
-        shown = COMPARISONS[data]
-        chosen = {name: {**own, **SHORT, **few} for name, own in shown.methods.items()}
-        for own in chosen.values():
-            own.update({"method.warmup": 1} if "method.warmup" in own else {})
-        monkeypatch.setitem(COMPARISONS, data, replace(shown, methods=chosen))
+        preset, methods, settings = COMPARISONS[data]
+        monkeypatch.setitem(COMPARISONS, data, (preset, methods, {**dict.fromkeys(settings, 1), **SHORT, **few}))
 
 
 @pytest.mark.parametrize("data", list(COMPARISONS))

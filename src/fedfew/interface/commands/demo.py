@@ -1,7 +1,5 @@
 """fedfew demo: what do unlabeled clients bring? A few methods on one split, offline, in about a minute."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 from time import perf_counter
@@ -20,25 +18,11 @@ from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare
 from fedfew.studies.tables import difference_text
 
-
-@dataclass(frozen=True)
-class Comparison:
-    """A preset and the methods compared on it; the server trains the same way in all, so each has its pair."""
-
-    preset: str
-    methods: Mapping[str, Mapping[str, Any]]
-
-
-COMPARISONS = {
-    "photos": Comparison("demo-photos", {"server-only": {}, "semifl": {}, "fedmoments": {}, "pooled": {}}),
-    "digits": Comparison("demo", {
-        "server-only": {"method.warmup": 300},
-        "semifl": {"method.warmup": 300},
-        "fedfew": {"method.warmup": 300},
-    }),
-}  # fmt: skip
-
-
+COMPARISONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
+    "photos": ("demo-photos", ("server-only", "semifl", "fedmoments", "pooled"), {}),
+    "digits": ("demo", ("server-only", "semifl", "fedfew"), {"method.warmup": 300}),
+}
+"""A preset, the methods compared on it and their settings: the server trains alike in all, so each has its pair."""
 LABELS = {"pooled": "pooled, the bound"}
 
 
@@ -46,13 +30,12 @@ def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
     """Compare a few methods with training on the labels alone, on photographs or digits included in fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
     data = data or ("photos" if installed("pretrained") else "digits")
-    shown = COMPARISONS[data]
-    runs: dict[str, list[Run]] = {name: [] for name in shown.methods}
+    preset, methods, settings = COMPARISONS[data]
+    runs: dict[str, list[Run]] = {name: [] for name in methods}
     for seed in range(seeds):
-        for name, suits in shown.methods.items():
-            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed, **suits}
-            experiment = Experiment.load(shown.preset, chosen)
-            session = experiment.start(folder / f"{name}-{seed}", "fedfew demo")
+        for name in methods:
+            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed, **settings}
+            session = Experiment.load(preset, chosen).start(folder / f"{name}-{seed}", "fedfew demo")
             follow(session, name if seeds == 1 else f"{name}, seed {seed}")
             runs[name].append(Run(session.folder))
     compared = compare([run for members in runs.values() for run in members], ["method"])
