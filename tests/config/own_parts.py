@@ -148,7 +148,7 @@ NUMBER = 3
 class Fixed(nn.Sequential):
     """A torch model that knows its images: 28×28 grey ones of ten classes."""
 
-    def __init__(self, hidden: int = 8) -> None:
+    def __init__(self, hidden: int = 8, path: str | None = None) -> None:
         super().__init__(nn.Flatten(), nn.Linear(784, hidden), nn.ReLU(), nn.Linear(hidden, 10))
 
 

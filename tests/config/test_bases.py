@@ -22,21 +22,16 @@ def test_a_base_with_what_differs_is_the_base_with_overrides(tmp_path: Path) -> 
     assert load({"base": "quick", "rounds": 3}).document == load("quick", {"rounds": 3}).document
 
 
-def test_naming_another_method_keeps_only_the_settings_both_have(tmp_path: Path) -> None:
-    first = written(tmp_path / "a.toml", '[method]\nname = "fedmix"\nlambda_s = 2.0\nviews = 3\n')
-    second = written(tmp_path / "b.toml", 'base = "a.toml"\n[method]\nname = "server-only"\n')
-    assert load(first).document["method"]["views"] == 3
-    assert load(second).document["method"] == load(first, {"method.name": "server-only"}).document["method"]
-    assert load(second).document["method"]["lambda_s"] == 2.0
-
-
-def test_a_chain_of_files_in_several_folders(tmp_path: Path) -> None:
+def test_a_chain_of_files_in_several_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(tmp_path / "shared" / "scene.toml", 'base = "quick"\nstart = "model.safetensors"\nlabels = 40\n')
     written(tmp_path / "shared" / "small.toml", 'base = "scene.toml"\nrounds = 2\nlabels = 30\n')
-    config = load(written(tmp_path / "mine" / "run.toml", 'base = "../shared/small.toml"\nseed = 7\n'))
+    file = written(tmp_path / "mine" / "run.toml", 'base = "../shared/small.toml"\nseed = 7\n')
+    config = load(file)
     assert (config.seed, config.rounds, config.labels, config.clients) == (7, 2, 30, 20)
     assert Path(config.start).resolve() == tmp_path / "shared" / "model.safetensors"  # from the file that says it
     assert "base" not in config.document
+    monkeypatch.chdir(tmp_path)
+    assert load(file, {"start": "other"}).start == str(tmp_path / "other")
 
 
 def test_a_path_of_images_is_meant_from_the_file_that_gives_it(tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 import json
 import re
-import sys
 import tomllib
-import types
 import typing
 from pathlib import Path
 from typing import Any
@@ -14,16 +12,13 @@ from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.runtime.tiny_run import TINY
-from torch import nn
 
-from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import dumps, parse_set, presets
 from fedfew.config.schema import check, load
 from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import NAMED, SECTIONS, settings_for
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.settings import Setting
-from fedfew.methods import METHODS
 
 
 def faults(table: dict[str, Any], overrides: dict[str, Any] | None = None) -> list[FedfewError]:
@@ -96,28 +91,10 @@ def test_a_mistake_is_named(path: str, value: Any, code: str, says: str) -> None
 
 def test_all_mistakes_are_told_at_once() -> None:
     wrong = {"rounds": "x", "sed": 1, "client.lr": -1.0, "method.name": "fedmixx", "gate.norm": 2, "fleet.workers": 1.5}
-    found = faults(TINY, wrong)
-    assert sorted(fault.code for fault in found) == ["E103", "E103", "E103", "E104", "E104", "E105"]
     with pytest.raises(ConfigErrors) as caught:
         load(TINY, wrong)
+    assert sorted(fault.code for fault in caught.value.errors) == ["E103", "E103", "E103", "E104", "E104", "E105"]
     assert str(caught.value).count("\n") == 5
-
-
-def test_a_method_refuses_an_aggregator_that_makes_no_sense_with_the_reason() -> None:
-    pairs = [(method, name) for method in METHODS for name in AGGREGATORS]
-    refused = 0
-    for method, aggregator in pairs:
-        model = {"model.name": "efficientnet-lite0"} if method == "fedmoments" else {}
-        chosen = {"method.name": method, "aggregator.name": aggregator, "dataset.open": 500, "clients": 60}
-        try:
-            load(TINY, chosen | model)
-        except ConfigErrors as caught:
-            (fault,) = caught.errors
-            assert fault.code == "E107", str(fault)
-            assert f"does not fit method {method}: " in fault.message
-            assert "These fit: " in str(fault)
-            refused += 1
-    assert 0 < refused < len(pairs)
 
 
 @pytest.mark.parametrize("content", ["rounds = ", "[method\nname = 1", "a = 1\na = 2", "x = " + "[" * 5_000, "\x00"])
@@ -154,6 +131,7 @@ def test_a_missing_config_is_named(tmp_path: Path) -> None:
         ("x=[1, 2]", ("x", [1, 2])),
         ("x=", ("x", "")),
         ("x=1e-3", ("x", 0.001)),
+        (f"seed={2**63 - 1}", ("seed", 2**63 - 1)),
     ],
 )
 def test_set(text: str, expected: tuple[str, Any]) -> None:
@@ -196,10 +174,6 @@ def test_every_preset_loads_and_says_what_it_is_for(name: str) -> None:
     assert len(presets()[name]) > 20
     document = load(name).document
     assert check(tomllib.loads(dumps(document))).document == document
-
-
-def test_the_presets_that_are_promised_exist() -> None:
-    assert presets().keys() >= {"quick", "paper-literal", "paper-tuned", "reference-code"}
 
 
 @pytest.mark.parametrize("value", ["plain", 'with "quotes" and \\', "ü ∑ \U0001f600", "a\nb\tc\r", "\x00\x1f\x7f", ""])
@@ -261,26 +235,6 @@ def test_a_valid_config_comes_back_from_toml_and_json_as_it_was(table: dict[str,
     assert list(again) == list(document)
 
 
-def make_module(name: str, **contents: Any) -> None:
-    module = types.ModuleType(name)
-    vars(module).update(contents)
-    sys.modules[name] = module
-
-
-def test_a_model_of_one_s_own_has_its_keywords_as_settings() -> None:
-    def net(channels: int, size: int, classes: int, width: int = 3, path: str | None = None) -> nn.Module:
-        return nn.Sequential(nn.Flatten(), nn.Linear(channels * size * size, classes))
-
-    make_module("models_for_this_test", net=net)
-    table = TINY | {"model": {"name": "models_for_this_test:net"}}
-    document = load(table).document
-    assert document["model"] == {"name": "models_for_this_test:net", "width": 3}  # TOML has no word for None
-    assert load(table, {"model.path": "weights"}).model.settings["path"] == "weights"
-    assert load(tomllib.loads(dumps(document))).document == document
-    (fault,) = faults(table, {"model.depth": 3})
-    assert fault.code == "E104"
-
-
 @pytest.mark.parametrize("text", ["9" * 5_000, "0x" + "f" * 5_000, "9" * 20, f"[1, {'9' * 20}]", "-" + "9" * 20])
 def test_an_integer_of_absurd_size_is_refused_by_name(tmp_path: Path, text: str) -> None:
     file = tmp_path / "config.toml"
@@ -290,10 +244,6 @@ def test_an_integer_of_absurd_size_is_refused_by_name(tmp_path: Path, text: str)
     assert len(str(caught.value)) < 300
     with pytest.raises(FedfewError, match=r"^E102 --set seed: "):
         parse_set(f"seed={text}")
-
-
-def test_the_largest_integer_of_toml_is_read() -> None:
-    assert parse_set(f"seed={2**63 - 1}") == ("seed", 2**63 - 1)
 
 
 @pytest.mark.parametrize(

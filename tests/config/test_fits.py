@@ -36,8 +36,11 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
     (KRUM | {"aggregator.faulty": 2}, ["E107", "needs at least 7 clients a round, there are 5", "Raise participation"]),
     (KRUM | {"aggregator.select": 5}, ["at most 4 of 5"]),
     *(
-        ({"method.name": name, "aggregator.name": "fltrust"}, ["E107", "These fit: "])
-        for name in ("fedavg", "fedprox", "semifl", "fl2", "fedsiam-mt", "all-labels", "fedbn", "fedmatch")
+        (
+            {f"{section}.schedule": "plateau", "dataset.validation": 0},
+            [f"E113 config: {section}.schedule: ", "validation"],
+        )
+        for section in ("server", "client")
     ),
     *(
         ({"method.name": name, "vote.prior": "em"}, ["makes no pseudo-labels", "fedmix"])
@@ -87,6 +90,7 @@ def test_what_excludes_another_is_refused_with_the_reason(changes: dict[str, Any
         ANNEALED,
         {"method.name": "fedavg", "method.warmup": 5},
         KRUM | {"aggregator.faulty": 1},
+        {"client.schedule": "plateau", "dataset.validation": 20},
         {"method.name": "fedmix", "aggregator.name": "fltrust"},
         {"method.name": "fedavg", "objective.name": "uda"},
         {"method.name": "fedavg", "objective.name": "fixmatch", "vote.prior": "em"},
@@ -137,11 +141,3 @@ def test_ds_fl_gets_an_open_set() -> None:
     assert accepted(DS_FL).dataset.open == 120
     assert accepted(DS_FL | {"dataset.open": 40}).dataset.open == 40
     assert accepted({"method.name": "fedmix"}).dataset.open == 0
-
-
-def test_a_checked_config_can_be_checked_again() -> None:
-    """run.toml holds the resolved config, and a resume reads it."""
-    for name in METHODS:
-        model = {"model.name": "efficientnet-lite0"} if name == "fedmoments" else {}
-        document = accepted({"method.name": name} | model).document
-        assert load(document).document == document

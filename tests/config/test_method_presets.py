@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.contract.runs import tiny_rounds
 
 from fedfew.aggregators import AGGREGATORS
 from fedfew.config.files import flat, presets
-from fedfew.config.parts import assemble, sites_of
+from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.settings import settings_of
@@ -18,8 +19,6 @@ from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
 from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.record import left_out
-from fedfew.runtime.rounds import run_rounds
-from fedfew.runtime.site import InlineFleet
 
 COMBINED = ["rc-ssfl", "label-shift", "labels-at-clients"]
 OF_METHODS = [*METHODS, *OBJECTIVES, "fednova", "median", "trimmed-mean", "krum", "fltrust", *COMBINED]
@@ -59,10 +58,7 @@ def test_a_preset_of_that_name_uses_it(name: str) -> None:
 def test_a_preset_runs_on_small_data(name: str) -> None:
     torch.set_num_threads(1)
     config = small(name)
-    parts = assemble(config)
-    fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
-    start = parts.algorithm.start(parts.network.snapshot())
-    rounds: list[tuple[Any, Any]] = list(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 2))
+    rounds = tiny_rounds(config)
     for state, record in rounds:
         assert left_out(record) == []
         assert math.isfinite(record["loss"])
@@ -75,19 +71,15 @@ def test_a_preset_runs_on_small_data(name: str) -> None:
             assert bool(record["bytes_up"]) == asked
     if name == "grouping":
         assert rounds[0][1]["metrics"]["gradient_diversity"] >= 0
-    assert not torch.equal(rounds[0][0].omega, start.omega)
+    assert not torch.equal(rounds[0][0].omega, assemble(config).network.snapshot())
 
 
 def test_what_travels_up_is_what_the_method_promises() -> None:
     """Bytes of one round and one client, worked out from the model's size."""
 
     def up(name: str) -> float:
-        config = small(name)
-        parts = assemble(config)
-        fleet = InlineFleet(sites_of(config, parts.federation, parts.network))
-        start = parts.algorithm.start(parts.network.snapshot())
-        _, record = next(iter(run_rounds(parts.clients, parts.algorithm, parts.server, fleet, start, 1)))
-        sizes[name] = len(start.omega)
+        (state, record), _ = tiny_rounds(small(name))
+        sizes[name] = len(state.omega)
         return float(record["bytes_up"]) / len(record["cohort"])
 
     sizes: dict[str, int] = {}

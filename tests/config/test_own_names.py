@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.config.own_parts import INSTANCE
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew import extend
+from fedfew.config.files import dumps
 from fedfew.config.names import NAMING
 from fedfew.config.parts import assemble, federation_of
 from fedfew.config.schema import load
@@ -102,7 +104,10 @@ def test_a_model_that_does_not_fit_the_images_is_refused(name: str, words: str) 
 
 def test_settings_of_a_torch_class_are_its_parameters_with_a_default() -> None:
     own = {"name": f"{OWN}:Fixed"}
-    assert load(SMALL | {"model": own | {"hidden": 4}}).model.settings["hidden"] == 4
+    config = load(SMALL | {"model": own | {"hidden": 4}})
+    assert config.document["model"] == own | {"hidden": 4}, "TOML has no word for None"
+    assert load(tomllib.loads(dumps(config.document))).document == config.document
+    assert load(config.document, {"model.path": "weights"}).model.settings["path"] == "weights"
     with pytest.raises(FedfewError, match=r"model\.depth"):
         load(SMALL | {"model": own | {"depth": 4}})
 

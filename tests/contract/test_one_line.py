@@ -1,17 +1,14 @@
 """A new method inside the tree is one file and one line: the file here is a test's, the line stands below."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from tests.config import own_parts
 from tests.contract.runs import tiny_config, tiny_rounds
 from tests.interface.fedfew_command import fedfew
-from tests.runtime.tiny_run import model_hash
 
 from fedfew.methods import METHODS
-from fedfew.runs.session import Experiment, reopen
 
 LINE = {"halfway": ("halfway:HALFWAY", "Halfway between the server's model and the clients'.")}
 
@@ -22,25 +19,11 @@ def one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(METHODS, "table", {**METHODS.table, **LINE})
 
 
-def test_a_config_names_it_with_its_settings_and_its_aggregator() -> None:
+def test_a_config_names_it_and_it_is_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
     document = tiny_config("halfway").document
     assert document["method"] == {"name": "halfway", "share": 0.4}
     assert document["aggregator"]["name"] == f"{own_parts.__name__}:by_root"
     rounds = tiny_rounds(tiny_config("halfway", {"method.share": 0.0}))
     assert len(rounds) == 2 and all(torch.equal(state.omega, state.sigma) for state, _ in rounds)
-
-
-def test_it_is_listed_and_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert "halfway " in fedfew(capsys, "methods").out
     assert "weight of the clients" in fedfew(capsys, "methods", "halfway").out
-
-
-def test_a_run_of_it_is_recorded_and_resumed(tmp_path: Path) -> None:
-    config = tiny_config("halfway", {"aggregator.name": "uniform"})
-    straight = Experiment(config).run(tmp_path / "straight")
-    assert [record["rejected"] for record in straight.records] == [[], []]
-    steps = Experiment(config).start(tmp_path / "stopped").advance()
-    next(steps)
-    steps.close()
-    assert len(list(reopen(tmp_path / "stopped", print).advance())) == 1
-    assert model_hash(tmp_path / "straight") == model_hash(tmp_path / "stopped")

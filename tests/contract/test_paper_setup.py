@@ -10,7 +10,6 @@ from tests.contract.runs import tiny_config, tiny_rounds
 from fedfew.config.files import flat
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
-from fedfew.core.errors import FedfewError
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientSite, ClientUpdate, ServerState
 from fedfew.runs.summary import accuracies
@@ -105,22 +104,3 @@ def test_paper_literal_has_every_value_the_paper_states() -> None:
     assert {name: settings[f"method.{name}"] for name in silent} == silent
     # 55,000 + 1,000 + 2,000 test + 2,000 validation are all of CIFAR-10's 60,000
     assert config.dataset.unlabeled + config.labels + 2000 + config.dataset.validation == 60_000
-
-
-@pytest.mark.parametrize("preset", ["paper-tuned", "reference-code"])
-def test_the_other_readings_change_values_and_not_the_algorithm(preset: str) -> None:
-    literal, other = load("paper-literal").document, load(preset).document
-    for section, key in (("method", "name"), ("aggregator", "name"), ("model", "name"), ("partition", "kind")):
-        assert other[section][key] == literal[section][key]
-    assert {key: other[key] for key in ("rounds", "clients", "labels")} == {
-        key: literal[key] for key in ("rounds", "clients", "labels")
-    }
-    assert other != literal
-
-
-@pytest.mark.parametrize("section", ["server", "client"])
-def test_a_plateau_needs_images_to_see_it_on(section: str) -> None:
-    overrides = {f"{section}.schedule": "plateau", "dataset.validation": 0}
-    with pytest.raises(FedfewError, match=rf"E113 .*{section}\.schedule: .*validation"):
-        load("quick", overrides)
-    assert load("quick", overrides | {"dataset.validation": 20}).document[section]["schedule"] == "plateau"

@@ -4,7 +4,6 @@ import inspect
 import re
 import sys
 import typing
-from collections.abc import Mapping
 from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
@@ -15,6 +14,7 @@ from pydantic import TypeAdapter
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config.names import REGISTRIES
 from fedfew.config.schema import load
 from fedfew.config.tree import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout
@@ -23,22 +23,13 @@ from fedfew.core.registry import Registry
 from fedfew.core.settings import settings_of
 from fedfew.core.streams import stream
 from fedfew.core.types import Contribution
-from fedfew.data import DATASETS, PARTITIONS
+from fedfew.data import PARTITIONS
 from fedfew.data.samples import Images
 from fedfew.methods import METHODS
 from fedfew.models import MODELS
 from fedfew.models.build import build_model
-from fedfew.objectives import OBJECTIVES
 from fedfew.runtime.record import left_out
 
-REGISTRIES: dict[str, Mapping[str, Any]] = {
-    "method": METHODS,
-    "aggregator": AGGREGATORS,
-    "objective": OBJECTIVES,
-    "model": MODELS,
-    "partition": PARTITIONS,
-    "dataset": DATASETS,
-}
 ENTRIES = [(section, name) for section, registry in REGISTRIES.items() for name in registry]
 SMALL_MODEL = {"width": 4, "depth": 10}
 
@@ -56,11 +47,6 @@ def test_settings_have_a_type_bounds_a_valid_default_and_a_text(section: str, na
         assert setting.default is not inspect.Parameter.empty, f"{setting.name} has no default"
         TypeAdapter(setting.annotation).validate_python(setting.default, strict=True)
         assert len(setting.doc.split()) > 1 and not setting.doc.endswith("."), f"{setting.name}: {setting.doc}"
-
-
-def test_the_config_knows_every_registry() -> None:
-    for section, registry in REGISTRIES.items():
-        assert NAMED[section][1] is registry
 
 
 @pytest.mark.parametrize(("section", "name"), ENTRIES)
@@ -148,8 +134,7 @@ def test_a_partition_runs_by_its_name_in_the_config(kind: str) -> None:
 
 @pytest.mark.parametrize(("section", "name"), ENTRIES)
 def test_a_registry_has_a_line_about_each_name(section: str, name: str) -> None:
-    registry = NAMED[section][1]
-    assert isinstance(registry, Registry)
+    registry = REGISTRIES[section]
     line = registry.summary(name)
     assert line.endswith(".") and 15 < len(line) <= 105
     if section != "partition":
