@@ -1,13 +1,11 @@
 """A dataset of one's own that brings its sites, and methods of one's own with awkward habits."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
 import torch
 
 from fedfew.core.layout import Payload
-from fedfew.core.settings import Count, Doc
 from fedfew.core.types import ClientSite, Trained
 from fedfew.data import DATASETS
 from fedfew.data.dataset import Dataset, SiteSamples
@@ -32,10 +30,3 @@ class AlwaysFails(FedMix):
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
         raise ValueError("no such thing")
-
-
-@dataclass(frozen=True)
-class WithSubset(FedMix):
-    """Has a setting that DS-FL has too, with another meaning."""
-
-    subset: Annotated[Count, Doc("something else")] = 100

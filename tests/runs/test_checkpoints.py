@@ -62,29 +62,34 @@ def test_a_run_continues_after_every_prefix_of_the_file_operations(stopped: Path
         assert list(run.path.rglob("*.tmp")) == []
 
 
-def test_every_prefix_when_clients_have_files_of_their_own(tmp_path: Path) -> None:
-    """FedMatch keeps a model of each client; a round writes only those that changed, twice."""
+@pytest.fixture(scope="module")
+def with_parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run stopped after two of its three rounds; FedMatch keeps a model of each client, in files of its own."""
+    folder = tmp_path_factory.mktemp("parts") / "stopped"
     config = tiny(rounds=3, method__name="fedmatch", method__interval=1, clients=4, participation=0.5)
-    whole = start(config, tmp_path / "whole")
-    list(whole.advance())
-    session = start(config, tmp_path / "stopped")
-    rounds = session.advance()
+    rounds = start(config, folder).advance()
     next(rounds)
     next(rounds)
     rounds.close()
-    parts = sorted(p.name for p in (tmp_path / "stopped" / "checkpoints").glob("part-*"))
+    return folder
+
+
+def test_every_prefix_when_clients_have_files_of_their_own(with_parts: Path) -> None:
+    """A round writes only the files that changed, twice."""
+    whole, _ = resume(copy_of(with_parts, "whole"))
+    parts = sorted(p.name for p in (with_parts / "checkpoints").glob("part-*"))
     assert len(parts) >= 8
     assert all(f"{name}.copy" in parts for name in parts if name.endswith(".safetensors"))
-    total = operations_of(tmp_path / "stopped")
+    total = operations_of(with_parts)
     assert total > 30
     for done in range(0, total, 5):
-        folder = copy_of(tmp_path / "stopped", "crashed")
+        folder = copy_of(with_parts, "crashed")
         session = reopen(folder, quiet)
         with disk(stop_at=done), pytest.raises(Crash):
             list(session.advance())
         run, told = resume(folder)
         assert told == []
-        assert same(run, Run.open(tmp_path / "whole")), f"after {done} operations"
+        assert same(run, whole), f"after {done} operations"
 
 
 def test_a_crash_while_the_folder_is_made_leaves_no_run(tmp_path: Path) -> None:
@@ -135,26 +140,17 @@ def test_single_bit_flips_are_reported_and_repaired(stopped: Path, undisturbed: 
     assert flips >= 20
 
 
-def test_a_damaged_newest_checkpoint_falls_back_one_round(stopped: Path, undisturbed: Run) -> None:
+@pytest.mark.parametrize(("damaged", "code", "left"), [(2, "E303", [2, 3]), (1, "E311", [3])])
+def test_a_damaged_newest_checkpoint_costs_one_round_and_an_older_one_nothing(
+    damaged: int, code: str, left: list[int], stopped: Path, undisturbed: Run
+) -> None:
     folder = copy_of(stopped, "fallback")
-    flip(folder / "checkpoints" / "state-000002.safetensors", 40_000)
+    flip(folder / "checkpoints" / f"state-{damaged:06d}.safetensors", 40_000)
     told: list[FedfewError] = []
     session = reopen(folder, told.append)
-    assert session.state.round == 1
-    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E303", "round-000002.json")]
-    assert "state-000002.safetensors" in told[0].message
-    assert [record["round"] for record in session.advance()] == [2, 3]
-    assert same(Run.open(folder), undisturbed)
-
-
-def test_a_damaged_older_checkpoint_costs_nothing_and_is_reported_as_such(stopped: Path, undisturbed: Run) -> None:
-    folder = copy_of(stopped, "older")
-    flip(folder / "checkpoints" / "state-000001.safetensors", 40_000)
-    told: list[FedfewError] = []
-    session = reopen(folder, told.append)
-    assert session.state.round == 2
-    assert [(fault.code, Path(fault.where).name) for fault in told] == [("E311", "round-000001.json")]
-    list(session.advance())
+    assert [(fault.code, Path(fault.where).name) for fault in told] == [(code, f"round-{damaged:06d}.json")]
+    assert f"state-{damaged:06d}.safetensors" in told[0].message
+    assert [record["round"] for record in session.advance()] == left
     assert same(Run.open(folder), undisturbed)
 
 
@@ -170,16 +166,11 @@ def test_two_damaged_checkpoints_are_the_end(stopped: Path) -> None:
     assert {path: path.read_bytes() for path in files_of(folder)} == before
 
 
-def test_a_client_s_tensor_is_restored_from_its_copy(tmp_path: Path) -> None:
+def test_a_client_s_tensor_is_restored_from_its_copy(with_parts: Path) -> None:
     """Both checkpoints may need the same one, so falling back would not help."""
-    config = tiny(rounds=3, method__name="fedmatch", method__interval=1, clients=4, participation=0.5)
-    rounds = start(config, tmp_path / "run").advance()
-    next(rounds)
-    next(rounds)
-    rounds.close()
-    whole, _ = resume(copy_of(tmp_path / "run", "whole"))
-    for part in sorted((tmp_path / "run" / "checkpoints").glob("part-*")):
-        folder = copy_of(tmp_path / "run", "damaged")
+    whole, _ = resume(copy_of(with_parts, "whole"))
+    for part in sorted((with_parts / "checkpoints").glob("part-*")):
+        folder = copy_of(with_parts, "damaged")
         flip(folder / "checkpoints" / part.name, 8 * part.stat().st_size - 3)
         run, told = resume(folder)
         assert [(fault.code, Path(fault.where).name) for fault in told] == [("E309", part.name)]

@@ -75,6 +75,10 @@ def test_methods_without_labels_and_runs_without_validation_are_left_alone() -> 
     assert alarms([even(t, coverage=0.99, validation=None) for t in range(1, 12)]) == []
 
 
+def test_labels_of_other_widths_do_not_break_the_alarms() -> None:
+    assert alarms([record(t, [30] * (10 if t % 2 else 3)) for t in range(1, 9)]) == []
+
+
 def test_both_kinds_are_told_in_the_order_of_their_rounds() -> None:
     rounds = [even(t, coverage=0.95, validation=0.7) for t in range(1, 6)]
     rounds += [record(t, [500, *[0] * 9], 0.95, 0.3) for t in range(6, 12)]

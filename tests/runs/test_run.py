@@ -3,28 +3,20 @@
 import json
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.interface.small_runs import record, written_run
 from tests.runtime.tiny_run import tiny_run
-from tests.studies.runs_by_hand import flat
 
 from fedfew.core.errors import FedfewError
 from fedfew.interface.page.library import Library
 from fedfew.runs import reading
-from fedfew.runs.alarms import alarms
 from fedfew.runs.folder import siblings
 from fedfew.runs.run import Run
 from fedfew.runs.session import reopen
 from fedfew.runtime.record import RoundRecord
-from fedfew.studies.compare import compare
-
-
-def lost(client: int, code: str) -> dict[str, Any]:
-    return {"client": client, "code": code, "reason": "so it was"}
 
 
 def test_of_a_file_that_grew_only_the_new_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,33 +44,6 @@ def test_a_file_that_was_put_back_is_read_anew(tmp_path: Path) -> None:
     (path / "new").write_text("".join(json.dumps(record(n, accuracy=0.9)) + "\n" for n in (1, 2)))
     (path / "new").replace(path / "rounds.jsonl")
     assert [r["accuracy"] for r in run.again().rounds] == [0.9, 0.9]
-
-
-class Counted(list[RoundRecord]):
-    """Records that count how often they are looked at."""
-
-    looks = 0
-
-    def __iter__(self) -> Iterator[RoundRecord]:
-        for one in super().__iter__():
-            self.looks += 1
-            yield one
-
-    def __getitem__(self, place: Any) -> Any:
-        self.looks += len(range(*place.indices(len(self)))) if isinstance(place, slice) else 1
-        return super().__getitem__(place)
-
-
-def test_alarms_look_at_every_round_once(tmp_path: Path) -> None:
-    records = [record(n, coverage=0.5, pseudo_classes=[10] * 10) for n in range(1, 301)]
-    counted = Counted(Run.open(written_run(tmp_path / "run", records, rounds=300)).rounds)
-    assert alarms(counted) == []
-    assert counted.looks == 300
-
-
-def test_labels_of_other_widths_do_not_break_the_alarms(tmp_path: Path) -> None:
-    widths = [record(n, coverage=0.5, pseudo_classes=[30] * (10 if n % 2 else 3)) for n in range(1, 9)]
-    assert alarms(Run.open(written_run(tmp_path / "run", widths)).rounds) == []
 
 
 def test_a_second_look_at_the_library_reads_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,13 +110,6 @@ def test_a_finished_run_is_compared_by_its_summary_alone(tmp_path: Path) -> None
     assert whole.traffic("bytes_up") == sum(r["bytes_up"] for r in whole.rounds) / 2
     (run.path / "rounds.jsonl").unlink()
     assert Run.open(run.path).accuracies == expected
-
-
-def test_arms_with_another_server_recipe_are_no_pair(tmp_path: Path) -> None:
-    found = compare([flat(0.5, server__epochs=15), flat(0.4, server__epochs=40, method__name="server-only")])
-    gains = {row.key["method.name"]: row.difference for row in found.rows}
-    assert gains["fedmix"] is None
-    assert any("server.epochs" in note for note in found.notes)
 
 
 def test_a_run_is_a_table_and_a_picture_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,6 @@ def test_a_first_round_in_which_all_clients_fail_alike_stops_the_run(tmp_path: P
         run(tmp_path / "run", method__name=f"{OWN}:AlwaysFails", rounds=3)
 
 
-def test_a_setting_called_subset_is_nobodys_business() -> None:
-    config = fedfew.Experiment.load(dict(TINY), {"method.name": f"{OWN}:WithSubset"}).config
-    assert config.document["method"]["subset"] == 100
-    assert config.dataset.open == 0
-
-
 SITES = {"dataset__name": f"{OWN}:three_sites", "dataset__unlabeled": 0}
 
 

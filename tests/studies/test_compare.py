@@ -181,16 +181,13 @@ def test_a_run_counts_once_and_its_finished_copy_first() -> None:
     ("own", "other", "key"),
     [
         ({"server__lr": 0.1}, {"server__lr": 0.2}, "server.lr"),
+        ({"server__epochs": 15}, {"server__epochs": 40}, "server.epochs"),
         ({"evaluate__ema": 0.5}, {"evaluate__ema": 0.0}, "evaluate.ema"),
         ({"engine__autocast": "bfloat16"}, {"engine__autocast": "off"}, "engine.autocast"),
         ({"start": "runs/a"}, {"start": ""}, "start"),
         ({"method__name": "fedavg", "method__warmup": 30}, {}, "method.warmup"),
         ({}, {"method__warmup": 50}, "method.warmup"),
-        (
-            {"method__name": "fedavg", "method__order": "before"},
-            {},
-            "method.order",
-        ),  # measured before the server's turn
+        ({"method__name": "fedavg", "method__order": "before"}, {}, "method.order"),  # scored before the server's turn
     ],
 )
 def test_no_paired_difference_across_settings(own: dict[str, Any], other: dict[str, Any], key: str) -> None:
