@@ -213,7 +213,7 @@ def test_a_real_site_runs_no_code_that_only_the_server_chose() -> None:
         refuse_foreign_code(asked, ["subprocess:Popen"])
         refuse_foreign_code(document, [])
     asked = load(SMALL).document | {"model": {"name": "transformers", "source": "/home/someone"}}
-    with pytest.raises(FedfewError, match=r"E417 model\.source.*--allow-code /home/someone"):
+    with pytest.raises(FedfewError, match=r"E417 code: model\.source .*--allow-code /home/someone"):
         refuse_foreign_code(asked, [])
     refuse_foreign_code(asked, ["/home/someone"])
 

@@ -45,7 +45,7 @@ class Node:
 
 
 class LoopGrid(Grid):
-    """Carries a message to the ClientApp at once, in this process; ``spoil`` may change or swallow replies."""
+    """Carries a message to the ClientApp at once, here; ``spoil`` may change or swallow a round's replies."""
 
     def __init__(self, sockets: dict[int, Path]) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
@@ -58,20 +58,13 @@ class LoopGrid(Grid):
         self.confirmed: list[str] = []
         self.node = flwr.proto.node_pb2.Node(node_id=1)
 
-    def set_run(self, run: Any) -> None:
-        """Not used."""
+    def set_run(self, run: Any) -> None: ...
+    def create_message(self, *args: Any, **options: Any) -> Any: ...
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any: ...
 
     @property
     def run(self) -> Any:
         return SimpleNamespace(run_id=1)
-
-    def create_message(self, *args: Any, **options: Any) -> Message:
-        """Deprecated by Flower."""
-        raise NotImplementedError
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        """Not used: the fleet has its own deadline."""
-        raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node in self.sockets if node not in self.away]
@@ -86,8 +79,10 @@ class LoopGrid(Grid):
             message.metadata.__dict__["_message_id"] = f"message {len(self.pushed)}"
             self.pushed.append((node, message.metadata.group_id, message.metadata.ttl))
             ids.append(message.metadata.message_id)
-            if (reply := self.spoil(node, self._deliver(node, message))) is not None:
-                self.replies[ids[-1]] = reply
+            reply = self._deliver(node, message)
+            spoiled = self.spoil(node, reply) if message.metadata.group_id.isdigit() else reply
+            if spoiled is not None:
+                self.replies[ids[-1]] = spoiled
         return ids
 
     def _deliver(self, node: int, message: Message) -> Message:

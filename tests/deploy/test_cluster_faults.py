@@ -39,10 +39,8 @@ def test_every_part_is_killed_once_and_the_run_finishes(tmp_path: Path) -> None:
             ("flower-superlink", server),
         ):
             kill(named(owner.pid, word))
-            before = len(network.rounds())
             settled(network, 2)
             assert [record["round"] for record in network.rounds()] == list(range(1, len(network.rounds()) + 1))
-            assert len(network.rounds()) >= before
         kill(named(b.pid, "flower_programs supernode"))
         settled(network, 1)
         below = descendants(server.pid)
@@ -125,16 +123,6 @@ def test_a_second_server_on_the_same_network_and_a_taken_port_are_refused(tmp_pa
         assert first.process.poll() is None
 
 
-def test_without_tls_on_loopback(tmp_path: Path) -> None:
-    with cluster(tmp_path, {"rounds": 2}, insecure=True) as network:
-        server = network.server()
-        network.site("a")
-        network.site("b")
-        assert server.wait(300) == 0, network.words()
-        assert [record["cohort"] for record in network.rounds()] == [[0, 1], [0, 1]]
-        assert not any(left_out(record) for record in network.rounds())
-
-
 def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> None:
     """Inline, then two sites, then three, then inline again: the same bits as all inline."""
     from tests.deploy.conftest import TINY
@@ -153,60 +141,3 @@ def test_a_run_moves_between_fleets_with_its_clients_memory(tmp_path: Path) -> N
     session = reopen(tmp_path / "run", warn=print, overrides={"fleet.kind": "inline"})
     list(session.advance())
     assert Run.open(tmp_path / "run").summary["model_sha256"] == expected
-
-
-def test_folders_of_images_from_end_to_end(tmp_path: Path) -> None:
-    """The guide, with own images: labels in folders at the server, a folder of files at each site, and the doctor."""
-    import json
-    import subprocess
-
-    from PIL import Image
-    from tests.deploy.cluster import FEDFEW
-
-    from fedfew.data import DATASETS
-    from fedfew.deploy.processes import free_ports
-
-    digits = DATASETS["mini-mnist"]()
-    for number in range(120):
-        label = int(digits.train.labels[number]) % 2
-        part = ("own/server", "own/test", "a", "b")[number % 4]
-        place = tmp_path / part / (f"class{label}" if part.startswith("own") else "")
-        place.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(digits.train.samples.data[number, 0].numpy()).save(place / f"{number}.png")
-    config = tmp_path / "own.toml"
-    config.write_text(
-        """rounds = 2
-labels = 20
-[dataset]
-name = "folder"
-path = "own"
-size = 28
-channels = 1
-validation = 5
-[model]
-name = "cnn"
-width = 4
-[server]
-epochs = 1
-"""
-    )
-    port = str(free_ports(1)[0])
-    init = [*FEDFEW, "deploy", "init", "clinic", "--sites", "a,b", "--port", port, "--config", str(config), "--json"]
-    done = subprocess.run(init, cwd=tmp_path, capture_output=True, text=True, check=True)
-    made = json.loads(done.stdout.splitlines()[-1])
-    here = Cluster(tmp_path, plan=None)  # type: ignore[arg-type]
-    try:
-        doctor = here.start("deploy", "doctor", "server", str(tmp_path / made["server"]), "--json")
-        assert doctor.wait(200) == 0, doctor.log.with_suffix(".out").read_text()
-        server = here.start("deploy", "server", str(tmp_path / made["server"]), "--json")
-        for name in ("a", "b"):
-            here.start("deploy", "client", str(tmp_path / made["bundles"][name]), "--data", str(tmp_path / name))
-        assert server.wait(400) == 0, here.words()
-        run = Run.open(tmp_path / made["server"] / "run")
-        assert [record["cohort"] for record in run.rounds] == [[0, 1]] * 2
-        assert not any(left_out(record) for record in run.rounds), run.rounds
-        report = here.start("report", str(run.path), "--out", str(tmp_path / "report.html"))
-        assert report.wait(120) == 0, report.errors()
-    finally:
-        for one in reversed(here.started):
-            one.end()

@@ -78,48 +78,27 @@ def keys(folder: Path) -> Path:
     return folder / "rogue.key"
 
 
-def test_a_key_of_the_network_gets_in_on_this_path(network: Cluster, tmp_path: Path) -> None:
-    site = open_bundle(network.folder / "net" / "bundles" / "b.tar", tmp_path / "b")
-    let_in, words = node(
-        tmp_path, network, "--root-certificates", str(site.ca), "--auth-supernode-private-key", str(site.key)
-    )
+def trusting(ca: Path, key: Path) -> list[str]:
+    return ["--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
+
+
+def test_only_a_key_of_the_network_that_is_not_online_gets_in(network: Cluster, tmp_path: Path) -> None:
+    bundles, ca = network.folder / "net" / "bundles", network.plan.ca
+    a, b = (open_bundle(bundles / f"{name}.tar", tmp_path / name) for name in "ab")
+    let_in, words = node(tmp_path / "free", network, *trusting(b.ca, b.key))
     assert let_in, words
-
-
-def test_an_unregistered_key_is_refused(network: Cluster, tmp_path: Path) -> None:
-    key = str(keys(tmp_path))
-    let_in, words = node(
-        tmp_path, network, "--root-certificates", str(network.plan.ca), "--auth-supernode-private-key", key
-    )
+    let_in, words = node(tmp_path / "unregistered", network, *trusting(ca, keys(tmp_path)))
     assert not let_in and "Failed to initialize" in words, words
-
-
-def test_no_key_is_refused(network: Cluster, tmp_path: Path) -> None:
-    let_in, words = node(tmp_path, network, "--root-certificates", str(network.plan.ca))
-    assert not let_in, words
-
-
-def test_no_tls_is_refused(network: Cluster, tmp_path: Path) -> None:
-    assert not node(tmp_path, network, "--insecure", seconds=25)[0]
-
-
-def test_a_second_node_with_a_key_that_is_online_is_refused(network: Cluster, tmp_path: Path) -> None:
-    site = open_bundle(network.folder / "net" / "bundles" / "a.tar", tmp_path / "a")
-    let_in, words = node(
-        tmp_path, network, "--root-certificates", str(site.ca), "--auth-supernode-private-key", str(site.key)
-    )
-    assert not let_in, words
+    assert not node(tmp_path / "keyless", network, "--root-certificates", str(ca))[0]
+    assert not node(tmp_path / "plain", network, "--insecure", seconds=25)[0]
+    assert not node(tmp_path / "second", network, *trusting(a.ca, a.key))[0]
 
 
 def test_a_site_with_another_authority_does_not_connect(network: Cluster, tmp_path: Path) -> None:
     other = make_network(tmp_path / "other", ["a"])
     with pytest.raises(ssl.SSLCertVerificationError):
         answer(network, "GET", "/fedfew", ca=other.ca)
-    key = str(keys(tmp_path))
-    let_in, _ = node(
-        tmp_path, network, "--root-certificates", str(other.ca), "--auth-supernode-private-key", key, seconds=25
-    )
-    assert not let_in
+    assert not node(tmp_path, network, *trusting(other.ca, keys(tmp_path)), seconds=25)[0]
 
 
 def test_control_calls_do_not_pass_the_front_but_reach_the_superlink(network: Cluster) -> None:

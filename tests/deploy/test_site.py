@@ -199,16 +199,6 @@ def test_the_same_message_after_the_images_changed_is_charged_and_has_other_nois
     assert json.loads((tmp_path / "s" / "privacy.json").read_text())["updates"][0]["count"] == 3, "rather twice"
 
 
-@pytest.mark.parametrize(("given", "wanted"), [({}, {"min_noise": 0.5}), ({"privacy__clip": 2.0}, {"max_clip": 1.0})])
-def test_a_site_can_insist_on_privacy(
-    tiny: Tiny, images: Path, tmp_path: Path, given: dict[str, float], wanted: dict[str, float]
-) -> None:
-    parts = tiny(**given)
-    site = real(tmp_path / "s", images, **wanted)
-    reply, up = site.answer(*message(parts, parts.network.snapshot()))
-    assert reply["answers"] == [{"client": 1, "code": "E417.privacy"}] and not up
-
-
 def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_path: Path) -> None:
     parts = tiny()
     np.savez(tmp_path / "color.npz", images=np.zeros((3, 3, 28, 28), np.uint8))
@@ -217,37 +207,60 @@ def test_a_site_without_the_right_images_says_so(tiny: Tiny, images: Path, tmp_p
         assert reply["answers"] == [{"client": 1, "code": "E417.data"}]
 
 
-@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan, 1e30])
-def test_a_payload_that_would_switch_off_clipping_is_refused(
-    tiny: Tiny, images: Path, tmp_path: Path, value: float
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
+    "too little noise": ({}, {"min_noise": 0.5}, "E417.privacy"),
+    "too long a clip": ({"privacy__clip": 2.0}, {"max_clip": 1.0}, "E417.privacy"),
+    "a method that needs labels": ({"method__name": "all-labels"}, {}, "E417.config"),
+    "training that diverges": (
+        {"privacy__clip": 1.0, "privacy__noise": 0.5, "client__lr": 1e6, "client__clip": 0.0, "client__epochs": 9},
+        {"min_noise": 0.5, "max_clip": 1.0},
+        "E408",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "terms", "code"), REFUSED.values(), ids=REFUSED)
+def test_a_site_sends_a_code_and_nothing_else(
+    tiny: Tiny, images: Path, tmp_path: Path, changes: dict[str, Any], terms: dict[str, float], code: str
+) -> None:
+    parts = tiny(**changes)
+    reply, up = real(tmp_path / "s", images, **terms).answer(*message(parts, parts.network.snapshot()))
+    assert reply["answers"] == [{"client": 1, "code": code}] and not up
+
+
+def _last(value: float) -> Callable[[dict[str, torch.Tensor]], object]:
+    return lambda payload: payload["omega"].__setitem__(-1, value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [*map(_last, (-math.inf, math.inf, math.nan, 1e30)), lambda p: p.pop("omega"),
+     lambda p: p.update(omega=p["omega"][:-1])],
+)  # fmt: skip
+def test_a_payload_out_of_bounds_or_of_another_form_is_refused(
+    tiny: Tiny, images: Path, tmp_path: Path, change: Any
 ) -> None:
     """One −inf in the last bias made the norm NaN, and min(1, clip / NaN) is 1: the clear change left."""
     parts = tiny(privacy__clip=1.0)
-    omega = parts.network.snapshot()
-    omega[-1] = value
-    reply, up = real(tmp_path / "s", images, max_clip=1.0).answer(*message(parts, omega))
-    assert reply["answers"] == [{"client": 1, "code": "E419"}] and not up
-
-
-@pytest.mark.parametrize("change", [lambda p: p.pop("omega"), lambda p: p.update(omega=p["omega"][:-1])])
-def test_a_payload_of_another_form_is_refused(tiny: Tiny, images: Path, tmp_path: Path, change: Any) -> None:
-    parts = tiny()
+    head, _ = message(parts, parts.network.snapshot())
     payload = dict(parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), 1))
     change(payload)
     index, content = pack({"x": payload})
-    head = {"kind": "train", "round": 0, "jobs": [{"client": 1, "tensors": index["x"]}]}
-    reply, _ = real(tmp_path / "s", images).answer(head | run_description(parts, "run"), content)
-    assert reply["answers"] == [{"client": 1, "code": "E419"}]
+    head["jobs"] = [{"client": 1, "tensors": index["x"]}]
+    reply, up = real(tmp_path / "s", images, max_clip=1.0).answer(head, content)
+    assert reply["answers"] == [{"client": 1, "code": "E419"}] and not up
 
 
-@pytest.mark.parametrize("run", ["../../up", "a/b", "", "x" * 65, 7])
-def test_a_run_cannot_name_files_outside_the_sites_memory(
+@pytest.mark.parametrize("run", ["../../up", "a/b", "", "x" * 65, 7, None])
+def test_a_message_that_names_odd_files_or_a_client_twice_is_refused(
     tiny: Tiny, images: Path, tmp_path: Path, run: object
 ) -> None:
+    """A run's name is part of file names; two answers of one client would be drawn with one noise."""
     parts = tiny()
     head, content = message(parts, parts.network.snapshot())
+    spoiled = {"jobs": head["jobs"] * 2} if run is None else {"run": run}
     with pytest.raises(FedfewError, match="E419"):
-        real(tmp_path / "s", images).answer(head | {"run": run}, content)
+        real(tmp_path / "s", images).answer(head | spoiled, content)
 
 
 def test_clipping_fails_closed(tiny: Tiny) -> None:
@@ -273,15 +286,6 @@ def test_sums_are_clipped_together_with_changes_and_bounded_by_the_clip_alone() 
     travels = Private(2.5, 0.0).travels(schema, Layout((), (), (0,), 0))
     assert [expected.per_example for expected in travels.values()] == [0.0, 0.0]
     assert travels["psi"].near == "omega"
-
-
-def test_training_that_diverges_at_the_site_sends_a_code_and_nothing_else(
-    tiny: Tiny, images: Path, tmp_path: Path
-) -> None:
-    parts = tiny(privacy__clip=1.0, privacy__noise=0.5, client__lr=1e6, client__clip=0.0, client__epochs=9)
-    site = real(tmp_path / "s", images, min_noise=0.5, max_clip=1.0)
-    reply, up = site.answer(*message(parts, parts.network.snapshot()))
-    assert reply["answers"] == [{"client": 1, "code": "E408"}] and not up
 
 
 def test_the_noise_is_added_to_the_change_before_the_weights_round_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,17 +355,3 @@ def test_a_site_checks_the_servers_config_itself(
     reply, up = real(tmp_path / "s", images).answer(head | {"config": head["config"] | hostile}, content)
     (answer,) = reply["answers"]
     assert answer.get("code", "") == code and bool(up) == (not code)
-
-
-def test_a_method_that_needs_labels_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
-    parts = tiny(method__name="all-labels")
-    reply, _ = real(tmp_path / "s", images).answer(*message(parts, parts.network.snapshot()))
-    assert reply["answers"] == [{"client": 1, "code": "E417.config"}]
-
-
-def test_a_message_that_asks_a_client_twice_is_refused(tiny: Tiny, images: Path, tmp_path: Path) -> None:
-    """Both answers would be drawn with one noise."""
-    parts = tiny()
-    head, content = message(parts, parts.network.snapshot())
-    with pytest.raises(FedfewError, match="E419"):
-        real(tmp_path / "s", images).answer(head | {"jobs": head["jobs"] * 2}, content)

@@ -1,12 +1,11 @@
 """A small Flower project: its model, its data, and a Grid that hands messages to its ClientApp at once."""
 
-from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from tests.deploy.in_process import LoopGrid
 from torch import nn
 
 from fedfew.core.samples import LabeledSet
@@ -34,43 +33,16 @@ def rows() -> Dataset:
     return Dataset("rows", images(12, 1), images(60, 2), ("top", "middle", "bottom"))
 
 
-class DirectGrid(Grid):
-    """Flower's public interface and no more; contexts last, as a SuperNode's do."""
+class DirectGrid(LoopGrid):
+    """A Grid whose nodes have no keys; their contexts last, as a SuperNode's do."""
 
     def __init__(self, nodes: dict[int, torch.Tensor], **options: Any) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+        super().__init__(dict.fromkeys(nodes, Path()))
         self.nodes, self.options = nodes, options
         self.contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in nodes}
-        self.spoil: Callable[[int, Message], Message | None] = lambda node, reply: reply
-        self.asked: list[int] = []
-        self.replies: dict[str, Message] = {}
 
-    def get_node_ids(self) -> Iterable[int]:
-        return list(self.nodes)
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        ids = []
-        for message in messages:
-            node = message.metadata.dst_node_id
-            message.metadata.__dict__["_message_id"] = f"message {len(self.asked)}"
-            ids.append(message.metadata.message_id)
-            self.asked.append(node)
-            reply = train(message, self.contexts[node], net(), self.nodes[node], **self.options)
-            spoiled = self.spoil(node, reply) if message.metadata.group_id.isdigit() else reply
-            if spoiled is not None:
-                self.replies[ids[-1]] = spoiled
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(id_) for id_ in message_ids if id_ in self.replies]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        raise NotImplementedError
-
-    def set_run(self, run: Any) -> None: ...
-    @property
-    def run(self) -> Any: ...
-    def create_message(self, *args: Any, **options: Any) -> Any: ...
+    def _deliver(self, node: int, message: Message) -> Message:
+        return train(message, self.contexts[node], net(), self.nodes[node], **self.options)
 
 
 def grid(clients: int = 3, **options: Any) -> DirectGrid:

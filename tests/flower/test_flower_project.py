@@ -77,7 +77,7 @@ def test_a_run_that_dies_is_continued_with_the_same_result(tmp_path: Path) -> No
     for fails_at in (5, 9, 99):
 
         def spoil(node: int, reply: Message, fails_at: int = fails_at) -> Message:
-            if len(over.asked) == fails_at:
+            if len(over.pushed) == fails_at:
                 raise ConnectionError("the SuperLink has gone")
             return reply
 

@@ -138,17 +138,9 @@ def _blank(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 
 
 def _usage(*, signs: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs,
-        crl_sign=signs,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    flags = dict.fromkeys((*unused, "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=True, key_cert_sign=signs, crl_sign=signs, **flags)
 
 
 def _private(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -4,7 +4,6 @@ It sends a model and a few counts, never an image or a label; a failure leaves a
 """
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,16 +18,15 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
-from fedfew.deploy.messages.frames import LIMIT
+from fedfew.deploy.messages.frames import LIMIT, Arrays
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
-from fedfew.deploy.site.answers import Ready, RefusedError, fault_code, packed, run_name, train_jobs
+from fedfew.deploy.site.answers import Ready, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import check_versions, checked_config
 from fedfew.deploy.site.files import KEPT_ROUNDS
 
 PARTITION = "partition-id"
 """Key of a node's configuration with the number of its client; without one the server numbers the nodes."""
-_log = logging.getLogger(__name__)
 
 
 def train(
@@ -39,24 +37,18 @@ def train(
     ``samples`` are images, uint8 N×C×H×W as the server's are. ``allow_code`` lists names of your
     own code (``package.module:Name``) that the server's settings may use here; no other code is imported.
     """
-    reply: dict[str, Any]
-    sent: dict[str, memoryview] = {}
-    try:
+
+    def answer() -> tuple[dict[str, Any], Arrays]:
         text, arrays = from_content(message.content, LIMIT)
         head = parse_head(text, SITE_LIMIT)
         number = context.node_config.get(PARTITION)
         if head.get("kind") != "train":
-            reply = {"site": int(number) if number is not None else None}
-        else:
-            ready = _ready(head, model, torch.as_tensor(samples), allow_code)
-            answers, sent = packed(train_jobs(ready, head, arrays, partial(ContextMemory, context)))
-            reply = {"run": run_name(head), "round": int(head["round"]), "answers": answers}
-    except FedfewError as fault:
-        _log.error("a message is refused: %s", fault)
-        reply = {"code": fault_code(fault)}
-    except Exception:  # its text must not leave
-        _log.exception("a message could not be answered")
-        reply = {"code": "E408"}
+            return {"site": int(number) if number is not None else None}, {}
+        ready = _ready(head, model, torch.as_tensor(samples), allow_code)
+        answers, sent = packed(train_jobs(ready, head, arrays, partial(ContextMemory, context)))
+        return {"run": run_name(head), "round": int(head["round"]), "answers": answers}, sent
+
+    reply, sent = guarded(answer)
     return Message(to_content(json.dumps(reply), sent), reply_to=message)
 
 
@@ -66,7 +58,7 @@ def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: 
     config, about = checked_config({**head["config"], "model": {}}, allow_code), head["about"]
     samples = samples_of(data, about["samples"])
     if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
-        raise RefusedError("data", "samples", f"are {tuple(ours)}, the server's {tuple(theirs)}")
+        raise FedfewError("E417", "data", f"samples are {tuple(ours)} here, the server's {tuple(theirs)}")
     (client,) = (int(job["client"]) for job in head["jobs"])
     federation = ClientsData.of_site(client, samples, int(about["classes"]))
     network = Network.of(model, config.engine, samples)

@@ -1,6 +1,5 @@
 """The main function of a ServerApp: any method of fedfew on the nodes of a Flower project, in fedfew's round loop."""
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,11 @@ from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.server.members import Membership
 from fedfew.deploy.server.network import PROJECT, is_unfinished, site_names
-from fedfew.deploy.server.server_app import grid_fleet
+from fedfew.deploy.server.server_app import advance, warn
 from fedfew.runs.run import Run
 from fedfew.runs.session import Session, reopen, start
 
 _FLEET = {"fleet.kind": "flower", "fleet.network": PROJECT}
-_log = logging.getLogger("flwr")  # among Flower's own lines
 
 
 def run(grid: Grid, out: str | Path, settings: Mapping[str, Any], preset: str = "") -> Run:
@@ -31,14 +29,11 @@ def run(grid: Grid, out: str | Path, settings: Mapping[str, Any], preset: str = 
     config = load(preset or {}, dict(settings) | _FLEET)
     folder = Path(out)
     if is_unfinished(folder):
-        session = reopen(folder, _warn, _FLEET, allow_code=tuple(own_code(config.document).values()))
+        session = reopen(folder, warn, _FLEET, allow_code=tuple(own_code(config.document).values()))
         _refuse_other_settings(session, settings)
     else:
         session = start(config, folder)
-    members = Membership(site_names(session.parts.config), session.parts.config.clients)
-    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, folder)):
-        accuracy = "" if record["accuracy"] is None else f": accuracy {100 * record['accuracy']:.1f} %"
-        _log.info("round %d of %d%s", record["round"], session.rounds, accuracy)
+    advance(grid, session, Membership(site_names(session.parts.config), session.parts.config.clients))
     return Run(session.folder)
 
 
@@ -51,7 +46,3 @@ def _refuse_other_settings(session: Session, settings: Mapping[str, Any]) -> Non
         if not key.startswith("fleet.") and was != value:
             reason = f"{key} is {value!r} here, but {was!r} in the run that would be continued"
             raise FedfewError("E307", str(session.folder.path), reason, "Give the new run another folder")
-
-
-def _warn(fault: FedfewError) -> None:
-    _log.warning("%s", fault)

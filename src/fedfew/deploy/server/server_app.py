@@ -23,7 +23,7 @@ from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.members import Membership
 from fedfew.deploy.site.files import TrialMemory, run_id
-from fedfew.runs.session import reopen
+from fedfew.runs.session import Session, reopen
 from fedfew.runtime.gate import reply_limit
 
 _log = logging.getLogger("flwr")  # among Flower's own lines, in the log of its executor
@@ -53,14 +53,20 @@ def conduct(grid: Grid, job: Job) -> None:
     """Run the rounds that are left; each is on disk when the next begins."""
     fleet = {f"fleet.{key}": value for key, value in job.fleet.items()}
     # the supervisor has compared the environments and warned about damage
-    session = reopen(job.run, _log_fault, fleet, anyway=True, allow_code=job.allow_code)
+    session = reopen(job.run, warn, fleet, anyway=True, allow_code=job.allow_code)
     plan = open_server(Path(job.network))
-    members = Membership(plan.sites, session.parts.config.clients, plan.numbers_of_keys())
-    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, Path(job.run))):
-        _log.info("round %d of %d is done", record["round"], session.rounds)
+    advance(grid, session, Membership(plan.sites, session.parts.config.clients, plan.numbers_of_keys()))
 
 
-def _log_fault(fault: FedfewError) -> None:
+def advance(grid: Grid, session: Session, members: Membership) -> None:
+    """Run the rounds that are left on the nodes of a Grid."""
+    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, session.folder.path)):
+        accuracy = "" if record["accuracy"] is None else f": accuracy {100 * record['accuracy']:.1f} %"
+        _log.info("round %d of %d%s", record["round"], session.rounds, accuracy)
+
+
+def warn(fault: FedfewError) -> None:
+    """Write a fault that was repaired to Flower's log."""
     _log.warning("%s", fault)
 
 

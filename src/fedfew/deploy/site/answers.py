@@ -42,14 +42,6 @@ class Ready:
     """Whether the pseudo-labels of each class may be told: they would reveal a real site's class mix."""
 
 
-class RefusedError(FedfewError):
-    """E417 with the part of the run that the site refuses; only that word leaves the site."""
-
-    def __init__(self, part: str, where: str, reason: str, remedy: str | None = None) -> None:
-        super().__init__("E417", where, reason, remedy)
-        self.part = part
-
-
 class ClientMemory(Protocol):
     """What one client remembers between the rounds of one run."""
 
@@ -72,7 +64,7 @@ def train_jobs(
         client = int(job["client"])
         try:
             if not ready.serves(client):
-                raise RefusedError("client", "client", f"{client} is not a client of this site")
+                raise FedfewError("E417", "client", f"{client} is not a client of this site")
             payload, layout = unpack(job["tensors"], arrays), ready.sites.network.layout
             _check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout)
             charge()
@@ -123,14 +115,26 @@ def packed(answers: Answers) -> tuple[Answers, dict[str, memoryview]]:
     return [one | {"tensors": index[str(one["client"])]} if "tensors" in one else one for one in answers], arrays
 
 
+def guarded(answer: Callable[[], tuple[dict[str, Any], Arrays]]) -> tuple[dict[str, Any], Arrays]:
+    """A reply's head and arrays, or a code: the reason of a failure stays here."""
+    try:
+        return answer()
+    except FedfewError as fault:
+        _log.error("a message is refused: %s", fault)
+        return {"code": fault_code(fault)}, {}
+    except Exception:  # a malformed message, or a bug
+        _log.exception("a message could not be answered")
+        return {"code": "E408"}, {}
+
+
 def fault_code(fault: FedfewError) -> str:
     """The code that leaves the site after a fault, from a fixed list; never the fault's text."""
-    if isinstance(fault, RefusedError):
-        return f"E417.{fault.part}"
     if fault.code == "E417" and f"E417.{fault.where}" in MEANINGS:
         return f"E417.{fault.where}"
     if fault.code in MEANINGS:
         return fault.code
+    if fault.code.startswith("E3"):  # its disk is full, or broken
+        return "E408"
     return "E417.data" if fault.code.startswith("E2") or fault.code in ("E417", "E509") else "E417.config"
 
 

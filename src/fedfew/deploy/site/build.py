@@ -12,11 +12,12 @@ from fedfew.config.names import SITES, refused_code
 from fedfew.config.parts import federation_of, prepare, sites_of
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
+from fedfew.core.errors import FedfewError
 from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
 from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
-from fedfew.deploy.site.answers import Ready, RefusedError
+from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import load_images
 
 
@@ -39,7 +40,7 @@ def check_versions(claimed: Mapping[str, str]) -> None:
     """E417 unless the server runs the same fedfew and torch."""
     for name in ("fedfew", "torch"):
         if (ours := version(name)) != claimed.get(name):
-            raise RefusedError("versions", name, f"the server has {claimed.get(name)}, this site {ours}")
+            raise FedfewError("E417", "versions", f"the server has {name} {claimed.get(name)}, this site {ours}")
 
 
 def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
@@ -51,7 +52,7 @@ def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[s
         config = check(dict(head["config"]), allow_code=terms.allow_code)
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
-            raise RefusedError("data", "dataset", "the data here give another partition than the server's")
+            raise FedfewError("E417", "data", "gives another partition here than at the server")
         everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
         return Ready(everything, lambda client: client % sites == number, trial=True)
 
@@ -68,7 +69,7 @@ def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[st
         noise, clip = config.privacy.noise, config.privacy.clip
         if noise < terms.min_noise or (terms.max_clip and not 0 < clip <= terms.max_clip):
             wanted = f"clip ≤ {terms.max_clip:g} and noise ≥ {terms.min_noise:g}"
-            raise RefusedError("privacy", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
+            raise FedfewError("E417", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
         shape = tuple(int(n) for n in about["samples"]["shape"])
         if shape not in loaded:
             loaded.clear()
@@ -91,7 +92,7 @@ def checked_config(document: Mapping[str, Any], allowed: Collection[str]) -> Con
     config = check({**document, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
     if isinstance(config.method, Oracle) or config.entry.pools:
         reason = f"{config.method_name} needs the labels of this site's images, which nobody has"
-        raise RefusedError("config", "method.name", reason, "The server must choose a method that trains without them")
+        raise FedfewError("E417", "config", reason, "The server must choose a method that trains without them")
     return config
 
 
@@ -108,4 +109,4 @@ def refuse_foreign_code(document: Mapping[str, Any], allowed: Collection[str]) -
     if refused:
         key, name = refused
         remedy = f"If you trust it, start the site with --allow-code {name}"
-        raise RefusedError("code", key, f"the server asks this site to use {name}", remedy)
+        raise FedfewError("E417", "code", f"{key} of the server's config asks this site to use {name}", remedy)

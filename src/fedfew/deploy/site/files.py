@@ -91,16 +91,14 @@ def run_id(folder: Path) -> str:
     return path.read_text().strip()
 
 
-def write_ledger(
-    path: Path, asked: Mapping[str, Any], reply: Mapping[str, Any], frame: Sequence[bytes | memoryview]
-) -> None:
+def write_ledger(path: Path, reply: Mapping[str, Any], frame: Sequence[bytes | memoryview]) -> None:
     """Record a reply before it leaves: a line for each tensor, and one for the message that carries them.
 
     ``frame``: its bytes as they leave, head first. Returns when the lines are on disk.
     """
     common: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
-    if isinstance(asked.get("run"), str) and type(asked.get("round")) is int:
-        common |= {"run": asked["run"], "round": asked["round"] + 1}
+    if type(reply.get("round")) is int:
+        common |= {"run": reply["run"], "round": reply["round"] + 1}
     digest = hashlib.sha256()
     for piece in frame:
         digest.update(piece)

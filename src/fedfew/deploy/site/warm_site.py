@@ -21,7 +21,7 @@ from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
-from fedfew.deploy.site.answers import Answers, Ready, fault_code, packed, run_name, train_jobs
+from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import SiteTerms, real_site, trial_site
 from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers, write_ledger
 
@@ -98,24 +98,18 @@ def serve(site: WarmSite, listener: socket.socket) -> None:
         end, _ = listener.accept()
         with end:
             end.settimeout(_PATIENCE)
-            head: dict[str, Any] = {}
-            arrays: Arrays = {}
             try:
-                text, received = receive(end)
-                try:
-                    head = parse_head(text, SITE_LIMIT)
-                    reply, arrays = site.answer(head, received)
-                except FedfewError as fault:
-                    _log.error("a message is refused: %s", fault)
-                    reply = {"code": fault_code(fault)}
-                except Exception:  # a malformed message, or a bug: the reason stays here
-                    _log.exception("a message could not be answered")
-                    reply = {"code": "E408"}
-                frame = encode(json.dumps(reply), arrays)
-                write_ledger(site.state / "ledger.jsonl", head, reply, frame)
-                send(end, frame)
+                _exchange(site, end)
             except (FrameError, FedfewError) as error:  # what cannot be recorded does not leave
                 _log.error("a connection broke: %s", error)
+
+
+def _exchange(site: WarmSite, end: socket.socket) -> None:
+    head, arrays = receive(end)
+    reply, sent = guarded(lambda: site.answer(parse_head(head, SITE_LIMIT), arrays))
+    frame = encode(json.dumps(reply), sent)
+    write_ledger(site.state / "ledger.jsonl", reply, frame)
+    send(end, frame)
 
 
 def _fingerprint(head: Mapping[str, Any], arrays: Arrays) -> str:
