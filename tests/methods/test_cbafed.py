@@ -22,7 +22,7 @@ from fedfew.core.samples import LabeledSet
 from fedfew.core.types import ClientSite, ClientUpdate, Outcome, ServerSite, ServerState
 from fedfew.data.samples import Images
 from fedfew.methods.cbafed import CBAFed, miscounted, shares, trusted_counts
-from fedfew.training.sgd import Hooks, LocalSGD, Residual, descend
+from fedfew.training.sgd import Hooks, LocalSGD, ResidualConnection, descend
 from fedfew.training.supervised import Supervised, train_server
 
 SGD = LocalSGD(epochs=2, batch=3, lr=0.05)
@@ -147,7 +147,7 @@ def test_the_servers_residual_by_hand() -> None:
     """Passes 1 … 7 that each add 1: 1 is noted; at 3 ½·1 + ½·3 = 2, at 5 ½·2 + ½·4 = 3, at 7 ½·3 + ½·5 = 4."""
     network = net()
     network.load(torch.zeros(network.layout.size))
-    residual = Residual(torch.zeros(network.layout.size), 0.5, 2)
+    residual = ResidualConnection(torch.zeros(network.layout.size), 0.5, 2)
     seen = []
     for done in range(1, 8):
         network.vector.add_(1)
@@ -166,7 +166,7 @@ def test_descend_connects_between_passes() -> None:
 
     for epochs in (1, 2, 3, 4):
         network.load(torch.zeros(network.layout.size))
-        residual = Residual(torch.zeros(network.layout.size), 0.8, 2)
+        residual = ResidualConnection(torch.zeros(network.layout.size), 0.8, 2)
         descend(network, LocalSGD(epochs=epochs, batch=4), 1.0, 4, loss_of, seeded(), Hooks(residual=residual))
         ends.append(float(network.vector[0]))
     assert ends == pytest.approx([1, 2, 1.4, 2.4])
@@ -176,7 +176,7 @@ def test_the_server_trains_beside_the_clients() -> None:
     network = net()
     site, method, start = server(network), cbafed(warmup=3), theta(network)
     state = method.warm_up(method.start(start), site, seeded(7))
-    rng, plain = seeded(7), Residual(torch.zeros_like(start), 0.8, 5)  # too few passes for a connection
+    rng, plain = seeded(7), ResidualConnection(torch.zeros_like(start), 0.8, 5)  # too few passes for a connection
     warm = train_server(method.server, start, method.start(start), site, rng, epochs=3, hooks=Hooks(residual=plain))
     assert torch.equal(state.omega, warm) and torch.equal(state.extra["earlier"], warm)
     assert torch.equal(state.sigma, train_server(method.server, warm, state, site, rng))

@@ -15,7 +15,7 @@ from fedfew.core.layout import nbytes
 from fedfew.core.streams import stream
 from fedfew.core.types import ClientUpdate, ServerState
 from fedfew.methods.fedmatch import FedMatch
-from fedfew.methods.fedmatch_helpers import Library
+from fedfew.methods.fedmatch_helpers import HelperLibrary
 from fedfew.runtime.rounds import count, server_turn
 
 
@@ -24,7 +24,7 @@ from fedfew.runtime.rounds import count, server_turn
 def test_the_nearest_models_are_those_of_brute_force(known: int, wanted: int, seed: int) -> None:
     clients = [3 * k + 1 for k in range(known)]
     points = torch.randn(known, CLASSES, generator=generator(seed)).softmax(1)
-    library = Library(
+    library = HelperLibrary(
         {k: torch.tensor([float(k)]) for k in clients},
         dict(zip(clients, points, strict=True)),
         dict.fromkeys(clients, 0),
@@ -55,7 +55,7 @@ def test_clients_are_known_by_what_they_say_to_one_noise_image() -> None:
     state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     done = run_round(method, state, [2, 5])
 
-    library = Library.of(done)
+    library = HelperLibrary.of(done)
     assert set(library.models) == set(library.embeddings) == {2, 5} and library.seen == {2: 0, 5: 0}
     noise = torch.randint(0, 256, (1, 1, 8, 8), dtype=torch.uint8, generator=stream(0, "fedmatch", "noise"))
     for k in (2, 5):
@@ -83,7 +83,7 @@ def test_the_helpers_sent_are_the_models_of_the_nearest_clients() -> None:
     state = method.warm_up(method.start(random_theta(1)), server_site(), generator(0))
     state = run_round(method, state, [0, 1, 2, 3, 4])
     state = server_turn(method, state, server_site(), generator(1))
-    library = Library.of(state)
+    library = HelperLibrary.of(state)
     place = {k: e.double() for k, e in library.embeddings.items()}
     distance = {k: float((place[k] - place[1]).norm()) for k in (0, 2, 3, 4)}
     assert min(abs(a - b) for a in distance.values() for b in distance.values() if a != b) > 1e-6

@@ -22,7 +22,7 @@ from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
-from fedfew.models.build import HasBackbone, build_head, build_model
+from fedfew.models.build import build_head, build_model, has_backbone
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.pool import PoolFleet
@@ -46,7 +46,7 @@ class Parts:
         """Name, hash and preprocessing of a pretrained backbone; nothing for other models."""
         if self.federation.origin is not None:
             return dict(self.federation.origin.backbone)
-        return self.network.module.about() if isinstance(self.network.module, HasBackbone) else {}
+        return self.network.module.about() if has_backbone(self.network.module) else {}
 
     @property
     def wire(self) -> Wire:
@@ -87,13 +87,13 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     ``backbone`` is the SHA-256 that the backbone must have to fit another machine's head.
     """
     module, engine = model_of(config, data), config.engine
-    ours = module.hash if isinstance(module, HasBackbone) else ""
+    ours = module.hash if has_backbone(module) else ""
     if backbone is not None and ours != backbone:
         why = f"the server's backbone has the SHA-256 {backbone[:16]}…, this site's {ours[:16]}…"
         raise FedfewError("E417", "model", why, "Install the same weights as the server")
-    if isinstance(module, HasBackbone):
+    if has_backbone(module):
         module.check(data.samples)
-    if isinstance(module, HasBackbone) and module.once:
+    if has_backbone(module) and module.once:
         data = module.featured(data, cores(), engine.chosen_device(), report)
         module = module.trained_part()
     return data, _bound(module, data, engine)
@@ -111,7 +111,7 @@ def network_of(config: Config, data: ClientsData) -> Network:
 def _bound(module: nn.Module, data: ClientsData, engine: Engine) -> Network:
     """A module as the network for these samples, with the step sizes of its parts."""
     network = Network.of(module, engine, data.samples)
-    rates = module.rates(network.layout) if isinstance(module, HasBackbone) else None
+    rates = module.rates(network.layout) if has_backbone(module) else None
     return network if rates is None else replace(network, rates=rates.to(network.device))
 
 

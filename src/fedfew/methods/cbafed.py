@@ -34,7 +34,7 @@ from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite, ClientUpdate, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
-from fedfew.training.sgd import Hooks, Residual, descend
+from fedfew.training.sgd import Hooks, ResidualConnection, descend
 from fedfew.training.supervised import train_server
 from fedfew.training.updates import Warmup, aggregate_active, check_outputs, contributions, outputs, step_size
 
@@ -69,7 +69,7 @@ class CBAFed(Federated):
         self, start: Vector, state: ServerState, site: ServerSite, rng: torch.Generator, epochs: int = 0
     ) -> Vector:
         """``start`` trained on D_s with the residual connection."""
-        residual = Residual(torch.zeros_like(site.network.vector), self.server_residual, self.server_interval)
+        residual = ResidualConnection(torch.zeros_like(site.network.vector), self.server_residual, self.server_interval)
         return train_server(self.server, start, state, site, rng, epochs=epochs, hooks=Hooks(residual=residual))
 
     def broadcast(self, state: ServerState, client: int) -> Payload:

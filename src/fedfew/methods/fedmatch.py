@@ -45,7 +45,7 @@ from fedfew.core.types import (
 )
 from fedfew.data.shares import NO_LABELS, ClientLabels
 from fedfew.methods.entry import Entry, Federated
-from fedfew.methods.fedmatch_helpers import Library, changed_bytes, restamp
+from fedfew.methods.fedmatch_helpers import HelperLibrary, changed_bytes, restamp
 from fedfew.training.label_shift import PLAIN_VOTE, Adjust, Voting, unadjusted
 from fedfew.training.sgd import Hooks, descend
 from fedfew.training.supervised import train_server, train_supervised
@@ -112,7 +112,7 @@ class FedMatch(Federated):
         payload = {"sigma": state.extra["wire_sigma"], "psi": state.extra["wire_psi"]}
         payload |= step_size(self.client, state)
         if self.helpers and (state.round + 1) % self.interval == 0:
-            for i, vector in enumerate(Library.of(state).nearest(client, self.helpers)):
+            for i, vector in enumerate(HelperLibrary.of(state).nearest(client, self.helpers)):
                 payload[f"helper{i}"] = vector
         return payload | self.vote.message(state)
 
@@ -215,7 +215,7 @@ class FedMatch(Federated):
             for u in updates
         ]
         psi = self.aggregator(parts, sent, state.sigma)
-        library = Library.of(state)
+        library = HelperLibrary.of(state)
         if self.helpers:
             library = library.learn({p.client: p.vector for p in parts}, state.sigma, site)
         extra = state.extra | {"psi": psi.vector} | library.tensors(state.round, [p.client for p in parts])

@@ -20,7 +20,7 @@ VALUE_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Library:
+class HelperLibrary:
     """The client models that the server keeps."""
 
     models: Mapping[int, Vector]
@@ -28,22 +28,22 @@ class Library:
     seen: Mapping[int, int]
 
     @staticmethod
-    def of(state: ServerState) -> "Library":
+    def of(state: ServerState) -> "HelperLibrary":
         """The library in a server's state."""
         models = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("client/")}
         embeddings = {int(n.split("/")[1]): t for n, t in state.extra.items() if n.startswith("embedding/")}
         pairs = state.extra.get("seen")
         seen = {int(k): int(t) for k, t in pairs.tolist()} if pairs is not None else {}
-        return Library(models, embeddings, seen)
+        return HelperLibrary(models, embeddings, seen)
 
-    def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "Library":
+    def learn(self, vectors: Mapping[int, Vector], sigma: Vector, site: ServerSite) -> "HelperLibrary":
         """A copy with the models of the clients that answered, each embedded by its output on the noise image."""
         noise = site.labeled.samples.random(stream(0, "fedmatch", "noise"))
         embeddings = dict(self.embeddings)
         for client, psi in vectors.items():
             site.network.load(sigma + psi)
             embeddings[client] = site.network.probabilities(noise)[0]
-        return Library(dict(self.models) | dict(vectors), embeddings, self.seen)
+        return HelperLibrary(dict(self.models) | dict(vectors), embeddings, self.seen)
 
     def nearest(self, client: int, count: int) -> list[Vector]:
         """The models of the ``count`` other clients most like this one; none for a client not seen before."""
@@ -78,7 +78,7 @@ def restamp(state: ServerState, now: Mapping[str, Vector], delta: float) -> dict
 
 def changed_bytes(state: ServerState, client: int) -> int:
     """Bytes of σ and ψ for this client: entries stamped since its last answer; everything, without indices, if less."""
-    last = Library.of(state).seen.get(client)
+    last = HelperLibrary.of(state).seen.get(client)
     total = 0
     for name in ("sigma", "psi"):
         stamps = state.extra[f"stamp_{name}"]

@@ -3,19 +3,19 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from typing_extensions import TypeIs
 
 from fedfew.core.environment import machine_memory
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout
-from fedfew.core.samples import Samples
-from fedfew.core.types import Report
-from fedfew.data.clients import D
 from fedfew.models import MODELS, SCALABLE
 from fedfew.models.layers import Head
+
+if TYPE_CHECKING:
+    from fedfew.models.backbones import Pretrained
 
 COPIES = 4
 """Copies of a model that training needs at least: weights, gradient, what was received and what is sent."""
@@ -23,25 +23,9 @@ SHAPE = ("channels", "size", "classes")
 """The arguments about the images that a model may take."""
 
 
-@runtime_checkable
-class HasBackbone(Protocol):
-    """A model on a pretrained backbone (``backbones/pretrained.py``); a run of another model does not import it."""
-
-    head: nn.Linear
-    name: str
-    hash: str
-    once: bool
-    """Whether the backbone is frozen, so that features are computed once."""
-
-    def check(self, samples: Samples) -> None: ...
-
-    def featured(self, data: D, workers: int, device: torch.device, report: Report | None = None) -> D: ...
-
-    def trained_part(self) -> nn.Module: ...
-
-    def rates(self, layout: Layout) -> torch.Tensor | None: ...
-
-    def about(self) -> dict[str, Any]: ...
+def has_backbone(module: nn.Module) -> TypeIs["Pretrained"]:
+    """Whether a model stands on a pretrained backbone; a run of any other model does not import one."""
+    return isinstance(module, Head) and hasattr(module, "backbone")
 
 
 def build_model(
@@ -68,7 +52,7 @@ def build_model(
             _refuse_too_large(lambda: make(*positional, **named, **options), f"{model} with {_shown(options)}")
         torch.default_generator.manual_seed(seed)
         module = make(*positional, **named, **options)
-    if isinstance(module, HasBackbone):
+    if has_backbone(module):
         initialise(module.head, rng)
     elif isinstance(model, str):
         initialise(module, rng)

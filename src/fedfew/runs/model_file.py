@@ -22,7 +22,7 @@ from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
 from fedfew.data.samples import Images
-from fedfew.models.build import HasBackbone, build_model
+from fedfew.models.build import build_model, has_backbone
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
 from fedfew.runs.run import Run
@@ -111,7 +111,7 @@ def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, d
         make = find("model", name) if is_foreign("model", name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module)
-        if isinstance(module, HasBackbone):
+        if has_backbone(module):
             refuse_other_backbone(about, module.about(), path)
             tensors = network.frozen | tensors
         network.load_all(tensors)
@@ -150,7 +150,7 @@ def first_weights(start: str, parts: "Parts") -> Vector:
         problem = f"the model in {file} was trained with another pixel normalisation"
         raise FedfewError("E113", "start", problem, "Give dataset.normalize the value it was trained with")
     refuse_other_backbone(about, parts.backbone, file)
-    if isinstance(network.module, HasBackbone):
+    if has_backbone(network.module):
         weights = network.layout.views(network.snapshot()) | weights  # the run of a head stores no backbone
     try:
         return network.layout.pack({name: weights[name] for name in weights if name not in network.frozen})

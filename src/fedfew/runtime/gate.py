@@ -54,7 +54,6 @@ class Gate:
             _count_fault(update.examples, self.max_examples if size is None else size)
             or _kind_fault(update.reply)
             or _name_fault(update.reply, schema)
-            or _size_fault(update.reply, schema)
             or _form_fault(update.reply, schema)
             or self._value_fault(update.reply, payload, schema, update.examples if size is None else size)
             or _rule_fault(update, payload, schema)
@@ -77,13 +76,11 @@ class Gate:
             if fault:
                 return fault
             if expected.per_example and _norm(tensor) > 1.01 * expected.per_example * examples:
-                return (
-                    Refusal.OUT_OF_BOUNDS,
-                    f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give",
-                )
+                why = f"{name} has norm {_norm(tensor):.4g}, more than {examples} images can give"
+                return Refusal.OUT_OF_BOUNDS, why
         lengths = {(expected.group, len(reply[name])) for name, expected in schema.items() if None in expected.shape}
-        apart = len(lengths) > len({group for group, _ in lengths})
-        return (Refusal.SHAPE, "tensors that belong together have different lengths") if apart else None
+        differ = len(lengths) > len({group for group, _ in lengths})
+        return (Refusal.SHAPE, "tensors that belong together have different lengths") if differ else None
 
     def _norm_fault(self, name: str, tensor: Tensor, payload: Payload, expected: Expected) -> Fault | None:
         if expected.near:
@@ -99,10 +96,8 @@ class Gate:
         if self.max_norm and change > self.max_norm:
             return Refusal.OUT_OF_BOUNDS, f"{name} moved by {change:.4g}, the bound is {self.max_norm:g}"
         if self.max_growth and grown > self.max_growth * (base + 1):
-            return (
-                Refusal.OUT_OF_BOUNDS,
-                f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})",
-            )
+            why = f"{name} has norm {grown:.4g}, over {self.max_growth:g} times what was sent ({base:.4g})"
+            return Refusal.OUT_OF_BOUNDS, why
         return None
 
 
@@ -139,14 +134,6 @@ def _name_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     return None
 
 
-def _size_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
-    for name, expected in schema.items():
-        allowed = expected.limit if None in expected.shape else math.prod(d or 0 for d in expected.shape)
-        if reply[name].numel() > allowed:
-            return Refusal.TOO_LARGE, f"{name} has {reply[name].numel()} entries, at most {allowed} are possible"
-    return None
-
-
 def reply_limit(schema: Schema) -> int:
     """Bytes above which a reply is not even read: twice what is possible, so that smaller faults keep their codes."""
     entries = (math.prod(expected.limit if d is None else d for d in expected.shape) * expected.dtype.itemsize
@@ -156,16 +143,15 @@ def reply_limit(schema: Schema) -> int:
 
 def _form_fault(reply: Mapping[str, Tensor], schema: Schema) -> Fault | None:
     for name, expected in schema.items():
-        tensor = reply[name]
-        shape = tuple(tensor.shape)
-        same = len(shape) == len(expected.shape) and all(
-            want is None or have == want for have, want in zip(shape, expected.shape, strict=True)
-        )
-        if not same:
-            return (
-                Refusal.SHAPE,
-                f"{name} has shape {shape}, expected {tuple('any' if d is None else d for d in expected.shape)}",
-            )
+        tensor, wanted = reply[name], expected.shape
+        most = expected.limit if None in wanted else math.prod(d or 0 for d in wanted)
+        if tensor.numel() > most:
+            return Refusal.TOO_LARGE, f"{name} has {tensor.numel()} entries, at most {most} are possible"
+        if tensor.dim() != len(wanted) or any(
+            d not in (have, None) for have, d in zip(tensor.shape, wanted, strict=True)
+        ):
+            shown = tuple("any" if d is None else d for d in wanted)
+            return Refusal.SHAPE, f"{name} has shape {tuple(tensor.shape)}, expected {shown}"
         if tensor.dtype != expected.dtype:
             return Refusal.TYPE, f"{name} is {tensor.dtype}, expected {expected.dtype}"
     return None

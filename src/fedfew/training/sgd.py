@@ -110,7 +110,7 @@ class Pull:
 
 
 @dataclass(frozen=True, eq=False)
-class Residual:
+class ResidualConnection:
     """Residual weight connection (CBAFed): θ ← share · θ' + (1 − share) · θ, every ``interval`` passes.
 
     θ' is the model of the last connection, at first that of the first pass; ``earlier`` holds it.
@@ -149,7 +149,7 @@ class Hooks:
     """Called after each step, e.g. for a moving average."""
     velocity: Tensor | None = None
     """The momentum to continue with, changed in place; without one it starts at zero."""
-    residual: Residual | None = None
+    residual: ResidualConnection | None = None
     """Mixes the model with an earlier one between passes."""
     passes: Passes | None = None
     """Tracks a long training, and may continue one that was stopped."""

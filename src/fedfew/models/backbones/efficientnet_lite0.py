@@ -71,7 +71,7 @@ def _lacking(side: int, kernel: int, stride: int) -> int:
     return max((-(-side // stride) - 1) * stride + kernel - side, 0)
 
 
-class Block(nn.Module):
+class InvertedResidual(nn.Module):
     """Inverted residual: widen, depthwise, narrow without activation, add the input where it fits."""
 
     def __init__(self, ins: int, outs: int, expand: int, kernel: int, stride: int) -> None:
@@ -97,7 +97,7 @@ class EfficientNetLite0(nn.Module):
         ins = 32
         for expand, channels, count, stride, kernel in STAGES:
             for index in range(count):
-                blocks.append(Block(ins, channels, expand, kernel, stride if index == 0 else 1))
+                blocks.append(InvertedResidual(ins, channels, expand, kernel, stride if index == 0 else 1))
                 ins = channels
         self.blocks = nn.Sequential(*blocks)
         self.head = Conv(ins, FEATURES, 1)
