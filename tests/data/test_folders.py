@@ -67,30 +67,24 @@ def test_what_file_managers_leave_behind_is_not_looked_at(digits: Path) -> None:
 def test_sites_become_the_clients_and_nobody_knows_their_labels(digits: Path) -> None:
     dataset = folder(path=str(digits), size=28, channels=1)
     federation = federate(dataset, Split(validation=1000, seed=3), labels=1000, clients=100)
-    assert federation.partition.clients == 4
-    assert federation.sites == tuple(f"hospital-{k}" for k in range(4))
-    assert (federation.truth == -1).all()
-    assert len(federation.server) == 40
+    assert federation.sites == tuple(f"hospital-{k}" for k in range(4)) and federation.partition.clients == 4
+    assert (federation.truth == -1).all() and len(federation.server) == 40
     assert (len(federation.validation), len(federation.test)) == (7, 23)  # a quarter of 30 is held out, not 1000
-    seen = {
-        tuple(image.flatten().tolist())
-        for image in (*federation.validation.samples.data, *federation.test.samples.data)
-    }
-    assert seen == {tuple(image.flatten().tolist()) for image in dataset.test.samples.data}
+    held_out = torch.cat([federation.validation.samples.data, federation.test.samples.data])
+    assert set(map(pixels_of, held_out)) == set(map(pixels_of, dataset.test.samples.data))
     assert dataset.sites is not None
     for k in range(4):
         mine = federation.samples.data[torch.from_numpy(federation.partition.of(k))]
         assert torch.equal(mine, dataset.sites.samples.data[dataset.sites.offsets[k] : dataset.sites.offsets[k + 1]])
+    other = federate(dataset, Split(validation=8, validation_from="server", test=12), labels=20, clients=4)
+    assert (len(other.server), len(other.validation), len(other.test)) == (20, 8, 12)
+    for split, code in ((Split(validation=0, split="paper"), "E113"), (Split(validation=0, test=31), "E109")):
+        with pytest.raises(FedfewError, match=code):
+            federate(dataset, split, labels=20, clients=4)
 
 
-def test_validation_can_come_from_the_server_and_labels_be_fewer(digits: Path) -> None:
-    dataset = folder(path=str(digits), size=28, channels=1)
-    federation = federate(dataset, Split(validation=8, validation_from="server", test=12), labels=20, clients=4)
-    assert (len(federation.server), len(federation.validation), len(federation.test)) == (20, 8, 12)
-    with pytest.raises(FedfewError, match="E113"):
-        federate(dataset, Split(validation=0, split="paper"), labels=20, clients=4)
-    with pytest.raises(FedfewError, match="E109"):
-        federate(dataset, Split(validation=0, test=31), labels=20, clients=4)
+def pixels_of(image: torch.Tensor) -> tuple[int, ...]:
+    return tuple(image.flatten().tolist())
 
 
 def test_the_zoo_is_named_file_by_file(digits: Path) -> None:
@@ -178,19 +172,16 @@ def test_copies_at_sites_and_in_two_classes_are_told(digits: Path) -> None:
     assert copies == {"server/digit 5/torn.png": True, "clients/hospital-1/copy.png": False}
 
 
-def test_class_names_that_do_not_fit_are_told(digits: Path) -> None:
+def test_names_small_sites_empty_classes_and_unused_folders_are_told(digits: Path) -> None:
     (digits / "test" / "digit 3").rename(digits / "test" / "Digit 3")
     assert codes(digits)[0] == ("E208", True)
     (digits / "test" / "Digit 3").rename(digits / "test" / "three")
     assert codes(digits) == [("E208", True), ("E208", False)]
     shutil.rmtree(digits / "test" / "three")
     assert codes(digits) == [("E208", False)]
-
-
-def test_small_sites_empty_classes_and_unused_folders_are_told(digits: Path) -> None:
     (digits / "clients" / "empty").mkdir()
     (digits / "client").mkdir()
-    assert codes(digits, batch=1) == [("E206", False), ("E211", False)]
+    assert codes(digits, batch=1) == [("E206", False), ("E208", False), ("E211", False)]
     assert folder(path=str(digits), size=28, channels=1).sites is not None
     (digits / "server" / "digit x").mkdir()
     assert codes(digits)[0] == ("E206", True)

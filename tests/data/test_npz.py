@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from fedfew.core.errors import FedfewError
-from fedfew.data.dataset import hold_out
 from fedfew.data.federation import Split, federate
 from fedfew.data.included import mini_mnist
 from fedfew.data.npz import npz
@@ -57,20 +56,13 @@ def test_plain_and_keras_arrays(tmp_path: Path) -> None:
     path = saved_npz(tmp_path / "plain.npz", {"images": images, "labels": labels, "classes": names})
     plain = npz(path=path)
     assert plain.classes == tuple(names)
-    assert len(plain.train) + len(plain.test) == 120
+    counts = np.bincount(labels)
+    assert plain.test.labels.bincount().tolist() == (counts // 6).tolist()  # one in six of each class is held out
     every = torch.cat([plain.train.samples.data, plain.test.samples.data]).flatten(1)
     assert {tuple(row) for row in every.tolist()} == {tuple(row) for row in images.reshape(120, -1).tolist()}
     keras = {"x_train": images[:100], "y_train": labels[:100], "x_test": images[100:], "y_test": labels[100:]}
     dataset = npz(path=saved_npz(tmp_path / "keras.npz", keras))
     assert torch.equal(dataset.test.labels, digits.train.labels[100:120])
-
-
-def test_the_held_out_part_is_a_sixth_of_each_class() -> None:
-    digits = mini_mnist().train
-    train, test = hold_out(digits)
-    assert len(train) + len(test) == len(digits)
-    counts = torch.bincount(digits.labels)
-    assert torch.equal(torch.bincount(test.labels), counts // 6)
 
 
 def test_floats_and_channel_orders(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.data.digit_folders import write_digits
-from tests.data.photo_folders import CLASSES, write_photographs
+from tests.data.digit_folders import CLASSES, write_digits, write_photographs
 from tests.docs.blocks import blocks_of
 from tests.interface.fedfew_command import fedfew
 
