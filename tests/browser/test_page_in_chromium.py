@@ -1,4 +1,4 @@
-"""The live page and the report in a real browser: a run advancing, a comparison, a rejected client, a phone."""
+"""The live page and the report in a real browser: a run advancing, a comparison, a phone."""
 
 import json
 import re
@@ -15,7 +15,6 @@ import fedfew
 from fedfew.core.storage import append_durably
 from fedfew.interface.page.library import key_of
 from fedfew.interface.report import write_report
-from fedfew.runtime.record import left_out
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="chromium is not installed; make test-browser installs it")
 
@@ -97,17 +96,6 @@ def test_a_lost_connection_is_taken_up_again(tab: Tab, tmp_path: Path) -> None:
     with serving(tmp_path, port=int(server.rpartition(":")[2])):
         tab.wait("document.getElementById('accuracy-now').textContent.includes('66.0 %')")
         assert tab.run(LIVE)
-
-
-def test_a_rejected_client_is_marked_with_its_reason(tab: Tab, runs: Path, server: str) -> None:
-    records = [json.loads(line) for line in (runs / "mix" / "rounds.jsonl").read_text().splitlines()]
-    lost = [f"client {f['client']}, round {r['round']}: E411" for r in records for f in left_out(r)]
-    tab.open(server + place(runs, "mix"))
-    tab.wait(DRAWN)
-    marks = tab.run("[...document.querySelectorAll('#participation .mark path title')].map(t => t.textContent)")
-    assert sorted(m[: len(lost[0])] for m in marks) == sorted(lost)
-    assert "E411 client dropped out" in tab.run("document.getElementById('events').textContent")
-    assert_clean(tab, server)
 
 
 @pytest.mark.parametrize(

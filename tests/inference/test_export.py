@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from tests.interface.digits_run import digits_run
+from tests.inference.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 from torch import Tensor
 

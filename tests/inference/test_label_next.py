@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.interface.digits_run import digits_run
+from tests.inference.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 from torch import nn
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from benchmarks.adapt_prior import measure
 from tests.data.image_zoo import READ, zoo
-from tests.interface.digits_run import digits_run
+from tests.inference.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import Run

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.docs.blocks import blocks_of
-from tests.interface.digits_run import digits_run
+from tests.inference.digits_run import digits_run
 from tests.interface.fedfew_command import fedfew
 
 from fedfew import FedfewError, Run, load_model

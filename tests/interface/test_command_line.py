@@ -29,18 +29,7 @@ def commands(group: click.Group = app, *above: str) -> Iterator[tuple[tuple[str,
 
 
 EVERY = dict(commands())
-HEAVY = {
-    "torch",
-    "numpy",
-    "scipy",
-    "matplotlib",
-    "PIL",
-    "pydantic",
-    "safetensors",
-    "flwr",
-    "jinja2",
-    "starlette",
-}
+HEAVY = {"torch", "numpy", "scipy", "matplotlib", "PIL", "pydantic", "safetensors", "flwr", "jinja2", "starlette"}
 LOADED = """
 import sys
 from fedfew.interface.cli import main
@@ -154,10 +143,6 @@ def test_a_word_that_is_not_known(words: list[str], says: str, never: str, capsy
     assert says in text
     assert never not in text
     assert text.count("mean") <= 1
-
-
-def test_arguments_have_their_help(capsys: Capture) -> None:
-    assert "A preset or a TOML file." in fedfew(capsys, "run", "--help").out
 
 
 def test_doctor(capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -81,18 +81,12 @@ def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, caps
     assert lines == [f"round {i}/2: accuracy {score}" for i, score in enumerate(scores, 1)]
 
 
-def test_without_json_a_table_is_shown(config: Path, tmp_path: Path, capsys: Capture) -> None:
-    said = fedfew(capsys, "run", config, "--set", "method.name=server-only", "--out", tmp_path / "run")
-    assert said.status == 0
-    assert "accuracy after the last round" in said.out
-    assert f"run folder: {tmp_path / 'run'}" in said.out
-
-
 def test_with_baseline_makes_the_pair_and_a_plain_run_suggests_it(
     config: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     alone = fedfew(capsys, "run", config, "--out", tmp_path / "alone" / "run")
     assert "--with-baseline" in alone.err and "labels alone" not in alone.out
+    assert "accuracy after the last round" in alone.out and "run folder: " in alone.out
     said = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "pair" / "run")
     own, base = Run.open(tmp_path / "pair" / "run"), Run.open(tmp_path / "pair" / "run-server-only")
     figures = f"{100 * (own.accuracy() or 0):.1f} % against {100 * (base.accuracy() or 0):.1f} % with your labels alone"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from safetensors.torch import save
-from tests.interface.digits_run import digits_run
+from tests.inference.digits_run import digits_run
 from tests.runtime.tiny_run import TINY, tiny
 
 import fedfew
