@@ -189,11 +189,8 @@ def test_the_sharpness_term_adds_the_divergences_gradient_at_the_ascent_step_and
     network = net()
     w = theta(network)
     network.load(w)
-    views, targets, certain = (
-        images(5, 4),
-        torch.tensor([0, 1, 2, 0, 1]),
-        torch.tensor([True, False, True, True, False]),
-    )
+    views, targets = images(5, 4), torch.tensor([0, 1, 2, 0, 1])
+    certain = torch.tensor([True, False, True, True, False])
     network.gradient.zero_()
     fl2(rho=0.3, lambda_sharp=2.0).add_sharpness(network, Images(views), targets, certain)
     ours = network.gradient.clone()

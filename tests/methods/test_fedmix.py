@@ -227,11 +227,8 @@ def test_one_round_of_algorithm_1_by_hand(batch: tuple[Tensor, Tensor, float]) -
 
 
 def test_clients_start_from_omega_and_not_from_the_trained_sigma() -> None:
-    method, server, omega = (
-        fedmix(lambda_ce=0.0, lambda_consistency=0.0, lambda_anchor=0.0),
-        server_site(),
-        random_theta(1),
-    )
+    method = fedmix(lambda_ce=0.0, lambda_consistency=0.0, lambda_anchor=0.0)
+    server, omega = server_site(), random_theta(1)
     state = method.warm_up(method.start(omega), server, generator(0))
     assert torch.equal(state.omega, omega) and not torch.equal(state.sigma, omega)
     payload = method.broadcast(state, 0)

@@ -120,14 +120,8 @@ def test_both_networks_are_averaged_and_the_server_trains_the_online_one() -> No
     after, outcome = method.after_clients(answered(state, 2), updates, site, seeded(1))
     assert outcome.clients is not None and torch.allclose(outcome.clients, state.sigma + 2, atol=1e-5)
     steps: list[Tensor] = []
-    trained = train_server(
-        SERVER,
-        outcome.clients,
-        state,
-        site,
-        seeded(1),
-        hooks=Hooks(after_step=lambda net: steps.append(net.snapshot())),
-    )
+    hooks = Hooks(after_step=lambda net: steps.append(net.snapshot()))
+    trained = train_server(SERVER, outcome.clients, state, site, seeded(1), hooks=hooks)
     assert torch.equal(after.omega, trained) and len(steps) > 1
     target, decay = state.sigma - 2, method.decay * np.exp(-5)  # the ramp's first value
     for online in steps:  # the target follows every step of the server, as it does at a client
@@ -212,11 +206,9 @@ def test_a_client_that_shouts_is_not_heard_better() -> None:
 
 
 def test_the_reply_does_not_grow_with_the_model() -> None:
-    small, large = (
-        net().layout,
-        Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3))),
-    )
-    assert dsfl(subset=9).reply_schema(small) == dsfl(subset=9).reply_schema(large.layout)
+    small = net().layout
+    large = Network.of(nn.Sequential(nn.Flatten(), nn.Linear(64, 50), nn.Linear(50, 3))).layout
+    assert dsfl(subset=9).reply_schema(small) == dsfl(subset=9).reply_schema(large)
     assert outputs(small) == 3
 
 

@@ -239,6 +239,11 @@ def test_batch_norm_keeps_its_statistics_and_does_not_travel() -> None:
 # transformers
 
 
+def refused(source: str, words: str) -> None:
+    with pytest.raises(FedfewError, match=words):
+        build_model("transformers", 3, 32, 10, {"source": source}, rng())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("train", ["head", "last", "all"])
 def test_a_folder_of_transformers(kind: str, train: str, folder: Callable[[str], Path]) -> None:
@@ -266,15 +271,13 @@ def test_the_last_block_is_the_last_stage_and_what_follows() -> None:
 
 
 def test_no_source() -> None:
-    with pytest.raises(FedfewError, match=r"E103.*source is empty"):
-        build_model("transformers", 3, 32, 10, {}, rng())
+    refused("", r"E103.*source is empty")
 
 
 def test_pickled_weights_are_refused(folder: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder("vit") / "config.json").read_text())
     torch.save({"weight": Attack(tmp_path / "ran")}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(FedfewError, match=r"E122.*pickled weights only"):
-        build_model("transformers", 3, 32, 10, {"source": str(tmp_path)}, rng())
+    refused(str(tmp_path), r"E122.*pickled weights only")
     assert not (tmp_path / "ran").exists()
 
 
@@ -282,18 +285,15 @@ def test_code_that_comes_with_a_model_is_never_run(tmp_path: Path) -> None:
     config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModel": "mine.Model"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    with pytest.raises(FedfewError, match=r"E122.*contains code"):
-        build_model("transformers", 3, 32, 10, {"source": str(tmp_path)}, rng())
+    refused(str(tmp_path), r"E122.*contains code")
     assert not (tmp_path / "ran").exists()
 
 
 def test_a_folder_without_weights_or_with_damaged_ones(folder: Callable[[str], Path], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((folder("vit") / "config.json").read_text())
-    with pytest.raises(FedfewError, match="E121"):
-        build_model("transformers", 3, 32, 10, {"source": str(tmp_path)}, rng())
+    refused(str(tmp_path), "E121")
     (tmp_path / "model.safetensors").write_bytes((folder("vit") / "model.safetensors").read_bytes()[:-100])
-    with pytest.raises(FedfewError, match="E121"):
-        build_model("transformers", 3, 32, 10, {"source": str(tmp_path)}, rng())
+    refused(str(tmp_path), "E121")
 
 
 def test_weights_that_are_missing_are_not_drawn(folder: Callable[[str], Path], tmp_path: Path) -> None:
@@ -304,8 +304,7 @@ def test_weights_that_are_missing_are_not_drawn(folder: Callable[[str], Path], t
     tensors = load_file(folder("vit") / "model.safetensors")
     gone = next(name for name in tensors if "layernorm_before" in name)
     save_file({n: t for n, t in tensors.items() if n != gone}, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(FedfewError, match=r"E121.*has no weights for"):
-        build_model("transformers", 3, 32, 10, {"source": str(tmp_path)}, rng())
+    refused(str(tmp_path), r"E121.*has no weights for")
 
 
 @pytest.mark.parametrize("looks", [None, {"image_mean": [1, 2]}, {"image_std": [0, 1, 1]}, {"image_mean": "x"}])
@@ -313,16 +312,14 @@ def test_a_folder_that_does_not_say_how_it_wants_its_images(looks: Any, tmp_path
     folder = backbone_folder("resnet", tmp_path)
     path = folder / "preprocessor_config.json"
     path.unlink() if looks is None else path.write_text(json.dumps(LOOKS | looks))
-    with pytest.raises(FedfewError, match="E121"):
-        build_model("transformers", 3, 32, 10, {"source": str(folder)}, rng())
+    refused(str(folder), "E121")
 
 
 def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(FedfewError, match=r"E124.*nobody/nothing.*copy the folder here"):
-        build_model("transformers", 3, 32, 10, {"source": "nobody/nothing"}, rng())
+    refused("nobody/nothing", r"E124.*nobody/nothing.*copy the folder here")
 
 
 # timm

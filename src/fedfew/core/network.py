@@ -1,7 +1,6 @@
 """A network whose parameters and gradients are one vector each, so that training works on vectors in place."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 import torch
@@ -93,19 +92,16 @@ class Network:
     def __call__(self, samples: Samples) -> Tensor:
         """Logits of a batch; gradients flow where autograd is on."""
         batch = samples.inputs(self.device)
-        with self._precision():
+        with precision(self.engine, self.device):
             logits = self._fast(batch)
         return logits.float()
 
     def outputs_of(self, weights: Vector, samples: Samples) -> Tensor:
         """Logits with other weights, without autograd; batch-norm statistics are written to ``weights``."""
-        with torch.no_grad(), self._precision():
+        with torch.no_grad(), precision(self.engine, self.device):
             batch = samples.inputs(self.device)
             logits: Tensor = functional_call(self.module, self.layout.views(weights), (batch,))
         return logits.float()
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return precision(self.engine, self.device)
 
     def probabilities(self, samples: Samples, batch: int = 500) -> Tensor:
         """Softmax outputs without autograd, in evaluation mode, batch by batch."""

@@ -10,17 +10,7 @@ import torch
 from fedfew.core.errors import NO_UPDATE, FedfewError
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
-from fedfew.core.types import (
-    ClientUpdate,
-    Fleet,
-    Method,
-    Missing,
-    Outcome,
-    Passes,
-    ScreenState,
-    ServerSite,
-    ServerState,
-)
+from fedfew.core.types import Fleet, Method, Missing, Outcome, Passes, ScreenState, ServerSite, ServerState, Updates
 from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
 from fedfew.runtime.record import WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
@@ -116,7 +106,7 @@ def server_turn(
     return algorithm.before_clients(state, site, rng)
 
 
-def count(state: ServerState, updates: list[ClientUpdate]) -> dict[int, int]:
+def count(state: ServerState, updates: Updates) -> dict[int, int]:
     """How often each client's update was used, including this round."""
     return state.participation | {u.client: state.participation.get(u.client, 0) + 1 for u in updates}
 
