@@ -91,6 +91,8 @@ def test_tables_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         (write_table(tmp_path / "floats.parquet", images, [0.5] * 12), "E204"),
         (write_table(tmp_path / "negative.parquet", images, [-1] * 12), "E204"),
         (write_table(tmp_path / "huge.parquet", images, [10**9] * 12), "E204"),
+        (write_table(tmp_path / "ragged.parquet", images, [[0]] * 11 + [[0, 1]]), "E204"),
+        (write_table(tmp_path / "several.parquet", images, [[0, 1]] * 12), "E204"),
         (write_table(tmp_path / "no-images.parquet", ["text"] * 12, labels), "E209"),
     ]
     (tmp_path / "empty").mkdir()
