@@ -146,16 +146,11 @@ class Supervisor:
             self.processes.clear()
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Free ports, all different."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind((host, 0))
+def free_ports(count: int) -> list[int]:
+    """Free ports of this machine, all different."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
 
 
 def check_port(host: str, port: int) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import sleep
@@ -41,20 +40,14 @@ class Job:
         """The job of this process."""
         return Job(**json.loads(os.environ[_VARIABLE]))
 
-    @contextlib.contextmanager
-    def at_work(self) -> Iterator[bool]:
+    def begin(self, stack: contextlib.ExitStack) -> bool:
         """Hold the job's lock; False if another ServerApp does. The system releases it however this process ends."""
-        with contextlib.ExitStack() as stack:
-            for _ in range(_TRIES):  # the supervisor holds it for a moment whenever it looks
-                try:
-                    stack.enter_context(locked(Path(self.folder)))
-                    break
-                except FedfewError:
-                    sleep(0.2)
-            else:
-                yield False
-                return
-            yield True
+        for _ in range(_TRIES):  # the supervisor holds it for a moment whenever it looks
+            with contextlib.suppress(FedfewError):
+                stack.enter_context(locked(Path(self.folder)))
+                return True
+            sleep(0.2)
+        return False
 
     def is_at_work(self) -> bool:
         """Whether a ServerApp works on it."""

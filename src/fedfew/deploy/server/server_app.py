@@ -38,15 +38,16 @@ def main(grid: Grid, context: Context) -> None:
         # at once: with its network going down, it must not go on to a round that has fewer sites
         signal.signal(signal.SIGTERM, lambda *_: os._exit(1))
     job = Job.received()
-    with job.at_work() as alone:
-        if alone:
-            try:
-                conduct(grid, job)
-            except FedfewError as fault:
-                job.end(fault)
-            except Exception:
-                job.end(traceback=traceback.format_exc())
-                raise
+    with contextlib.ExitStack() as stack:
+        if not job.begin(stack):
+            return
+        try:
+            conduct(grid, job)
+        except FedfewError as fault:
+            job.end(fault)
+        except Exception:
+            job.end(traceback=traceback.format_exc())
+            raise
 
 
 def conduct(grid: Grid, job: Job) -> None:
