@@ -1,5 +1,7 @@
 """Scales and the presets they apply to: a smaller network and fewer images, and nothing else."""
 
+from typing import Any
+
 import pytest
 
 from fedfew.config.files import flat
@@ -11,14 +13,10 @@ PAPER = ("paper-literal", "paper-tuned", "reference-code")
 
 
 @pytest.mark.parametrize("preset", PAPER)
-def test_laptop_changes_width_and_images_and_nothing_else(preset: str) -> None:
+def test_full_is_the_paper_and_laptop_changes_width_and_images_alone(preset: str) -> None:
     plain, small = flat(load(preset).document), flat(load(preset, scaled(preset, "laptop")[0]).document)
     changed = {key: (plain[key], small[key]) for key in plain if plain[key] != small[key]}
     assert changed == {"model.width": (64, 16), "dataset.unlabeled": (55_000, 11_000)}
-
-
-@pytest.mark.parametrize("preset", PAPER)
-def test_full_is_the_paper_as_it_is(preset: str) -> None:
     assert load(preset, scaled(preset, "full")[0]).document == load(preset).document
 
 
@@ -40,31 +38,29 @@ def test_the_reference_codes_server_step_is_64_times_the_stated_one() -> None:
     assert config.document["method"]["lambda_anchor"] == 0
 
 
-def test_set_has_the_last_word() -> None:
-    changes, note = scaled("paper-tuned", "laptop", {"model.width": 8, "rounds": 3})
-    assert changes == {"model.width": 8, "dataset.unlabeled": 11_000, "rounds": 3}
-    assert not note
+LAPTOP = {"model.width": 16, "dataset.unlabeled": 11_000}
 
 
-def test_the_official_split_has_no_55000_to_give() -> None:
-    changes, _ = scaled("paper-literal", "full", {"dataset.split": "standard"})
-    assert changes["dataset.unlabeled"] == 0
+@pytest.mark.parametrize(
+    ("preset", "scale", "own", "changes", "note"),
+    [
+        ("paper-tuned", None, {"seed": 1}, {"seed": 1}, ""),
+        ("paper-tuned", "laptop", {"model.width": 8, "rounds": 3}, LAPTOP | {"model.width": 8, "rounds": 3}, ""),
+        ("paper-literal", "full", {"dataset.split": "standard"},  # it has no 55,000 images to give
+         {"model.width": 64, "dataset.unlabeled": 0, "dataset.split": "standard"}, ""),
+        ("quick", "laptop", {"rounds": 1}, {"rounds": 1}, "mini-mnist"),
+        ("paper-literal", "laptop", {"dataset.name": "mini-mnist"}, {"dataset.name": "mini-mnist"}, "mini-mnist"),
+        ("paper-literal", "laptop", {"model.name": "wrn"}, {"dataset.unlabeled": 11_000, "model.name": "wrn"}, "wrn"),
+    ],
+)  # fmt: skip
+def test_overrides_have_the_last_word_and_what_a_scale_leaves_is_said(
+    preset: str, scale: str | None, own: dict[str, Any], changes: dict[str, Any], note: str
+) -> None:
+    made, said = scaled(preset, scale, own)
+    assert made == changes
+    assert note in said and bool(note) == bool(said)
 
 
-def test_another_dataset_stays_as_it_is_and_says_so() -> None:
-    changes, note = scaled("quick", "laptop", {"rounds": 1})
-    assert changes == {"rounds": 1}
-    assert "mini-mnist" in note
-    assert scaled("paper-literal", "laptop", {"dataset.name": "mini-mnist"})[0] == {"dataset.name": "mini-mnist"}
-
-
-def test_another_model_keeps_its_width() -> None:
-    changes, note = scaled("paper-literal", "laptop", {"model.name": "wrn"})
-    assert changes == {"dataset.unlabeled": 11_000, "model.name": "wrn"}
-    assert "wrn" in note
-
-
-def test_no_scale_changes_nothing_and_an_unknown_one_is_refused() -> None:
-    assert scaled("paper-tuned", None, {"seed": 1}) == ({"seed": 1}, "")
+def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(FedfewError, match=r"E103.*full, laptop"):
         scaled("paper-tuned", "huge")

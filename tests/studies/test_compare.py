@@ -146,11 +146,6 @@ def test_datasets_are_not_mixed() -> None:
     assert len(compare(runs, ["dataset"]).rows) == 2
 
 
-def test_what_differs_by_itself_is_grouped_but_not_the_data() -> None:
-    with pytest.raises(FedfewError, match="E114"):
-        compare([flat(0.5, method__name="server-only"), flat(0.5, dataset__name="mnist")], ["method"])
-
-
 def test_unfinished_runs_are_named_and_left_out() -> None:
     runs = [flat(0.5), by_hand([0.1, 0.2], finished=False, seed=1, name="half")]
     found = compare(runs)

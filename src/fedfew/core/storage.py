@@ -15,33 +15,38 @@ Warn = Callable[[FedfewError], None]
 """Called with every fault that was found and repaired."""
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """E305 with the system's reason if the disk refuses something."""
+    try:
+        yield
+    except OSError as error:
+        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """After this returns the file has exactly this content; before, it has its old content or does not exist."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if isinstance(error, OSError):
-            raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
-        raise
+    with writing(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_folder(path.parent)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
 
 
 def append_durably(path: Path, line: bytes) -> None:
     """Add a line and wait until the disk has it."""
-    try:
-        with path.open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
+    with writing(path), path.open("ab") as file:
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def drop_temporaries(folder: Path) -> None:
@@ -93,10 +98,8 @@ def open_sealed(path: Path) -> dict[str, Any] | None:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder for this process; the system releases the lock however the process ends."""
-    try:
+    with writing(folder):
         file = (folder / "lock").open("w")
-    except OSError as error:
-        raise FedfewError("E305", str(folder), f"{error.strerror or error}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
+from fedfew.core.storage import writing
 from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
 
 PORT = 9092
@@ -201,13 +202,11 @@ def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) 
 
 def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
     """Write a file; a private key is never readable by others, not even briefly."""
-    try:
+    with writing(path):
         path.unlink(missing_ok=True)
         mode = stat.S_IRUSR | stat.S_IWUSR | (0 if secret else stat.S_IRGRP | stat.S_IROTH)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror}") from None
 
 
 def _tar(files: Mapping[str, bytes]) -> bytes:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
 from fedfew.core.network import Network
-from fedfew.core.storage import write_atomically
+from fedfew.core.storage import write_atomically, writing
 from fedfew.inference.agreement import Agreement, Predict, agreement
 from fedfew.inference.model_card import model_card, write_card
 from fedfew.models.winograd import plain
@@ -125,10 +125,8 @@ def export_network(
         "onnx": _onnx,
         "torch-export": _torch_export,
     }
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
     with tempfile.TemporaryDirectory(prefix="fedfew-") as folder:
         temporary = Path(folder) / path.name
         read_back = writers[format](network, about, temporary)

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import write_atomically
+from fedfew.core.storage import write_atomically, writing
 from fedfew.runs import reading
 from fedfew.runs.folder import CLASSES, CONFIG, ENVIRONMENT, EVALUATION, ROUNDS, SUMMARY, RunFolder, find_runs
 from fedfew.runs.run import Run
@@ -78,10 +78,8 @@ def write_archive(path: Path, runs: Mapping[str, Run]) -> None:
     kept = {run.name: run for run in read_archive(path)} if path.exists() else {}
     lines = {name: _line(name, run) for name, run in {**kept, **runs}.items()}
     text = "".join(json.dumps(lines[name], ensure_ascii=False, separators=(",", ":")) + "\n" for name in sorted(lines))
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
     write_atomically(path, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
@@ -161,10 +159,8 @@ def unpack(path: Path, to: Path) -> list[Path]:
     if taken := next((folder for folder in folders if folder.exists()), None):
         raise FedfewError("E301", str(taken), "exists already", "Give another folder")
     for line, folder in zip(lines, folders, strict=True):
-        try:
+        with writing(folder):
             folder.mkdir(parents=True)
-        except OSError as error:
-            raise FedfewError("E305", str(folder), f"{error.strerror or error}") from error
         for name, content in _files(line).items():
             write_atomically(folder / name, content.encode())
     return folders

@@ -13,7 +13,7 @@ from fedfew.core.engine import Engine
 from fedfew.core.environment import fingerprint
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
-from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically
+from fedfew.core.storage import Warn, digest, drop_temporaries, file_digest, write_atomically, writing
 from fedfew.core.types import ServerState
 from fedfew.data.federation import Federation
 from fedfew.runs.checkpoints import Checkpoint
@@ -188,7 +188,5 @@ def repair(folder: RunFolder, parts: Parts, checkpoint: Checkpoint, warn: Warn) 
 
 
 def _move_aside(folder: RunFolder, name: str) -> None:
-    try:
+    with writing(folder / name):
         (folder / name).replace(folder / f"{name}.changed")
-    except OSError as error:
-        raise FedfewError("E305", str(folder / name), f"{error.strerror or error}") from error

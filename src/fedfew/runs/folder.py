@@ -1,14 +1,16 @@
 """The run folder: the only record of a run; reports, pages and comparisons are derived from it."""
 
+import contextlib
 import errno
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import sync_folder
+from fedfew.core.storage import sync_folder, writing
 from fedfew.runs.reading import read_rounds
 from fedfew.runtime.record import RoundRecord
 
@@ -98,32 +100,27 @@ def new_folder(out: str | Path | None, name: str) -> Path:
             path = base.with_name(f"{base.name}-{number}")
         return path
     path = Path(out)
-    try:
+    with writing(path):
         if path.resolve() == Path.cwd():
             raise FedfewError("E301", str(path), "is the current folder", "Give the name of a new folder")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FedfewError("E301", str(path), "is not empty" if path.is_dir() else "is a file")
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
     return path
 
 
-def stage(path: Path) -> Path:
-    """An empty folder next to the run's place, in which to prepare it."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+@contextlib.contextmanager
+def staged(path: Path) -> Iterator[RunFolder]:
+    """A new run folder, prepared next to its place and then moved there: it is there completely or not at all."""
+    folder = RunFolder(path.with_name(f".{path.name}.{os.getpid()}.tmp"))
+    with writing(path):
+        folder.checkpoints.mkdir(parents=True)
     try:
-        (staged / CHECKPOINTS).mkdir(parents=True)
-    except OSError as error:
-        raise FedfewError("E305", str(path), f"{error.strerror or error}") from error
-    return staged
-
-
-def put_in_place(staged: Path, path: Path) -> None:
-    """Move a prepared folder to its place, so that a run folder is there completely or not at all."""
-    try:
-        staged.rename(path)  # replaces an empty folder; fails if it has been filled meanwhile
+        yield folder
+        folder.path.rename(path)  # replaces an empty folder; fails if it has been filled meanwhile
         sync_folder(path.parent)
-    except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
+    except BaseException as error:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        if not isinstance(error, OSError):
+            raise
         taken = error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
         raise FedfewError("E301" if taken else "E305", str(path), f"cannot be used: {error.strerror}") from error

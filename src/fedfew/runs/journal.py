@@ -6,7 +6,6 @@ The hash covers what this process meant to write, not what the file holds later,
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +17,11 @@ Seal = dict[str, Any]
 EMPTY: Seal = {"bytes": 0, "sha256": digest(b"")}
 
 
-@dataclass(eq=False)
 class Journal:
     """Appends rounds to both files and keeps the seal."""
 
-    paths: tuple[Path, Path]
-    content: bytes = b""
-    _hash: Any = field(init=False)
-    _length: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._hash, self._length, self.content = hashlib.sha256(self.content), len(self.content), b""
+    def __init__(self, paths: tuple[Path, Path], content: bytes = b"") -> None:
+        self.paths, self._hash, self._length = paths, hashlib.sha256(content), len(content)
 
     def append(self, record: Mapping[str, Any]) -> Seal:
         """Append a round, and return the seal of everything up to it."""

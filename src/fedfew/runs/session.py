@@ -1,7 +1,6 @@
 """A run in progress: started in a new folder or resumed in an old one, advanced round by round, resumable."""
 
 import contextlib
-import shutil
 from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -40,8 +39,7 @@ from fedfew.runs.folder import (
     WARMUP,
     RunFolder,
     new_folder,
-    put_in_place,
-    stage,
+    staged,
 )
 from fedfew.runs.journal import Journal, begin, go_on, sealed
 from fedfew.runs.model_file import first_weights, model_file
@@ -180,18 +178,12 @@ def start(config: Config, out: str | Path | None = None, command: str = "", repo
         "partition": parts.federation.partition.hash,
         "images": parts.federation.fingerprint(),
     }
-    staged = stage(path)
-    try:
-        folder = RunFolder(staged)
+    with staged(path) as folder:
         for name, content in static_files(parts, facts).items():
             write_atomically(folder / name, content)
         facts |= {"rounds": begin(folder)}
         store = Checkpoints(folder.checkpoints)
         store.commit(0, store.write_state(state, {}), facts)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
-    put_in_place(staged, path)
     return Session(RunFolder(path), parts, state, {}, facts, Warmup(RunFolder(path).checkpoints / WARMUP))
 
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import write_atomically
+from fedfew.core.storage import write_atomically, writing
 from fedfew.core.text import duration, percent, size
 from fedfew.interface.charts import Figure, Grid, to_csv
 from fedfew.interface.charts.run_charts import figures_of
@@ -73,10 +73,8 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     content = report(source, inline_csv).encode()
     if len(content) > LIMIT:
         content = report(source, lambda figure: []).encode()
-    try:
+    with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FedfewError("E305", str(target.parent), f"{error.strerror}") from error
     write_atomically(target, content)
     return target
 
