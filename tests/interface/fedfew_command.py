@@ -9,6 +9,8 @@ import pytest
 
 from fedfew.interface.cli import main
 
+Capture = pytest.CaptureFixture[str]
+
 
 @dataclass(frozen=True)
 class Said:
@@ -25,7 +27,7 @@ class Said:
         return found
 
 
-def fedfew(capsys: pytest.CaptureFixture[str], *words: object) -> Said:
+def fedfew(capsys: Capture, *words: object) -> Said:
     """Run a command; a traceback would end the test."""
     before, capsys_before = sys.argv, capsys.readouterr()
     assert capsys_before is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import READ, SKIPPED, zoo
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_digits(tmp_path / "digits", server=40, clients=60, test=30)
 
 
-def test_a_sound_folder(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_folder(digits: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "check", digits, "--json")
     assert said.status == 0
     found = said.json
@@ -32,7 +32,7 @@ def test_a_sound_folder(digits: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "ready to train" in shown.err
 
 
-def test_the_zoo_is_listed(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_zoo_is_listed(digits: Path, capsys: Capture) -> None:
     animals = zoo()
     for name, content, _ in animals:
         (digits / "clients" / "hospital-2" / name).write_bytes(content)
@@ -52,7 +52,7 @@ def test_the_zoo_is_listed(digits: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "skipped" not in elsewhere.read_text("utf-8")
 
 
-def test_overlap_stops_and_can_be_allowed(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_overlap_stops_and_can_be_allowed(digits: Path, capsys: Capture) -> None:
     image = next((digits / "server" / "digit 3").iterdir())
     shutil.copy(image, digits / "test" / "digit 3" / "again.png")
     said = fedfew(capsys, "check", digits, "--json")
@@ -68,7 +68,7 @@ def test_overlap_stops_and_can_be_allowed(digits: Path, capsys: pytest.CaptureFi
     assert fedfew(capsys, "run", config, "--set", "dataset.allow_overlap=false").status == 2
 
 
-def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: Capture) -> None:
     config = digits / "fedfew.toml"
     config.write_text('[dataset]\nname = "folder"\npath = "."\nsize = 28\nchannels = 1\n[client]\nbatch = 999\n')
     said = fedfew(capsys, "check", digits, "--json")
@@ -80,7 +80,7 @@ def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: pytest.Cap
     assert "DIGIT 3 and digit 3 differ only by case" in said.err
 
 
-def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "check", "quick", "--json")
     assert (said.status, said.json["clients"], sum(said.json["classes"].values())) == (0, 20, 100)
     assert "quick: ready" in fedfew(capsys, "check", "quick").out
@@ -98,7 +98,7 @@ def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: pytes
         ('[dataset]\nname = "mini-mnist"\npath = "digits"\n', "E104"),
     ],
 )
-def test_bad_configs_have_a_code(digits: Path, capsys: pytest.CaptureFixture[str], text: str, code: str) -> None:
+def test_bad_configs_have_a_code(digits: Path, capsys: Capture, text: str, code: str) -> None:
     config = digits.parent / "bad.toml"
     config.write_text(text)
     said = fedfew(capsys, "check", config)

@@ -13,13 +13,11 @@ from pathlib import Path
 import click
 import pytest
 import torch
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew import __version__
 from fedfew.interface.cli import app
 from fedfew.interface.commands import doctor
-
-Capture = pytest.CaptureFixture[str]
 
 
 def commands(group: click.Group = app, *above: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:

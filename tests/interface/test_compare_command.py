@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.runtime.tiny_run import tiny_run
 
 from fedfew.runs.run import Run
@@ -19,7 +19,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_table_csv_latex_and_figure(capsys: pytest.CaptureFixture[str], tmp_path: Path, runs: Path) -> None:
+def test_table_csv_latex_and_figure(capsys: Capture, tmp_path: Path, runs: Path) -> None:
     files = [tmp_path / "new" / name for name in ("t.csv", "t.tex", "t.png")]
     said = fedfew(capsys, "compare", runs, "--csv", files[0], "--latex", files[1], "--figure", files[2], "--json")
     assert said.status == 0, said.err
@@ -38,7 +38,7 @@ def test_table_csv_latex_and_figure(capsys: pytest.CaptureFixture[str], tmp_path
     assert "AUROC in %" in table and "accuracy" not in table
 
 
-def test_what_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, runs: Path) -> None:
+def test_what_is_refused(capsys: Capture, tmp_path: Path, runs: Path) -> None:
     for words, code in (
         ((tmp_path,), "E302"),
         ((tmp_path / "nowhere",), "E302"),

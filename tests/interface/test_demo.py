@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew.interface.commands import demo
 from fedfew.interface.commands.demo import COMPARISONS
@@ -22,7 +22,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("data", list(COMPARISONS))
 def test_console_comparison_and_report_agree_and_every_arm_has_its_pair(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: str, tmp_path: Path, capsys: Capture
 ) -> None:
     said = fedfew(capsys, "demo", "--data", data, "--out", str(tmp_path / "demo"), "--json")
     assert said.json["data"] == data
@@ -39,7 +39,7 @@ def test_console_comparison_and_report_agree_and_every_arm_has_its_pair(
 
 
 def test_without_the_extra_it_shows_digits_and_says_what_would_show_photographs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "installed", lambda extra: False)
     said = fedfew(capsys, "demo", "--out", str(tmp_path / "demo"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import picture, saved
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew.config import first_config
 from fedfew.config.files import flat, parse_set
@@ -27,7 +27,7 @@ def colorful(root: Path, side: int, sites: int) -> Path:
     return root
 
 
-def test_the_config_suits_grey_digits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_config_suits_grey_digits(tmp_path: Path, capsys: Capture) -> None:
     root = write_digits(tmp_path / "digits")
     said = fedfew(capsys, "init", root, "--json")
     assert said.status == 0
@@ -44,7 +44,7 @@ def test_the_config_suits_grey_digits(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(explained) > 15
 
 
-def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: Capture) -> None:
     root = colorful(tmp_path / "photos", 100, 40)
     out = tmp_path / "else where.toml"
     assert fedfew(capsys, "init", root, "--out", out).status == 0
@@ -64,7 +64,7 @@ def test_the_backbone_sees_as_much_as_ten_minutes_of_a_core_allow(images: int, s
 
 
 def test_without_the_backbone_color_is_learned_from_scratch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedfew.config.first_config.installed", lambda extra: False)
     out = tmp_path / "own.toml"
@@ -73,7 +73,7 @@ def test_without_the_backbone_color_is_learned_from_scratch(
     assert (config.model.name, config.method_name, config.participation) == ("resnet9", "fedfew", 0.25)
 
 
-def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: Capture) -> None:
     root = colorful(tmp_path / "photos", 100, 1)
     shutil.rmtree(root / "clients")
     refused = fedfew(capsys, "init", root)
@@ -85,7 +85,7 @@ def test_a_network_s_server_needs_no_images_of_sites(tmp_path: Path, capsys: pyt
     assert (config.dataset.source.settings["size"], config.participation) == (96, 1.0)
 
 
-def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: Capture) -> None:
     root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
     for file in root.rglob("*.png"):
         file.write_bytes(saved(picture("RGB"), "PNG"))
@@ -93,7 +93,7 @@ def test_grey_stored_as_color_is_grey(tmp_path: Path, capsys: pytest.CaptureFixt
     assert load(root / "fedfew.toml").dataset.source.settings["channels"] == 1
 
 
-def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: Capture) -> None:
     root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
     (root / "fedfew.toml").write_text("mine")
     said = fedfew(capsys, "init", root)
@@ -103,7 +103,7 @@ def test_nothing_is_overwritten_without_force(tmp_path: Path, capsys: pytest.Cap
     assert load(root / "fedfew.toml").dataset.name == "folder"
 
 
-def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, capsys: Capture) -> None:
     root = write_digits(tmp_path / "digits", server=20, clients=20, test=0)
     assert "E206" in fedfew(capsys, "init", tmp_path / "gone").err
     assert "E305" in fedfew(capsys, "init", root, "--out", tmp_path / "no" / "where.toml").err
@@ -116,9 +116,7 @@ def test_folders_that_do_not_serve_are_told_what_is_missing(tmp_path: Path, caps
     assert "clients/<site>/" in said.err
 
 
-def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_the_guide_advises_is_accepted_by_the_config_that_init_writes(tmp_path: Path, capsys: Capture) -> None:
     path = Path(fedfew(capsys, "init", write_digits(tmp_path / "digits"), "--json").json["config"])
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-data.md").read_text("utf-8")
     advice = page.partition("If the sites did not help")[2].partition("\n\n")[0]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from tests.data.digit_folders import write_digits
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew import Run
 from fedfew.data.samples import Images
@@ -28,9 +28,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return write_digits(tmp_path / "images", server=100, clients=160, test=100)
 
 
-def test_from_a_folder_of_pngs_to_an_exported_model(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_from_a_folder_of_pngs_to_an_exported_model(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     assert fedfew(capsys, "init", folder).status == 0
     config = folder / "fedfew.toml"
     assert fedfew(capsys, "check", config).status == 0
@@ -67,7 +65,7 @@ def test_three_lines_of_config_are_enough(folder: Path, tmp_path: Path) -> None:
     assert len(run.rounds) == 1
 
 
-def test_changed_images_are_noticed_on_resume(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_changed_images_are_noticed_on_resume(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     table: dict[str, Any] = {
         "rounds": 2,
         "dataset": {"name": "folder", "path": str(folder), "size": 16, "channels": 1},
@@ -87,7 +85,7 @@ def test_changed_images_are_noticed_on_resume(folder: Path, tmp_path: Path, caps
     assert fedfew(capsys, "resume", tmp_path / "copy").status == 0
 
 
-def test_what_real_sites_cannot_do_is_refused(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_real_sites_cannot_do_is_refused(folder: Path, tmp_path: Path, capsys: Capture) -> None:
     config = tmp_path / "own.toml"
     config.write_text('[dataset]\nname = "folder"\npath = "images"\nsize = 16\nchannels = 1\n[model]\nname = "cnn"\n')
     said = fedfew(capsys, "run", config, "--set", 'method.name="all-labels"')
@@ -96,7 +94,7 @@ def test_what_real_sites_cannot_do_is_refused(folder: Path, tmp_path: Path, caps
     assert (said.status, "E113" in said.err) == (2, True), said.err
 
 
-def test_a_run_on_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_arrays(tmp_path: Path, capsys: Capture) -> None:
     import numpy as np
 
     rng = np.random.default_rng(0)

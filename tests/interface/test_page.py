@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.interface.page_server import serving
 from tests.interface.small_runs import record, written_run
 
@@ -389,7 +389,7 @@ def test_watch_tells_its_address_serves_and_ends_on_request(root: Path) -> None:
 
 
 def test_watch_refuses_what_is_no_folder_and_a_port_in_use(
-    tmp_path: Path, root: Path, served: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, root: Path, served: str, capsys: Capture
 ) -> None:
     said = fedfew(capsys, "watch", tmp_path / "nowhere")
     assert said.status == 2 and said.err.startswith("E302")

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.interface.small_runs import record, small_run, written_run
 
 from fedfew.core.errors import FedfewError
@@ -154,7 +154,7 @@ def test_a_folders_report_has_mean_and_deviation_over_seeds(tmp_path: Path) -> N
     assert list(curve.spread) == pytest.approx([stdev(reached.values())])
 
 
-def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_comparison_is_that_of_fedfew_compare(tmp_path: Path, capsys: Capture) -> None:
     for seed, value in enumerate((0.41, 0.44, 0.5)):
         written_run(tmp_path / f"mix-{seed}", [record(1, accuracy=value)], seed=seed, rounds=1)
         low = [record(1, accuracy=value - 0.1 - 0.01 * seed)]
@@ -283,7 +283,7 @@ def test_a_run_being_worked_on_is_seen_without_touching_its_lock(tmp_path: Path)
     assert Run.open(run).state == "stopped"
 
 
-def test_what_is_not_a_run_is_refused_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_a_run_is_refused_with_a_code(tmp_path: Path, capsys: Capture) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         said = fedfew(capsys, "report", path)
         assert said.status == 2 and said.err.startswith("E302") and "Traceback" not in said.err
@@ -327,7 +327,7 @@ def test_what_clients_gave_away_is_told(tmp_path: Path) -> None:
     assert "<h2>Privacy</h2>" not in write_report(open_).read_text("utf-8")
 
 
-def test_json_tells_where_the_report_is(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_tells_where_the_report_is(runs: Path, tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "report", runs, "--out", tmp_path / "r.html", "--json")
     assert said.status == 0
     assert said.json == {"report": str(tmp_path / "r.html"), "bytes": (tmp_path / "r.html").stat().st_size}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.interface.subprocess_runs import LASTING, committed, launch, under_way, write_config
 from tests.runtime.processes import gone
 from tests.runtime.tiny_run import TINY, model_hash, records, tiny_run
@@ -24,8 +24,6 @@ from fedfew.objectives import OBJECTIVES
 from fedfew.runs import checkpoints
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment, start
-
-Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.data.digit_folders import write_digits
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.runtime.tiny_run import TINY
 
 from fedfew.config.files import dumps
@@ -20,9 +20,7 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_grid_in_one_folder_kept_when_repeated(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path
-) -> None:
+def test_a_grid_in_one_folder_kept_when_repeated(capsys: Capture, tmp_path: Path, config: Path) -> None:
     words = ("sweep", config, "--set", "rounds=1", "--grid", "partition.mu=0.1,1", "--grid", "seed=0,1")
     said = fedfew(capsys, *words, "--out", tmp_path / "s", "--json")
     assert said.status == 0, said.err
@@ -51,7 +49,7 @@ def test_a_grid_in_one_folder_kept_when_repeated(
     ],
 )
 def test_bad_input_is_refused_before_anything_is_made(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path, words: tuple[str, ...], code: str
+    capsys: Capture, tmp_path: Path, config: Path, words: tuple[str, ...], code: str
 ) -> None:
     said = fedfew(capsys, "sweep", config, *words, "--out", tmp_path / "s")
     assert said.status == 2
@@ -62,9 +60,7 @@ def test_bad_input_is_refused_before_anything_is_made(
 CURVE = ("--set", "method.name=fedfew", "--set", "method.warmup=2", "--set", "rounds=1", "--seeds", "1")
 
 
-def test_a_learning_curve_with_and_without_the_sites(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path
-) -> None:
+def test_a_learning_curve_with_and_without_the_sites(capsys: Capture, tmp_path: Path, config: Path) -> None:
     words = ("learning-curve", config, "--labels", "20,10", *CURVE, "--out", tmp_path / "c")
     said = fedfew(capsys, *words, "--json")
     assert said.status == 0, said.err
@@ -85,9 +81,7 @@ def test_a_learning_curve_with_and_without_the_sites(
     assert said.json["sentence"] in again.out
 
 
-def test_a_learning_curve_of_own_images_without_a_test_folder(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_learning_curve_of_own_images_without_a_test_folder(capsys: Capture, tmp_path: Path) -> None:
     folder = write_digits(tmp_path / "own", server=40, clients=20, test=0, sites=2)
     quick = ("--set", "server.epochs=1", "--set", "client.epochs=1", "--set", "fleet.kind=inline", *CURVE)
     said = fedfew(capsys, "learning-curve", folder, "--labels", "20", *quick, "--out", tmp_path / "c", "--json")
@@ -99,7 +93,7 @@ def test_a_learning_curve_of_own_images_without_a_test_folder(
     ("words", "code"), [(("--labels", "ten"), "E103"), (("--set", "method.name=server-only"), "E113")]
 )
 def test_a_learning_curve_of_nothing_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, config: Path, words: tuple[str, ...], code: str
+    capsys: Capture, tmp_path: Path, config: Path, words: tuple[str, ...], code: str
 ) -> None:
     said = fedfew(capsys, "learning-curve", config, *words, "--out", tmp_path / "c")
     assert said.status == 2 and code in said.err and not (tmp_path / "c").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 from tests.runs.blank_record import blank_record
 from tests.runtime.tiny_run import tiny
 
@@ -76,9 +76,7 @@ def in_wandb(out: Path) -> Curve:
 @pytest.mark.parametrize(
     ("name", "stored"), [("tensorboard", in_tensorboard), ("mlflow", in_mlflow), ("wandb", in_wandb)]
 )
-def test_each_round_is_sent_once(
-    name: str, stored: Callable[[Path], Curve], capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_each_round_is_sent_once(name: str, stored: Callable[[Path], Curve], capsys: Capture, tmp_path: Path) -> None:
     pytest.importorskip(name)
     run, out = half_done(tmp_path / "run"), tmp_path / "out"
     counts = []
@@ -101,7 +99,7 @@ def test_each_round_is_sent_once(
     [("tensorboard", "tensorboard.compat.proto.event_pb2"), ("mlflow", "mlflow.entities"), ("wandb", "wandb")],
 )
 def test_a_missing_extra_is_named(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, module: str
 ) -> None:
     run = half_done(tmp_path / "run")
     monkeypatch.setitem(sys.modules, module, None)
@@ -111,6 +109,6 @@ def test_a_missing_extra_is_named(
     assert ".[track]" in said.err
 
 
-def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bad_input(capsys: Capture, tmp_path: Path) -> None:
     assert "E105" in fedfew(capsys, "track", tmp_path, "--to", "paper").err
     assert "E302" in fedfew(capsys, "track", tmp_path, "--to", "mlflow").err

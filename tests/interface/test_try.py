@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.data.digit_folders import CLASSES, write_digits, write_photographs
 from tests.docs.blocks import blocks_of
-from tests.interface.fedfew_command import fedfew
+from tests.interface.fedfew_command import Capture, fedfew
 
 from fedfew.core.extras import installed
 from fedfew.data.cache import cache_folder
@@ -29,9 +29,7 @@ def tried(digits: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("tried") / "runs"
 
 
-def test_try_ends_with_a_sentence_from_a_pair_of_runs(
-    digits: Path, tried: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_try_ends_with_a_sentence_from_a_pair_of_runs(digits: Path, tried: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "try", digits, *QUICK, "--out", tried)
     assert said.status == 0, said.err
     assert "size: 28 pixels" in said.err and "method" in said.err  # the reasons
@@ -43,9 +41,7 @@ def test_try_ends_with_a_sentence_from_a_pair_of_runs(
     assert own.document["method"]["warmup"] == base.document["method"]["warmup"] == 2
 
 
-def test_evaluate_shows_the_same_accuracy_and_the_sites_by_name(
-    tried: Path, digits: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_shows_the_same_accuracy_and_the_sites_by_name(tried: Path, digits: Path, capsys: Capture) -> None:
     found = fedfew(capsys, "evaluate", tried / "fedfew", "--json").json
     own = Run.open(tried / "fedfew")
     assert found["accuracy"] == pytest.approx(own.accuracy(), abs=1e-6)
@@ -59,9 +55,7 @@ def test_evaluate_shows_the_same_accuracy_and_the_sites_by_name(
     assert whole["images"] == 40
 
 
-def test_labels_may_come_as_a_csv(
-    tried: Path, digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_may_come_as_a_csv(tried: Path, digits: Path, tmp_path: Path, capsys: Capture) -> None:
     whole = fedfew(capsys, "evaluate", tried / "fedfew", digits / "test", "--json").json
     flat = as_csv(digits / "test", tmp_path / "test")
     assert fedfew(capsys, "evaluate", tried / "fedfew", flat, "--json").json["confusion"] == whole["confusion"]
@@ -89,9 +83,7 @@ def as_csv(folder: Path, target: Path) -> Path:
     return target
 
 
-def test_without_a_test_folder_the_labels_are_cross_validated(
-    digits: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_test_folder_the_labels_are_cross_validated(digits: Path, tmp_path: Path, capsys: Capture) -> None:
     for part in ("server", "clients"):
         shutil.copytree(digits / part, tmp_path / "own" / part)
     said = fedfew(capsys, "try", tmp_path / "own", *QUICK, "--out", tmp_path / "runs", "--json")
@@ -107,7 +99,7 @@ def test_without_a_test_folder_the_labels_are_cross_validated(
     assert final.judged is None and sum(final.classes["server"]) == 60
 
 
-def test_a_folder_that_cannot_be_tried_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_tried_is_refused(tmp_path: Path, capsys: Capture) -> None:
     write_digits(tmp_path / "few", server=12, clients=10, test=0, sites=1)
     said = fedfew(capsys, "try", tmp_path / "few", *QUICK, "--out", tmp_path / "runs")
     assert said.status == 2 and "E206" in said.err and "single label" in said.err
@@ -118,7 +110,7 @@ def test_a_folder_that_cannot_be_tried_is_refused(tmp_path: Path, capsys: pytest
 @pytest.mark.skipif(not installed("pretrained"), reason="needs the extra pretrained")
 @pytest.mark.skipif(not (cache_folder() / "cifar10").exists(), reason="needs `fedfew data fetch cifar10`")
 def test_photographs_with_30_labels_and_5_skewed_sites(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_photographs(tmp_path / "photos")
     said = fedfew(capsys, "try", folder, "--out", tmp_path / "runs", "--json")
