@@ -19,23 +19,12 @@ def confusion(run: Run) -> Grid:
     """True class × predicted class, as shares of the true class."""
     counts = run.evaluation["confusion"]
     names = [str(row["class"]) for row in run.evaluation["classes"]]
+    cells = [(n, true, predicted) for true, row in enumerate(counts) for predicted, n in enumerate(row) if n]
     points = [
-        Point(
-            predicted,
-            true,
-            count / max(sum(row), 1),
-            f"{count} images of {names[true]} predicted as {names[predicted]}",
-        )
-        for true, row in enumerate(counts)
-        for predicted, count in enumerate(row)
-        if count
+        Point(predicted, true, n / sum(counts[true]), f"{n} images of {names[true]} predicted as {names[predicted]}")
+        for n, true, predicted in cells
     ]
-    wrong = [
-        (n, true, predicted)
-        for true, row in enumerate(counts)
-        for predicted, n in enumerate(row)
-        if n and true != predicted
-    ]
+    wrong = [cell for cell in cells if cell[1] != cell[2]]
     about = f"{sum(map(sum, counts)):,} test images."
     if wrong:
         n, true, predicted = max(wrong)

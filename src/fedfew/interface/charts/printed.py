@@ -105,11 +105,11 @@ def _curve(axis: Axes, series: Series) -> None:
 
 
 def _bars(axis: Axes, figure: Bars) -> None:
-    places, count = np.arange(len(figure.names)), len(figure.series)
-    bottom, width = np.zeros(len(places)), 0.8 if figure.stacked else 0.8 / max(count, 1)
+    positions, count = np.arange(len(figure.names)), len(figure.series)
+    bottom, width = np.zeros(len(positions)), 0.8 if figure.stacked else 0.8 / max(count, 1)
     for i, (name, values) in enumerate(figure.series):
         shift = 0.0 if figure.stacked else (i - (count - 1) / 2) * width
-        axis.bar(places + shift, values, width, bottom=bottom, color=_colour(i), label=name)
+        axis.bar(positions + shift, values, width, bottom=bottom, color=_colour(i), label=name)
         bottom = bottom + np.array(values) if figure.stacked else bottom
     shown = labelled(figure.names, 16)
     axis.set_xticks(shown, [figure.names[i] for i in shown])

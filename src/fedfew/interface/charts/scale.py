@@ -101,9 +101,9 @@ def labelled(labels: Sequence[str], room: int) -> list[int]:
     """Which of the labels to write if there is room for ``room``; of numbers the round ones."""
     step = every(len(labels), room)
     if step > 1 and all(label.isdecimal() for label in labels):
-        places = [i for i, label in enumerate(labels) if int(label) % step == 0]
-        if 1 < len(places) <= room + 1:
-            return places
+        positions = [i for i, label in enumerate(labels) if int(label) % step == 0]
+        if 1 < len(positions) <= room + 1:
+            return positions
     return list(range(0, len(labels), step))
 
 

@@ -155,16 +155,16 @@ def _bars(figure: Bars, width: int) -> Paper:
 def _names(names: Sequence[str], left: float, step: float) -> tuple[str, float]:
     """The bars' names and the room they take: slanted if they are too long to be horizontal."""
     longest = max((len(name) for name in names), default=1)
-    places = [left + step * (i + 0.5) for i in range(len(names))]
+    centres = [left + step * (i + 0.5) for i in range(len(names))]
     if 6.8 * longest + 6 > step >= 12 and not all(name.isdecimal() for name in names):
         short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
         slant = "".join(
             f'<text class="end" transform="translate({x + 3:.1f} {HEIGHT - 64}) rotate(-38)">{escape(name)}</text>'
-            for x, name in zip(places, short, strict=True)
+            for x, name in zip(centres, short, strict=True)
         )
         return slant, 76.0
     room = int(step * len(names) / (9 + 7 * longest))
-    return "".join(text(places[i], HEIGHT - 23, names[i], "mid") for i in labelled(names, room)), 40.0
+    return "".join(text(centres[i], HEIGHT - 23, names[i], "mid") for i in labelled(names, room)), 40.0
 
 
 def _columns(figure: Bars, left: float, step: float, y: Scale) -> list[str]:
@@ -193,10 +193,10 @@ def spark(values: Sequence[float | None], about: str) -> str:
     known = [(i, v) for i, v in enumerate(values) if v is not None]
     x = Scale(0, max(len(values) - 1, 1), 1, 99)
     y = Scale(min((v for _, v in known), default=0.0), max((v for _, v in known), default=1.0), 22, 2)
-    places = [known[i] for i in thinned(len(known), 80)]
-    path = "L".join(f"{x(i):g} {y(v):g}" for i, v in places)
+    points = [known[i] for i in thinned(len(known), 80)]
+    path = "L".join(f"{x(i):g} {y(v):g}" for i, v in points)
     size = 'viewBox="0 0 100 24" preserveAspectRatio="none"'
     return (
         f'<svg class="chart spark" {size} role="img" aria-label="{escape(about)}">'
-        f'<path class="line k0" d="{"M" + path if len(places) > 1 else ""}"/></svg>'
+        f'<path class="line k0" d="{"M" + path if len(points) > 1 else ""}"/></svg>'
     )

@@ -36,8 +36,8 @@ def init(
 ) -> None:
     """Create a network: certificates, one key pair and one bundle for each site, and the server's folder."""
     names = [part.strip() for part in sites.split(",") if part.strip()]
-    given = {"clients": max(len(names), 1), "participation": 1.0} | overrides
-    document = load(config, given | {"fleet.kind": "flower"}).document
+    chosen = {"clients": max(len(names), 1), "participation": 1.0} | overrides
+    document = load(config, chosen | {"fleet.kind": "flower"}).document
     content = f"# What network {name.name} trains; its sites are the clients\n{dumps(document)}"
     plan = make_network(
         name, names, host=server, port=port, days=days, insecure=insecure, force=force, config=content

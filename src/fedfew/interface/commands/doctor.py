@@ -54,8 +54,8 @@ def extras() -> dict[str, str]:
     """Every extra of the installation: installed, or the packages that are missing."""
     wanted: dict[str, list[str]] = {}
     for requirement in metadata.requires("fedfew") or []:
-        if found := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement):
-            wanted.setdefault(found[2], []).append(found[1])
+        if match := re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)['\"]", requirement):
+            wanted.setdefault(match[2], []).append(match[1])
     return {name: _lacking(packages) for name, packages in wanted.items() if name not in NOT_FOR_USERS}
 
 
@@ -92,9 +92,9 @@ def _cache(problems: list[str]) -> dict[str, Any]:
 
 
 def _disk(problems: list[str]) -> dict[str, int]:
-    places = {"here": Path.cwd(), "temporary files": Path(tempfile.gettempdir())}
-    free = {name: shutil.disk_usage(path).free for name, path in places.items()}
-    problems += [f"{size(count)} free for {name} ({places[name]})" for name, count in free.items() if count < ROOM]
+    folders = {"here": Path.cwd(), "temporary files": Path(tempfile.gettempdir())}
+    free = {name: shutil.disk_usage(path).free for name, path in folders.items()}
+    problems += [f"{size(count)} free for {name} ({folders[name]})" for name, count in free.items() if count < ROOM]
     return free
 
 

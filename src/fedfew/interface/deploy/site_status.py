@@ -83,9 +83,9 @@ class NodeLog:
                 content = log.read()
         except OSError:
             return []
-        whole = content[: content.rfind(b"\n") + 1]
-        self.seen += len(whole)
-        return whole.decode("utf-8", errors="replace").splitlines()
+        complete = content[: content.rfind(b"\n") + 1]
+        self.seen += len(complete)
+        return complete.decode("utf-8", errors="replace").splitlines()
 
 
 def _stamp(file: Path) -> int:

@@ -41,14 +41,13 @@ def standing(run: Run, bounds: Sequence[Bound]) -> list[Bar]:
     if own is None or not bars:
         return []
     position = 1 if bars[0].name == NAMES[BASELINE] else 0
-    this = _bar(f"this run: {run.title}", own, (run,), "" if run.finished else _reached(run))
-    bars.insert(position, Bar(this.name, this.value, this.low, this.high, True, this.note))
+    bars.insert(position, _bar(f"this run: {run.title}", own, (run,), "" if run.finished else _reached(run), True))
     return bars
 
 
-def _bar(name: str, value: float, runs: Sequence[Run], note: str) -> Bar:
-    interval = _interval(runs)
-    return Bar(name, value, interval.low, interval.high, note=note) if interval else Bar(name, value, note=note)
+def _bar(name: str, value: float, runs: Sequence[Run], note: str, own: bool = False) -> Bar:
+    low, high = (interval.low, interval.high) if (interval := _interval(runs)) else (None, None)
+    return Bar(name, value, low, high, own, note)
 
 
 def _interval(runs: Sequence[Run]) -> Interval | None:
