@@ -61,9 +61,9 @@ def _place(row: Row) -> tuple[str, str, str, str]:
 
 def losses(rows: Sequence[Row]) -> dict[Key, list[float]]:
     """Points below the clean run with default settings, one for each seed."""
-    whole, result = clean(rows), defaultdict(list)
+    accuracies, result = clean(rows), defaultdict(list)
     for row in rows:
-        base = whole.get((row["method"], "default", row["mu"], row["seed"]))
+        base = accuracies.get((row["method"], "default", row["mu"], row["seed"]))
         if row["attack"] != "none" and base is not None:
             key = (row["method"], row["defence"], row["attack"], int(row["hostile"]))
             result[key].append(base - float(row["accuracy"]))
@@ -131,20 +131,20 @@ def _goals(rows: Sequence[Row]) -> str:
 
 
 def _by_attack(rows: Sequence[Row], defence: str) -> str:
-    result, whole = losses(rows), clean(rows)
+    result, accuracies = losses(rows), clean(rows)
     columns = [(m, h) for m in _methods(rows) for h in sorted({k[3] for k in result if k[:2] == (m, defence)})]
     body = [
         [name, *(_with_error(result.get((m, defence, name, h))) for m, h in columns)]
         for name in NAMES
         if any((m, defence, name, h) in result for m, h in columns)
     ]
-    bases = [mean(a for (method, d, _, _), a in whole.items() if (method, d) == (m, defence)) for m, _ in columns]
+    bases = [mean(a for (method, d, _, _), a in accuracies.items() if (method, d) == (m, defence)) for m, _ in columns]
     body.append(["accuracy without hostile clients", *(f"{base:.1f}" for base in bases)])
     return _table(["attack", *(f"{m}, {h}" for m, h in columns)], body)
 
 
 def _by_defence(rows: Sequence[Row]) -> str:
-    result, whole, body = lost(rows), clean(rows), []
+    result, accuracies, body = lost(rows), clean(rows), []
     for name in dict.fromkeys(d for _, d, _, h in result if h == 4):
         line = [name]
         for method in _methods(rows):
@@ -156,7 +156,9 @@ def _by_defence(rows: Sequence[Row]) -> str:
                 continue
             worst = max(values, key=values.__getitem__)
             cost = [
-                whole[method, "default", mu, s] - v for (m, d, mu, s), v in whole.items() if (m, d) == (method, name)
+                accuracies[method, "default", mu, s] - v
+                for (m, d, mu, s), v in accuracies.items()
+                if (m, d) == (method, name)
             ]
             text = f"{_points(mean(values.values()))}, {_points(values[worst])} ({worst})"
             line.append(text + (f"; without attack {_points(mean(cost))}" if name != "default" and cost else ""))

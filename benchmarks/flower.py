@@ -74,14 +74,14 @@ def site(path: str, state: str, data: str) -> None:
     serve(warm, listen(path))
 
 
-def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> list[float]:
+def measure(folder: Path, kind: str, options: argparse.Namespace, data: Path) -> list[float]:
     """Seconds of each round after the first, which warms everything up, in a running network of one kind."""
-    names = [f"s{i}" for i in range(given.sites)]
+    names = [f"s{i}" for i in range(options.sites)]
     plan, out = make_network(folder / "net", names, port=free_ports(1)[0], days=2), folder / "seconds.json"
     paths = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = f"{HERE}{os.pathsep}{paths}" if paths else str(HERE)
     os.environ[DATA] = str(data)
-    about = {"network": str(plan.folder), "out": str(out), "rounds": given.rounds, "megabytes": given.megabytes}
+    about = {"network": str(plan.folder), "out": str(out), "rounds": options.rounds, "megabytes": options.megabytes}
     os.environ[PLAN] = json.dumps(about)
     with contextlib.ExitStack() as stack:
         supervisor = Supervisor(folder / "logs")
@@ -99,7 +99,7 @@ def measure(folder: Path, kind: str, given: argparse.Namespace, data: Path) -> l
         while not out.exists():
             sleep(0.5)
     seconds: list[float] = json.loads(out.read_text())
-    if len(seconds) != given.rounds + 1:
+    if len(seconds) != options.rounds + 1:
         raise SystemExit(f"{kind}: {seconds}")
     return seconds[1:]
 
@@ -110,7 +110,7 @@ def start_echo(supervisor: Supervisor, processes: SiteProcesses, data: Path) -> 
     supervisor.add(f"site-{processes.plan.name}", command, flower_environment(processes.home))
 
 
-def report(results: Mapping[str, list[float]], given: argparse.Namespace) -> dict[str, Any]:
+def report(results: Mapping[str, list[float]], options: argparse.Namespace) -> dict[str, Any]:
     """Medians, and the two ratios that have targets."""
     middle = {kind: statistics.median(seconds) for kind, seconds in results.items()}
     return {
@@ -119,24 +119,24 @@ def report(results: Mapping[str, list[float]], given: argparse.Namespace) -> dic
         "faster_than_plain": round(middle["plain"] / middle["fedfew"], 2),
         "over_floor": round(middle["fedfew"] / middle["floor"], 2),
         "targets": {"faster_than_plain": ">= 1.5", "over_floor": "<= 1.3"},
-        "megabytes": given.megabytes,
-        "sites": given.sites,
-        "images": given.images,
+        "megabytes": options.megabytes,
+        "sites": options.sites,
+        "images": options.images,
         "flwr": version("flwr"),
         "environment": environment(),
     }
 
 
-def show(found: Mapping[str, Any]) -> None:
+def show(result: Mapping[str, Any]) -> None:
     """Print the medians as a table."""
-    print(f"seconds a round, {found['megabytes']} MB to and from each of {found['sites']} sites, median")
+    print(f"seconds a round, {result['megabytes']} MB to and from each of {result['sites']} sites, median")
     for kind, title in (
         ("floor", "Flower alone: a ClientApp that returns at once"),
         ("plain", "plain: torch and data loaded for every message"),
         ("fedfew", "fedfew: warm sites"),
     ):
-        print(f"{found['median'][kind]:8.2f}  {title}")
-    print(f"{found['faster_than_plain']:.2f} times faster than plain, {found['over_floor']:.2f} times the floor")
+        print(f"{result['median'][kind]:8.2f}  {title}")
+    print(f"{result['faster_than_plain']:.2f} times faster than plain, {result['over_floor']:.2f} times the floor")
 
 
 def main() -> None:
@@ -151,23 +151,23 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=10_000, help="images of 3×32×32 that a site has")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "flower.json")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    options = parser.parse_args()
     results = {}
-    with tempfile.TemporaryDirectory() as place:
-        data = Path(place) / "images.npz"
+    with tempfile.TemporaryDirectory() as folder_name:
+        data = Path(folder_name) / "images.npz"
         rng = np.random.default_rng(0)
-        np.savez(data, images=rng.integers(0, 256, (given.images, 3, 32, 32), dtype=np.uint8))
+        np.savez(data, images=rng.integers(0, 256, (options.images, 3, 32, 32), dtype=np.uint8))
         for kind in ("floor", "plain", "fedfew"):
-            folder = Path(place) / kind
+            folder = Path(folder_name) / kind
             folder.mkdir()
-            results[kind] = measure(folder, kind, given, data)
-    found = report(results, given)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
-    if given.json:
-        print(json.dumps(found))
+            results[kind] = measure(folder, kind, options, data)
+    result = report(results, options)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    if options.json:
+        print(json.dumps(result))
     else:
-        show(found)
+        show(result)
 
 
 if __name__ == "__main__":

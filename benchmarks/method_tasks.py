@@ -45,7 +45,7 @@ class Task:
     key: str = ""
     """The name under which its searches are stored."""
 
-    def found(self, arm: str) -> Overrides:
+    def searched(self, arm: str) -> Overrides:
         """The search's results: the server's recipe for all, and an arm's own SGD."""
         recipe = best(FOUND / f"{self.key}.csv", SERVER_ONLY) if self.key else {}
         own = best(FOUND / f"{self.key}.csv", arm) if self.key and arm != SERVER_ONLY else {}
@@ -179,7 +179,9 @@ ABLATION: dict[str, tuple[str, Overrides]] = {
 
 def warm_cell(task: Task, seed: int) -> Cell:
     """The server alone, the start of all arms."""
-    own = task.shared | task.found(SERVER_ONLY) | task.warm | {"seed": seed, "dataset.seed": seed, "evaluate.ema": 0.0}
+    own = (
+        task.shared | task.searched(SERVER_ONLY) | task.warm | {"seed": seed, "dataset.seed": seed, "evaluate.ema": 0.0}
+    )
     return Cell(f"start-s{seed}", load(SERVER_ONLY, own))
 
 
@@ -189,8 +191,8 @@ def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
     A model with another normalisation cannot start from the common one, and trains equally long by itself instead.
     """
     preset, own = (ARMS | ABLATION)[arm]
-    searched = "fedfew" if arm in ABLATION else arm
-    shared = task.shared | task.found(searched) | {"seed": seed, "dataset.seed": seed, "start": start}
+    own_arm = "fedfew" if arm in ABLATION else arm
+    shared = task.shared | task.searched(own_arm) | {"seed": seed, "dataset.seed": seed, "start": start}
     kind = own.get("method.name") or load(preset).method_name
     if "warmup" in settings_for("method", kind):
         shared["method.warmup"] = shared["server.epochs"]

@@ -110,19 +110,19 @@ def section(key: str, folder: Path, levels: Sequence[int]) -> str:
         "differences are paired by seed and judged by Student's t. "
         "*Up* and *down*: mean bytes of a round; *s*: median seconds of a round, while other runs shared the machine.",
     ]
-    beside = [name for name in result if "warmup" not in config_of(task, name, 0, "").document["method"]]
-    if beside:
+    parallel = [name for name in result if "warmup" not in config_of(task, name, 0, "").document["method"]]
+    if parallel:
         facts.append(
-            f"The server trains beside the clients in {', '.join(beside)}: one server turn less than the others."
+            f"The server trains beside the clients in {', '.join(parallel)}: one server turn less than the others."
         )
     if max(levels) < of:
         facts.append(f"The runs were planned for {of} rounds and stopped after those stated.")
-    apart = {name: differs for name in result if (differs := other_setting(task, name))}
-    tables = [table({name: runs for name, runs in result.items() if name not in apart}, level) for level in levels]
-    if apart:
+    separate = {name: differs for name in result if (differs := other_setting(task, name))}
+    tables = [table({name: runs for name, runs in result.items() if name not in separate}, level) for level in levels]
+    if separate:
         tables.append("With another setting than the table's (in brackets), so without a difference to it:")
-        tables.append("\n".join(note_on(name, differs) for name, differs in apart.items()))
-        tables += [table({name: result[name] for name in apart}, level) for level in levels]
+        tables.append("\n".join(note_on(name, differs) for name, differs in separate.items()))
+        tables += [table({name: result[name] for name in separate}, level) for level in levels]
     return (
         f"## {'Leading' if task.arms else 'All'} methods: {task.words}\n\n"
         + "\n".join([*facts, ""])

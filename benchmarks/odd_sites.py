@@ -32,13 +32,13 @@ def animals(
     *, share: float = 0.2, sites: int = 100, images: int = 6600, labels: int = 24, mu: float = 0.1, draw: int = 0
 ) -> Dataset:
     """Sites with animals by Dirichlet(μ), and a share of vehicles at each; ``labels`` are the server's."""
-    whole = DATASETS["cifar10"]()
-    index = {whole.classes.index(name): label for label, name in enumerate(ANIMALS)}
+    cifar = DATASETS["cifar10"]()
+    index = {cifar.classes.index(name): label for label, name in enumerate(ANIMALS)}
     rng = np.random.default_rng(draw)
-    known = np.isin(whole.train.labels.numpy(), list(index))
+    known = np.isin(cifar.train.labels.numpy(), list(index))
     order = rng.permutation(np.flatnonzero(known))
-    classes = torch.tensor([index.get(label, -1) for label in range(len(whole.classes))])
-    truth = classes[whole.train.labels]
+    classes = torch.tensor([index.get(label, -1) for label in range(len(cifar.classes))])
+    truth = classes[cifar.train.labels]
     per_class = [order[truth[order].numpy() == label][: labels // len(ANIMALS)] for label in range(len(ANIMALS))]
     server = np.concatenate(per_class)
     rest = np.setdiff1d(order, server, assume_unique=True)
@@ -52,32 +52,32 @@ def animals(
         chosen += [own, vehicles[used : used + more]]
         used += more
         offsets.append(offsets[-1] + len(own) + more)
-    places = torch.from_numpy(np.concatenate(chosen))
+    indices = torch.from_numpy(np.concatenate(chosen))
     names = tuple(f"site {site}" for site in range(sites))
-    clients = SiteSamples(names, whole.train.samples.take(places), np.array(offsets, np.int64), truth[places])
-    tested = classes[whole.test.labels]
-    test = LabeledSet(whole.test.samples.take(tested >= 0), tested[tested >= 0])
-    return Dataset("animals", whole.train.take(torch.from_numpy(server)), test, ANIMALS, sites=clients)
+    clients = SiteSamples(names, cifar.train.samples.take(indices), np.array(offsets, np.int64), truth[indices])
+    tested = classes[cifar.test.labels]
+    test = LabeledSet(cifar.test.samples.take(tested >= 0), tested[tested >= 0])
+    return Dataset("animals", cifar.train.take(torch.from_numpy(server)), test, ANIMALS, sites=clients)
 
 
 def cameras(
     *, strength: float = 0.5, sites: int = 100, images: int = 11_000, labels: int = 40, mu: float = 0.1, draw: int = 0
 ) -> Dataset:
     """Sites by Dirichlet(μ), each with a camera; ``strength`` 0 changes no pixel, 1 doubles or halves brightness."""
-    whole = DATASETS["cifar10"]()
-    truth, count = whole.train.labels, len(whole.classes)
+    cifar = DATASETS["cifar10"]()
+    truth, count = cifar.train.labels, len(cifar.classes)
     rng = np.random.default_rng(draw)
     order = rng.permutation(len(truth))
     server = np.concatenate([order[truth[order].numpy() == label][: labels // count] for label in range(count)])
     held = rng.permutation(np.setdiff1d(order, server, assume_unique=True))[:images]
     dealt = make_partition(truth[held].numpy(), sites, "dirichlet", draw, {"mu": mu})
-    places = [held[dealt.of(site)] for site in range(sites)]
-    pixels = torch.cat([_seen(whole.train.samples.data[torch.from_numpy(own)], rng, strength) for own in places])
-    offsets = np.cumsum([0, *map(len, places)]).astype(np.int64)
+    indices = [held[dealt.of(site)] for site in range(sites)]
+    pixels = torch.cat([_seen(cifar.train.samples.data[torch.from_numpy(own)], rng, strength) for own in indices])
+    offsets = np.cumsum([0, *map(len, indices)]).astype(np.int64)
     names = tuple(f"site {site}" for site in range(sites))
-    clients = SiteSamples(names, Images(pixels), offsets, truth[torch.from_numpy(np.concatenate(places))])
-    own = whole.train.take(torch.from_numpy(server))
-    return Dataset("cameras", own, whole.test, whole.classes, sites=clients)
+    clients = SiteSamples(names, Images(pixels), offsets, truth[torch.from_numpy(np.concatenate(indices))])
+    own = cifar.train.take(torch.from_numpy(server))
+    return Dataset("cameras", own, cifar.test, cifar.classes, sites=clients)
 
 
 def _seen(images: torch.Tensor, rng: np.random.Generator, strength: float) -> torch.Tensor:

@@ -29,18 +29,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2, help="repeat with seeds 0, 1, …")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--out", type=Path, default=Path("runs/compare-methods"))
-    given = parser.parse_args()
+    options = parser.parse_args()
 
     runs = {
-        name: [run_once(given.out / f"{name}-{seed}", name, given.rounds, seed) for seed in range(given.seeds)]
+        name: [run_once(options.out / f"{name}-{seed}", name, options.rounds, seed) for seed in range(options.seeds)]
         for name in METHODS
     }
-    print(fedfew.compare([run for found in runs.values() for run in found], ["method"]))
+    print(fedfew.compare([run for seeds in runs.values() for run in seeds], ["method"]))
 
-    ours, *others = [found[0] for found in reversed(runs.values())]
-    fedfew.plots.accuracy(ours, *others).savefig(given.out / "accuracy.png", dpi=150)
-    fedfew.plots.pseudo_labels(ours).savefig(given.out / "pseudo-labels.png", dpi=150)
-    print(f"figures in {given.out}; `fedfew report {given.out}` makes a page of it")
+    ours, *others = [seeds[0] for seeds in reversed(runs.values())]
+    fedfew.plots.accuracy(ours, *others).savefig(options.out / "accuracy.png", dpi=150)
+    fedfew.plots.pseudo_labels(ours).savefig(options.out / "pseudo-labels.png", dpi=150)
+    print(f"figures in {options.out}; `fedfew report {options.out}` makes a page of it")
 
 
 def run_once(out: Path, name: str, rounds: int, seed: int) -> fedfew.Run:

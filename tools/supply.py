@@ -134,12 +134,12 @@ def _built(target_folder: Path, moment: str) -> dict[str, str]:
 
 
 def main(words: list[str]) -> None:
-    what, target = words[0], Path(words[1])
-    if what == "dist":
+    action, target = words[0], Path(words[1])
+    if action == "dist":
         sys.stdout.writelines(f"{sum_}  {name}\n" for name, sum_ in build_twice(target).items())
         return
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(bill(), indent=1) + "\n" if what == "sbom" else licences_page(), "utf-8")
+    target.write_text(json.dumps(bill(), indent=1) + "\n" if action == "sbom" else licences_page(), "utf-8")
     sys.stdout.write(f"{target}\n")
 
 

@@ -58,7 +58,7 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
     from flwr.simulation import run_simulation
 
     made, omega, sigma = setup(opened)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     server_app = ServerApp()
 
     def exchange(grid: Grid, nodes: list[int], clients: list[int]) -> list[Message]:
@@ -78,7 +78,7 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
         while len(nodes := list(grid.get_node_ids())) < opened.workload.clients:
             sleep(0.05)
         exchange(grid, nodes, opened.warm)
-        found["ready"] = perf_counter()
+        result["ready"] = perf_counter()
         seconds: list[float] = []
         metrics: list[Any] = []
         for _ in range(rounds):
@@ -88,9 +88,9 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
             average(psis, omega, sigma, made.method)
             seconds.append(perf_counter() - start)
             metrics += [reply.content["metrics"] for reply in replies]
-        found["rounds"] = seconds
-        found["coverage"] = float(np.mean([float(m["coverage"]) for m in metrics]))
-        found["threads"] = int(metrics[0]["threads"])
+        result["rounds"] = seconds
+        result["coverage"] = float(np.mean([float(m["coverage"]) for m in metrics]))
+        result["threads"] = int(metrics[0]["threads"])
 
     with tempfile.TemporaryDirectory(prefix="ray-") as place:  # holds sockets, whose paths must be short
         arguments: dict[str, Any] = {"num_cpus": actors, "_temp_dir": place, "object_store_memory": 512 * 2**20}
@@ -100,6 +100,6 @@ def contest(opened: Opened, folder: Path, rounds: int, actors: int) -> dict[str,
             num_supernodes=opened.workload.clients,
             backend_config={"init_args": arguments, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
         )
-    if "rounds" not in found:
+    if "rounds" not in result:
         raise RuntimeError("Flower's simulation ended without a round")
-    return found
+    return result

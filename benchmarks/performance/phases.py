@@ -147,8 +147,8 @@ def tell(name: str, measured: dict[str, Any], core: float) -> None:
     progress(f"\n{name}: " + ", ".join(f"{phase} {seconds:.3f} s" for phase, seconds in phases.items()))
     total = sum(client["seconds"].values())
     progress("  one client: " + ", ".join(f"{kind} {s / total:.1%}" for kind, s in client["seconds"].items()))
-    fast, whole = client["gflops_in_convolutions"], client["gflops"]
-    progress(f"  {whole:.0f} GFLOP/s, in convolutions {fast:.0f}, one core's peak {core:.0f}")
+    fast, overall = client["gflops_in_convolutions"], client["gflops"]
+    progress(f"  {overall:.0f} GFLOP/s, in convolutions {fast:.0f}, one core's peak {core:.0f}")
 
 
 def main() -> None:

@@ -112,8 +112,8 @@ def measure(quick: bool) -> list[dict[str, Any]]:
         row = {"family": one["family"], "K": config["clients"], "m": result["cohort"], "workers": workers}
         measured.append(row | result | {"tree_mb": tree_peak / 1e6})
         cost = f"{1e3 * result['around']:8.2f} ms, files {1e3 * result['files']:6.2f} ms, {result['peak_mb']:6.0f} MB"
-        what = f"{row['family']:7} K = {row['K']:>9,} m = {row['m']:>5,} workers {workers}"
-        progress(f"  {number}/{len(every)} {what}: {cost}")
+        line = f"{row['family']:7} K = {row['K']:>9,} m = {row['m']:>5,} workers {workers}"
+        progress(f"  {number}/{len(every)} {line}: {cost}")
     return measured
 
 

@@ -25,7 +25,7 @@ class Block:
     excuse: str = ""
 
     @property
-    def place(self) -> str:
+    def position(self) -> str:
         return f"{self.page}:{self.line}"
 
 

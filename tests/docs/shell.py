@@ -86,8 +86,8 @@ def _run(line: str) -> tuple[int, str]:
 
 
 def _environment() -> dict[str, str]:
-    beside = str(Path(sys.executable).parent)
-    return os.environ | {"PATH": beside + os.pathsep + os.environ["PATH"]}
+    scripts = str(Path(sys.executable).parent)
+    return os.environ | {"PATH": scripts + os.pathsep + os.environ["PATH"]}
 
 
 def in_process(words: list[str], surroundings: dict[str, str]) -> tuple[int, str, str]:

@@ -69,17 +69,17 @@ def perform(block: Block, names: dict[str, str]) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_blocks_say_what_they_are(page: str) -> None:
     for block in blocks_of(ROOT / page, page):
-        assert block.language in (*RUNNABLE, *SHOWN), f"{block.place}: language {block.language!r}"
+        assert block.language in (*RUNNABLE, *SHOWN), f"{block.position}: language {block.language!r}"
         if block.language == "":
             commands = [line for line in block.code.splitlines() if line.startswith(("fedfew ", "pip ", "make ", "$ "))]
-            assert not commands, f"{block.place}: shows commands without being a bash block"
+            assert not commands, f"{block.position}: shows commands without being a bash block"
         if block.excuse:
-            assert len(block.excuse.split()) > 2, f"{block.place}: why is it not run?"
+            assert len(block.excuse.split()) > 2, f"{block.position}: why is it not run?"
 
 
 def test_few_blocks_are_excused() -> None:
     blocks = [block for page in PAGES for block in blocks_of(ROOT / page, page)]
-    excused = [block.place for block in blocks if block.excuse]
+    excused = [block.position for block in blocks if block.excuse]
     assert len(excused) <= NOT_RUN, excused
     assert sum(block.language in RUNNABLE for block in blocks) > 3 * len(excused)
     assert all(len(reason.split()) > 2 for reason in ELSEWHERE.values())

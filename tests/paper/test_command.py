@@ -92,8 +92,8 @@ def test_figure_3_needs_no_run(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert levels == sorted(levels, reverse=True)
     assert len(said.json["claims"]) == 3
     rows = list(csv.DictReader((tmp_path / "figures" / "fig3.csv").read_text("utf-8").splitlines()))
-    given = {mu: sum(int(row["images"]) for row in rows if row["mu"] == mu) for mu in ("0.1", "1", "10")}
-    assert given == dict.fromkeys(("0.1", "1", "10"), TINY["dataset"]["unlabeled"])
+    images = {mu: sum(int(row["images"]) for row in rows if row["mu"] == mu) for mu in ("0.1", "1", "10")}
+    assert images == dict.fromkeys(("0.1", "1", "10"), TINY["dataset"]["unlabeled"])
     page = tmp_path / "results.md"
     assert paper(capsys, "report", "--out", tmp_path, "--page", page, "--json").json["figures"] == ["fig3"]
     assert "R = " in page.read_text("utf-8"), "the partitions are remembered: no data set is needed any more"
