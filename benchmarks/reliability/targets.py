@@ -52,7 +52,7 @@ TARGETS: dict[str, Target] = {
     "D1": _tests("same config 20 times: one hash", BITS, "-k", "twenty"),
     "D2": _tests("1, 2, 4 workers and 100 orders of arrival: one hash", BITS, "-k", "workers or orders"),
     "D3": _tests("inline, pool and Flower: one hash", "tests/deploy/test_cluster.py"),
-    "D4": _tests("the clock jumps by ± 1 day at every look: one hash", "tests/runs/test_clock.py"),
+    "D4": _tests("the clock jumps by ± 1 day at every look: one hash", "tests/runs/test_session.py", "-k", "clock"),
     "C1": _script("30 % of the workers killed in each of 150 rounds: finishes, finite", "crashes", "50"),
     "C2": _tests("all clients fail: round skipped, model unchanged, named stop, resumable", GATE, "-k", "skipped"),
     "C3": _tests("one survivor is enough", GATE, "-k", "survivor"),
