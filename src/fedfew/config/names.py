@@ -70,9 +70,9 @@ class Named(Generic[T]):
     own: bool = False
     """Whether it is code outside fedfew."""
 
-    def __call__(self, *given: Any) -> T:
+    def __call__(self, *arguments: Any) -> T:
         """Call the entry with its settings."""
-        return self.entry(*given, **self.settings)
+        return self.entry(*arguments, **self.settings)
 
     @staticmethod
     def sites() -> "Named[Any]":
@@ -172,11 +172,11 @@ def settings_named(section: str, name: str) -> dict[str, Setting]:
     documented: dict[str, Setting] = target.settings if isinstance(target, Entry) else settings_of(target)
     if documented or not is_foreign(section, name):
         return documented
-    given = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
+    passed = (*PARTS, *OPTIONAL_PARTS, *POSITIONAL.get(section, ()))
     return {
         p.name: Setting(p.name, Any, p.default, "your own setting")
         for p in inspect.signature(function).parameters.values()
-        if p.default is not p.empty and p.name not in given
+        if p.default is not p.empty and p.name not in passed
     }
 
 
@@ -228,15 +228,15 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
 
 def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
     """Why the user's own code cannot be called like the section's entries."""
-    given, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
+    positional, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
     if section == "model" and all(name in SHAPE for name in required(parameters)):
         return ""
     try:
-        inspect.Signature(parameters).bind_partial(*given)
+        inspect.Signature(parameters).bind_partial(*positional)
     except TypeError:
-        return f"does not take {', '.join(given)}"
+        return f"does not take {', '.join(positional)}"
     if section == "method" and not any(p.kind is p.VAR_KEYWORD for p in parameters) and not names >= set(PARTS):
         return f"does not take {', '.join(part for part in PARTS if part not in names)}, which every method gets"
     filled = (*PARTS, *OPTIONAL_PARTS) if section == "method" else ()
-    unfilled = [name for name in required(parameters[len(given) :]) if name not in filled]
+    unfilled = [name for name in required(parameters[len(positional) :]) if name not in filled]
     return f"needs {', '.join(unfilled)}, which nothing sets; a setting needs a default" if unfilled else ""

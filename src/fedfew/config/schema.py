@@ -91,10 +91,10 @@ def check(table: Table, where: str = "config", allow_code: Collection[str] | Non
     return config
 
 
-def check_part(section: str, given: Table, where: str, allow_code: Collection[str]) -> Table:
+def check_part(section: str, options: Table, where: str, allow_code: Collection[str]) -> Table:
     """One section from a file, e.g. a model file's [model], checked like that of a config."""
-    refuse_code({section: given}, allow_code, where)
-    read = _Reader({section: given}, where)
+    refuse_code({section: options}, allow_code, where)
+    read = _Reader({section: options}, where)
     read.named(section)
     read.raise_faults()
     checked: Table = read.document[section]
@@ -147,7 +147,7 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
 def _on_features(table: Table) -> Table:
     """On a frozen backbone, a method without settings in the config is replaced by its ``on_features`` method."""
     match table:
-        case {"method": {"name": str(method), **given}, "model": {"name": str(model), **options}} if not given:
+        case {"method": {"name": str(method), **own}, "model": {"name": str(model), **options}} if not own:
             known = settings_for("model", model) if is_known("model", model) else {}
             frozen = "train" in known and options.get("train", known["train"].default) == "head"
             if frozen and method in METHODS and (better := METHODS[method].on_features):
@@ -175,7 +175,7 @@ class _Reader:
 
     def bring_sites(self) -> None:
         """Name no partition for a dataset that declares in advance that it has its own sites."""
-        name = self._given("dataset").get("name")
+        name = self._section("dataset").get("name")
         if isinstance(name, str) and getattr(DATASETS.get(name), "brings_sites", False):
             if self.table.get("partition", {"kind": SITES}) != {"kind": SITES}:
                 why = "partition.* has no effect for a dataset with its own sites"
@@ -184,7 +184,7 @@ class _Reader:
 
     def part(self, section: str, kind: Callable[..., T], rounds: int = 0) -> T:
         """A section as an object; keys with faults have their default."""
-        values = self._values(section, self._given(section), settings_for(section, ""))
+        values = self._values(section, self._section(section), settings_for(section, ""))
         self.document |= {section: dict(values)} if section else values
         more: Table = {"rounds": rounds} if "rounds" in signature(kind).parameters and section else {}
         if "augment" in values:
@@ -194,8 +194,8 @@ class _Reader:
     def named(self, section: str) -> Named[Any]:
         """What a section names, with its settings."""
         key, registry, default = NAMED[section]
-        given = dict(self._given(section))
-        name = given.pop(key, default)
+        options = dict(self._section(section))
+        name = options.pop(key, default)
         entry: Callable[..., Any] = dict
         known: dict[str, Setting] = {}
         try:
@@ -214,8 +214,8 @@ class _Reader:
                 known = settings_for(section, name)
         except FedfewError as fault:
             self.faults.append(fault)
-            given = {}
-        values = self._values(section, given, known, str(name))
+            options = {}
+        values = self._values(section, options, known, str(name))
         self.document[section] = {key: name} | values
         return Named(name, entry, values, section in REGISTRIES and isinstance(name, str) and is_foreign(section, name))
 
@@ -227,31 +227,31 @@ class _Reader:
             self.faults.append(fault)
             return None
 
-    def _given(self, section: str) -> Table:
+    def _section(self, section: str) -> Table:
         """What the table says in a section."""
         if not section:
             return {key: value for key, value in self.table.items() if key not in SECTIONS}
-        given = self.table.get(section, {})
-        if isinstance(given, dict):
-            return given
-        fault = FedfewError("E103", self.where, f"{section} = {given!r} is not a section", f"Write [{section}]")
+        options = self.table.get(section, {})
+        if isinstance(options, dict):
+            return options
+        fault = FedfewError("E103", self.where, f"{section} = {options!r} is not a section", f"Write [{section}]")
         if fault.message not in [known.message for known in self.faults]:
             self.faults.append(fault)
         return {}
 
-    def _values(self, section: str, given: Table, known: Mapping[str, Setting], name: str = "") -> Table:
+    def _values(self, section: str, options: Table, known: Mapping[str, Setting], name: str = "") -> Table:
         """A value for every setting: given ones checked, the others by default."""
         prefix = f"{section}." if section else ""
         values = {key: setting.default for key, setting in known.items() if _fits_toml(setting.default)}
         try:
-            checked = _adapter(tuple((key, known[key].annotation) for key in known)).validate_python(given)
+            checked = _adapter(tuple((key, known[key].annotation) for key in known)).validate_python(options)
         except ValidationError as error:
             problems = {problem["loc"][0]: problem for problem in reversed(error.errors(include_url=False))}
             for key, problem in reversed(problems.items()):
                 if problem["type"] == "extra_forbidden":
                     self.faults.append(self._unknown(section, str(key), name, list(known)))
                     continue
-                why = f"{prefix}{key} = {given[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
+                why = f"{prefix}{key} = {options[str(key)]!r} {problem['msg'].replace('Input should', 'should')}"
                 self.faults.append(FedfewError("E103", self.where, why, f"It means: {known[str(key)].doc}"))
             return values
         return {key: {**values, **checked}[key] for key in known if key in values or key in checked}
