@@ -5,7 +5,7 @@
 | gamma | 0.75 or 1.35 | 0.55 or 1.9 | 255 (x / 255)^γ |
 | contrast | 0.7 or 1.35 | 0.5 or 1.7 | about 127.5, then clipped |
 | blur | 0.009 or 0.014 | 0.014 or 0.021 | deviation of a Gaussian, in sides of the image |
-| noise | 8 or 12 | 16 or 25 | deviation, pixel by pixel; ×side/96 where the side is above 96 |
+| noise | 8 or 12 | 16 or 25 | deviation, pixel by pixel, of images of 96×96 |
 | cast | gains ± 15 % or half grey | gains ± 35 % or grey | grey images: 20 or 40 levels darker or lighter |
 
 Each site has one of the ten, in an order drawn from the seed (all ten before any comes twice); its number is multiplied
@@ -31,7 +31,8 @@ KINDS: dict[str, dict[str, tuple[float, float]]] = {
 LEVELS = {"mild": 20.0, "strong": 40.0}
 LIGHTNESS = (0.299, 0.587, 0.114)
 FINE = 96
-"""Noise is given for images of at most so many pixels a side: scaling down takes noise away."""
+"""Noise is given for images of so many pixels a side, in others it is side / 96 of that: the same power at every
+frequency once a backbone has scaled them. Noise of 25 in each pixel of a 32×32 image would leave 24 % of 79."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _blur(scanner: Scanner, x: Tensor) -> Tensor:
 
 def _noise(scanner: Scanner, x: Tensor) -> Tensor:
     rng = torch.Generator().manual_seed(scanner.seed)
-    return x + scanner.amount * max(x.shape[3] / FINE, 1) * torch.randn(x.shape, generator=rng)
+    return x + scanner.amount * x.shape[3] / FINE * torch.randn(x.shape, generator=rng)
 
 
 def _cast(scanner: Scanner, x: Tensor) -> Tensor:
