@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageOps
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import READ, SKIPPED, zoo
 from tests.interface.fedfew_command import Capture, fedfew
@@ -78,6 +79,16 @@ def test_small_sites_and_names_by_case_are_told(digits: Path, capsys: Capture) -
     said = fedfew(capsys, "check", digits)
     assert said.status == 2
     assert "DIGIT 3 and digit 3 differ only by case" in said.err
+
+
+def test_a_site_whose_images_are_negatives_is_named(digits: Path, capsys: Capture) -> None:
+    for file in (digits / "clients" / "hospital-2").iterdir():
+        with Image.open(file) as image:
+            ImageOps.invert(image).save(file)
+    said = fedfew(capsys, "check", digits, "--json")
+    assert said.status == 0
+    assert list(said.json["different"]) == ["hospital-2"] and "brighter" in said.json["different"]["hospital-2"]
+    assert "hospital-2 (brighter" in said.err and "looks different from your labels" in said.err
 
 
 def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: Capture) -> None:

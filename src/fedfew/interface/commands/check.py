@@ -16,6 +16,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.data.dataset import shown
 from fedfew.data.images.folders import Folder, scan
+from fedfew.data.images.looks import Difference, odd_looking
 from fedfew.data.images.own import check_folder
 from fedfew.interface.console import complain, note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
@@ -24,6 +25,7 @@ from fedfew.runs.model_file import first_weights
 NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
 """Datasets in which single rows may be unreadable."""
+LOOK, LOOKS = "look different from your labels", "looks different from your labels"
 Faults = tuple[list[FedfewError], list[FedfewError]]
 """Errors and warnings."""
 
@@ -123,19 +125,25 @@ def _check_config(config: Config, name: str, json: bool) -> None:
     say(f"model: {config.model.name} with {result['parameters']:,} parameters")
 
 
-def examined(config: Config) -> tuple[Folder, Faults]:
-    """A folder of images, and its errors and warnings."""
+def examined(config: Config) -> tuple[Folder, Faults, list[Difference]]:
+    """A folder of images, its errors and warnings, and the sites that look different from the labels."""
     settings = config.dataset.source.settings
     with counting("reading images") as report:
         folder = scan(settings["path"]).read(settings["size"], settings["channels"], report)
-    return folder, check_folder(folder, config.client.batch, allow_overlap=settings["allow_overlap"])
+    errors, warnings = check_folder(folder, config.client.batch, allow_overlap=settings["allow_overlap"])
+    odd = odd_looking(folder)
+    if odd:
+        message = f"{', '.join(map(str, odd))} {LOOK if len(odd) > 1 else LOOKS}"
+        warnings.append(FedfewError("E212", shown(folder.root), message))
+    return folder, (errors, warnings), odd
 
 
 def _check_folder(config: Config, csv: Path | None, json: bool) -> None:
-    folder, faults = examined(config)
+    folder, faults, odd = examined(config)
     listed = csv or folder.root / LIST
     rows = _write_list(folder, listed)
     result = _result(config, folder, faults, listed if rows else None)
+    result["different"] = {difference.site: list(difference.words) for difference in odd}
     if json:
         print_json(result)
     else:

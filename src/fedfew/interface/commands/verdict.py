@@ -1,5 +1,6 @@
 """fedfew try and evaluate: what a folder's sites are worth, in a sentence; and how good a model is, in detail."""
 
+import shlex
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
 from fedfew.data.dataset import Problem
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
-from fedfew.interface.commands.check import NAME, FolderPlan, examined, plan_folder, print_faults
+from fedfew.interface.commands.check import LOOK, LOOKS, NAME, FolderPlan, examined, plan_folder, print_faults
 from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
@@ -19,7 +20,7 @@ from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import start
 from fedfew.studies.bounds import BASELINE
-from fedfew.studies.verdict import Verdict, baseline_of, weigh
+from fedfew.studies.verdict import FEWEST, Verdict, baseline_of, weigh
 
 FOLDS = "folds"
 SHOWN, LEAST = 5, 0.01
@@ -35,7 +36,8 @@ def try_folder(
     if config.dataset.name != "folder":
         fault = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
         raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
-    print_faults(*examined(config)[1])
+    _, faults, odd = examined(config)
+    print_faults(*faults)
     for reason in plan.reasons:
         note(f"· {reason}")
     target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(plan, folder)
@@ -54,9 +56,15 @@ def try_folder(
             "config": str((target if plan.text else folder) / NAME),
             "method": own.method,
         }
-        print_json(about | verdict.as_json())
+        print_json(about | verdict.as_json() | {"different": {site.site: list(site.words) for site in odd}})
         return
     console.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
+    if odd:
+        names = [site.site for site in odd]
+        sites = f"{', '.join(names[:-1])} and {names[-1]} {LOOK}" if names[1:] else f"{names[0]} {LOOKS}"
+        folders = " ".join(shlex.quote(str(folder / "clients" / name)) for name in names)
+        console.print(f"{sites}: label {FEWEST} images there.", style="bold", markup=False, soft_wrap=True)
+        note(f"  fedfew label-next {own.path} {folders} -n {FEWEST}")
     for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {target}"):
         note(f"  {line}")
 
