@@ -74,10 +74,10 @@ def measure(folder: Path, rounds: int, runs: int) -> dict[str, Any]:
     (folder / "one").mkdir()
     long_run(folder / "one" / "long", rounds)
     key = key_of((folder / "one" / "long").resolve(), (folder / "one").resolve())
-    alone = asyncio.run(cost((folder / "one").resolve(), ["/", f"/run/{key}", f"/run/{key}/figures.json"]))
+    alone = asyncio.run(cost((folder / "one").resolve(), ["/", f"/run/{key}", f"/run/{key}/chart/accuracy.json"]))
     many_runs(folder / "many", runs)
-    crowd = asyncio.run(cost((folder / "many").resolve(), ["/", "/compare", "/compare/figures.json"]))
-    names = {f"/run/{key}": "run", f"/run/{key}/figures.json": "charts of the run", "/": "list of one"}
+    crowd = asyncio.run(cost((folder / "many").resolve(), ["/", "/compare", "/compare/chart/s0-accuracy.json"]))
+    names = {f"/run/{key}": "run", f"/run/{key}/chart/accuracy.json": "charts of the run", "/": "list of one"}
     result = {names[address]: times for address, times in alone.items()}
     result |= {{"/": "list", "/compare": "comparison"}.get(p, "charts of the comparison"): t for p, t in crowd.items()}
     return {"rounds": rounds, "runs": runs, "cpu_seconds": result}
