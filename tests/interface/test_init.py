@@ -5,14 +5,21 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.data.digit_folders import write_digits
 from tests.data.image_zoo import picture, saved
-from tests.interface.fedfew_command import Capture, fedfew
+from tests.interface.fedfew_command import Capture, Said, fedfew
 
 from fedfew.config import first_config
 from fedfew.config.files import flat, parse_set
 from fedfew.config.schema import load
+from fedfew.interface.commands.check import plan_folder
+
+
+def unwrapped(said: Said) -> str:
+    return " ".join(said.err.split())
 
 
 def colorful(root: Path, side: int, sites: int) -> Path:
@@ -56,6 +63,24 @@ def test_the_config_suits_many_sites_with_color(tmp_path: Path, capsys: Capture)
     assert config.participation == 1.0
     assert config.dataset.validation == 0
     assert config.model.settings["size"] == 224, "so few images can be seen at the size the backbone was trained on"
+
+
+def test_grey_images_get_the_backbone_where_it_predicts_the_labels(tmp_path: Path, capsys: Capture) -> None:
+    rng = np.random.default_rng(0)
+    for name, step in (("coarse", 24), ("fine", 8)):  # chessboards at a random place: no pixel tells them apart
+        for i in range(8):
+            x, y = rng.integers(0, 48, 2)
+            board = ((np.add.outer(np.arange(96) + y, np.zeros(96)) // step + (np.arange(96) + x) // step) % 2) * 200
+            for part in (f"server/{name}", "clients/a"):
+                (tmp_path / "own" / part).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(board.astype(np.uint8) + i).save(tmp_path / "own" / part / f"{name}{i}.png")
+    said = fedfew(capsys, "try", tmp_path / "own", "--set", "rounds=1", "--out", tmp_path / "runs")
+    assert "efficientnet-lite0 with fedmoments: cross-validated on 16 labels 100 % are right with it" in unwrapped(said)
+    assert "the images are grey" in said.err
+    set_so = fedfew(capsys, "check", tmp_path / "own", "--set", "model.name=cnn", "--json")
+    assert set_so.status == 0, set_so.err
+    reasons = plan_folder(tmp_path / "own", {"model.name": "cnn", "method.name": "fedmix"}).reasons
+    assert reasons[0] == "model and method: cnn with fedmix: as you set it"
 
 
 @pytest.mark.parametrize(("images", "size"), [(0, 224), (20_000, 224), (40_000, 160), (100_000, 96), (10**7, 96)])

