@@ -15,6 +15,7 @@ from fedfew.data.images.folders import Folder
 from fedfew.data.samples import Images
 from fedfew.data.shares import ranks
 from fedfew.models import MODELS
+from fedfew.models.backbones import Pretrained
 from fedfew.models.backbones.features import extract
 
 MOST, FOLDS = 200, 5
@@ -50,6 +51,7 @@ def compare(survey: Folder, backbone: str, channels: int) -> Comparison | None:
     if len(names) < 2 or int(torch.bincount(labels).min()) < 2:
         return None
     model = MODELS[backbone](channels, SIDE, len(names), size=SIDE)
+    assert isinstance(model, Pretrained)
     features = extract(model, [Images(own.images)])[0][:, 0].double()
     pixels = interpolate(own.images.double(), (PIXELS, PIXELS), mode="area").flatten(1)
     with_it, without = left_out(features, labels), left_out(pixels, labels)
