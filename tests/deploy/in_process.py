@@ -27,8 +27,9 @@ from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.members import Membership
 from fedfew.deploy.server.server_app import grid_fleet
-from fedfew.deploy.site.build import SiteTerms, trial_site
+from fedfew.deploy.site.build import trial_site
 from fedfew.deploy.site.client_app import SITE, client_app
+from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.warm_site import WarmSite, listen, serve
 
 PATIENT = FleetSettings(timeout=30.0, wait=2.0)

@@ -118,7 +118,7 @@ class Front(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def network(tmp_path: Path) -> ServerPlan:
-    np.savez(tmp_path / "a.npz", images=np.zeros((4, 28, 28), np.uint8))
+    np.savez(tmp_path / "a.npz", images=np.zeros((20, 28, 28), np.uint8))
     return make_network(tmp_path / "n", ["a"], port=free_ports(1)[0])
 
 
@@ -182,6 +182,17 @@ def test_the_doctor_finds_missing_images(network: ServerPlan, told: dict[str, An
     assert failures(look(network, tmp_path, "none.npz")) == {"images and a training step": "E509"}
     (tmp_path / "folder").mkdir()
     assert failures(look(network, tmp_path, "folder")) == {"images and a training step": "E509"}
+
+
+def test_the_doctor_refuses_one_image_and_shows_the_limits(
+    network: ServerPlan, told: dict[str, Any], tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "one.npz", images=np.zeros((1, 28, 28), np.uint8))
+    assert failures(look(network, tmp_path, "one.npz")) == {"images and a training step": "E417"}
+    (tmp_path / "state" / "limits.toml").write_text("min_images = 1")
+    checks = {check.name: check for check in look(network, tmp_path, "one.npz")}
+    assert checks["images and a training step"].passed
+    assert "min_images 1, min_class 5" in checks["limits"].detail
 
 
 def test_the_doctor_finds_what_is_wrong_at_a_server(tmp_path: Path) -> None:

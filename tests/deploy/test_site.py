@@ -2,6 +2,10 @@
 
 import json
 import math
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +18,13 @@ from fedfew.config.parts import Parts, assemble, network_of
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
+from fedfew.deploy.messages.frames import encode, receive, send
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
-from fedfew.deploy.site.build import SiteTerms, real_site
+from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.files import PrivacyBudget
-from fedfew.deploy.site.warm_site import WarmSite
+from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
+from fedfew.deploy.site.warm_site import WarmSite, _exchange
 from fedfew.transforms.epsilon import epsilon
 
 Tiny = Callable[..., Parts]
@@ -41,7 +47,7 @@ def real(state: Path, images: Path, **terms: float) -> WarmSite:
     state.mkdir(exist_ok=True)
     demands = SiteTerms(**terms)  # type: ignore[arg-type]
     budget = PrivacyBudget(state / "privacy.json", demands.max_epsilon)
-    return WarmSite(1, real_site(1, images, demands), state, state / "memory", budget)
+    return WarmSite(1, real_site(1, images, demands), state, state / "memory", budget, demands)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:
@@ -227,3 +233,66 @@ def test_a_site_checks_the_servers_config_itself(
     reply, up = real(tmp_path / "s", images).answer(head | {"config": head["config"] | hostile}, content)
     (answer,) = reply["answers"]
     assert answer.get("code", "") == code and bool(up) == (not code)
+
+
+BEYOND: dict[str, tuple[dict[str, Any], dict[str, float], str]] = {
+    "too few images": ({}, {"min_images": 21}, "E417.images"),
+    "classes that would take gigabytes": ({"classes": 300_000_000}, {}, "E417.limits"),
+    "no class": ({"classes": 0}, {}, "E417.limits"),
+    "images of gigabytes": ({"samples": {"kind": "images", "shape": [3, 60_000, 60_000]}}, {}, "E417.limits"),
+    "a shape of minus one": ({"samples": {"kind": "images", "shape": [1, -28, -28]}}, {}, "E417.limits"),
+    "a smaller bound on weights": ({}, {"max_weight": 1e-3}, "E419"),
+}
+
+
+@pytest.mark.parametrize(("about", "terms", "code"), BEYOND.values(), ids=BEYOND)
+def test_a_site_refuses_what_is_beyond_its_limits(
+    tiny: Tiny, images: Path, tmp_path: Path, about: dict[str, Any], terms: dict[str, float], code: str
+) -> None:
+    """300 million classes took 5.7 GB before they failed."""
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    reply, up = real(tmp_path / "s", images, **terms).answer(head | {"about": head["about"] | about}, content)
+    assert reply["answers"] == [{"client": 1, "code": code}] and not up
+
+
+def test_a_run_gets_as_many_answers_as_the_site_gives(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    """Whatever number of a round the server names, and over restarts of the site."""
+    parts = tiny()
+    omega = parts.network.snapshot()
+
+    def ask(change: float, run: str = "one") -> Any:
+        head, content = message(parts, omega + change, round=0)
+        return real(tmp_path / "s", images, max_rounds=2).answer(head | {"run": run}, content)[0]["answers"][0]
+
+    assert "tensors" in ask(0.0) and "tensors" in ask(0.1)
+    assert ask(0.2) == {"client": 1, "code": "E417.limits"}
+    assert "tensors" in ask(0.2, run="two")
+
+
+def test_limits_come_from_the_sites_file_and_options_come_first(tmp_path: Path) -> None:
+    (tmp_path / LIMITS).write_text("min_images = 50\nmax_clip = 2.0\n")
+    terms = site_terms(tmp_path, {"max_clip": 1.0, "min_noise": None, "allow_code": ()})
+    assert terms == SiteTerms(min_images=50, max_clip=1.0)
+    for wrong in ("min_image = 50", "min_images = 0", "max_memory = 'all'", "min_images ="):
+        (tmp_path / LIMITS).write_text(wrong)
+        with pytest.raises(FedfewError, match="E511"):
+            site_terms(tmp_path)
+
+
+def test_the_process_of_a_site_cannot_take_more_memory_than_allowed() -> None:
+    code = "import torch; from fedfew.deploy.site.limits import bound_memory; bound_memory(1.0); torch.ones({})"
+    small, large = (subprocess.run([sys.executable, "-c", code.format(n)], capture_output=True) for n in (10**7, 10**9))
+    assert small.returncode == 0 and large.returncode != 0
+
+
+def test_the_ledger_says_under_which_limits_an_answer_was_given(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    parts = tiny()
+    head, content = message(parts, parts.network.snapshot())
+    server, own = socket.socketpair()
+    with server, own:
+        send(server, encode(json.dumps(head), content))
+        threading.Thread(target=receive, args=(server,)).start()
+        _exchange(real(tmp_path / "s", images, min_images=7), own)
+    lines = [json.loads(line) for line in (tmp_path / "s" / "ledger.jsonl").read_text().splitlines()]
+    assert lines[-1]["limits"]["min_images"] == 7 and lines[-1]["limits"]["min_class"] == 5

@@ -24,7 +24,8 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy.plan import CONFIG as NETWORK_CONFIG
 from fedfew.deploy.plan import make_network, open_server
 from fedfew.deploy.server.network import start_or_resume
-from fedfew.deploy.site.build import SiteTerms, checked_config, trial_site
+from fedfew.deploy.site.build import checked_config, trial_site
+from fedfew.deploy.site.limits import SiteTerms
 from fedfew.inference.evaluate import evaluate_run
 from fedfew.interface.cli.commands import app
 from fedfew.runs.checkpoints import Checkpoints

@@ -54,6 +54,8 @@ class ClientSite:
     """Tensors the client keeps between rounds (FedBN, temporal ensembling); replaced, never sent."""
     own_view: OwnView | None = None
     """The user's own strong augmentation, if any."""
+    fewest: int = 0
+    """A class with fewer images than this is left out of sums by class: they would be nearly an image."""
 
     def __len__(self) -> int:
         return len(self.samples)

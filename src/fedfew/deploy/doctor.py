@@ -6,7 +6,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from time import monotonic, sleep, time
@@ -27,6 +27,7 @@ from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle
 from fedfew.deploy.processes import Supervisor, check_port
 from fedfew.deploy.server.superlink import answers, ask
 from fedfew.deploy.site.images import load_images, read_npz
+from fedfew.deploy.site.limits import LIMITS, SiteTerms, check_count, site_terms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.models.build import build_model
 
@@ -82,7 +83,9 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
     if reached.passed and not plan.insecure:
         yield from _over_tls(plan)
     yield Check.of("disk", partial(_room, plan.folder))
-    yield Check.of("images and a training step", partial(_site_step, data))
+    yield (limits := Check.of("limits", partial(_limits, plan)))
+    if limits.passed:
+        yield Check.of("images and a training step", partial(_site_step, data, site_terms(plan.folder)))
 
 
 def _site_keys(plan: ServerPlan) -> str:
@@ -216,11 +219,19 @@ def _go_online(plan: SitePlan, logs: Path) -> str:
         processes.close()
 
 
-def _site_step(data: Path | None) -> str:
+def _limits(plan: SitePlan) -> str:
+    """The site's own limits, which options of ``deploy client`` may change."""
+    terms = asdict(site_terms(plan.folder))
+    shown = ", ".join(f"{name} {value:g}" for name, value in terms.items() if isinstance(value, int | float))
+    return f"{shown} ({plan.folder / LIMITS} changes them)"
+
+
+def _site_step(data: Path | None, terms: SiteTerms) -> str:
     """Read the images and take one step with a small network."""
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
     images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
+    check_count(len(images), terms)
     channels, size = images.shape[1], images.shape[2]
     network = Network.of(build_model("cnn", channels, size, 10, {}, stream(0, "doctor")))
     network(Images(images[:8])).logsumexp(1).mean().backward()

@@ -60,6 +60,8 @@ class Sites:
     known: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None = None
     """Maps a client and the classes of its samples to the positions of those whose labels it holds."""
     own_view: OwnView | None = None
+    fewest: int = 0
+    """Fewest images behind a sum of a class; set by real sites."""
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     @cached_property
@@ -97,7 +99,7 @@ class Sites:
         """The site as the client's training sees it."""
         truth = self.truth[index]
         held = torch.from_numpy(self.known(client, truth.numpy())) if self.known else torch.empty(0, dtype=torch.int64)
-        site = ClientSite(client, self.network, samples, self.classes, memory, self.own_view)
+        site = ClientSite(client, self.network, samples, self.classes, memory, self.own_view, self.fewest)
         if not len(held):
             return site
         return LabeledClientSite(**vars(site), labeled=LabeledSet(samples.take(held), truth[held]))

@@ -19,6 +19,8 @@ MEANINGS = {
     "E417.code": "the site has not allowed code that the run uses",
     "E417.data": "the site's images do not fit the run",
     "E417.model": "the site has other weights for the model's backbone",
+    "E417.images": "the site has too few images to take part",
+    "E417.limits": "the run asks for more than the site allows",
     "E417.client": "the site does not serve this client",
     "E417.config": "the site cannot build this run",
     "E419": "the site refused the server's message",

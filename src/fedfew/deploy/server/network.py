@@ -24,8 +24,8 @@ from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bund
 from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.superlink import SuperLink
-from fedfew.deploy.site.build import SiteTerms
 from fedfew.deploy.site.files import TrialMemory
+from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.runs.folder import SUMMARY
 from fedfew.runs.run import Run

@@ -11,19 +11,16 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.layout import Layout, Payload, Schema
+from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate
 from fedfew.deploy.messages.frames import Arrays
 from fedfew.deploy.messages.heads import MEANINGS
 from fedfew.deploy.messages.tensors import pack, unpack
+from fedfew.deploy.site.limits import check_payload
 from fedfew.runtime.site import Sites
 
 Answers = list[dict[str, Any]]
 """One for each client: its update with the tensors, or a code."""
-LARGEST = 1e6
-"""Largest absolute value of an entry. Beyond it float32 has steps of 0.06, and a bounded change is lost in rounding."""
-TIMES_THE_MODEL, _ROOM = 64, 1 << 22
-"""Most entries of one tensor, in model sizes, with room for what is not a model: statistics, logits."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +37,8 @@ class Ready:
     """Hash of the site's images: a message that comes again after they changed is a new one."""
     trial: bool = False
     """Whether the pseudo-labels of each class may be told: they would reveal a real site's class mix."""
+    max_weight: float = 1e6
+    """Largest entry of a payload."""
 
 
 class ClientMemory(Protocol):
@@ -66,7 +65,7 @@ def train_jobs(
             if not ready.serves(client):
                 raise FedfewError("E417", "client", f"{client} is not a client of this site")
             payload, layout = unpack(job["tensors"], arrays), ready.sites.network.layout
-            _check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout)
+            check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout, ready.max_weight)
             charge()
             update = _train(ready, round, client, payload, memory_of(run, client))
         except FedfewError as fault:
@@ -75,20 +74,6 @@ def train_jobs(
             continue
         answers.append({"client": client} | update)
     return answers
-
-
-def _check_payload(payload: Payload, schema: Schema, layout: Layout) -> None:
-    """E419 unless every tensor is finite and bounded, and the vectors that replies start from are complete."""
-    for name, tensor in payload.items():
-        if tensor.numel() > TIMES_THE_MODEL * layout.size + _ROOM:
-            raise FedfewError("E419", name, f"has {tensor.numel():,} entries")
-        if tensor.is_floating_point() and tensor.numel():
-            largest = float(tensor.abs().max())  # NaN if one entry is
-            if not largest <= LARGEST:
-                raise FedfewError("E419", name, f"its largest entry is {largest:g}; the limit is {LARGEST:g}")
-    for near in {expected.near for expected in schema.values() if expected.near}:
-        if near not in payload or tuple(payload[near].shape) != (layout.size,) or not payload[near].is_floating_point():
-            raise FedfewError("E419", near, f"is missing, or is not a vector of {layout.size:,} numbers")
 
 
 def _train(ready: Ready, round: int, client: int, payload: Payload, memory: ClientMemory) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Builds a site for the config that a server sends: in a trial from the config's partition, else from own images."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,7 @@ from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
 from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import load_images
-
-
-@dataclass(frozen=True)
-class SiteTerms:
-    """Conditions that a site enforces, whatever a server's config says."""
-
-    min_noise: float = 0.0
-    max_clip: float = 0.0
-    """0: any."""
-    max_epsilon: float = 0.0
-    """Largest total ε of all updates in all runs; 0: no limit."""
-    delta: float = 1e-5
-    """δ at which ε is computed."""
-    allow_code: tuple[str, ...] = ()
-    """Code outside fedfew, and sources of a backbone, that a server's config may name."""
+from fedfew.deploy.site.limits import SiteTerms, check_about, check_count
 
 
 def check_versions(claimed: Mapping[str, str]) -> None:
@@ -70,15 +56,19 @@ def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[st
         if noise < terms.min_noise or (terms.max_clip and not 0 < clip <= terms.max_clip):
             wanted = f"clip ≤ {terms.max_clip:g} and noise ≥ {terms.min_noise:g}"
             raise FedfewError("E417", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
-        shape = tuple(int(n) for n in about["samples"]["shape"])
+        classes, shape = check_about(about, terms)
         if shape not in loaded:
             loaded.clear()
             images = load_images(data, shape)
             loaded[shape] = images, digest(images.numpy().tobytes())
         images, fingerprint = loaded[shape]
-        site = ClientsData.of_site(number, samples_of(images, about["samples"]), int(about["classes"]))
+        check_count(len(images), terms)
+        site = ClientsData.of_site(number, samples_of(images, about["samples"]), classes)
         own = sites_of(config, *prepare(config, site, backbone=str(about["backbone"])))
-        return Ready(own, lambda client: client == number, noise if clip else 0.0, fingerprint)
+        own = replace(own, fewest=terms.min_class)
+        return Ready(
+            own, lambda client: client == number, noise if clip else 0.0, fingerprint, max_weight=terms.max_weight
+        )
 
     return build
 

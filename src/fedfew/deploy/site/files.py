@@ -91,10 +91,13 @@ def run_id(folder: Path) -> str:
     return path.read_text().strip()
 
 
-def write_ledger(path: Path, reply: Mapping[str, Any], frame: Sequence[bytes | memoryview]) -> None:
+def write_ledger(
+    path: Path, reply: Mapping[str, Any], frame: Sequence[bytes | memoryview], limits: Mapping[str, Any]
+) -> None:
     """Record a reply before it leaves: a line for each tensor, and one for the message that carries them.
 
-    ``frame``: its bytes as they leave, head first. Returns when the lines are on disk.
+    ``frame``: its bytes as they leave, head first; ``limits``: those the site answered under. Returns when the lines
+    are on disk.
     """
     common: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
     if type(reply.get("round")) is int:
@@ -103,6 +106,7 @@ def write_ledger(path: Path, reply: Mapping[str, Any], frame: Sequence[bytes | m
     for piece in frame:
         digest.update(piece)
     message = {"message": reply, "bytes": sum(map(len, frame)), "sha256": digest.hexdigest()}
+    message |= {"limits": limits} if limits else {}
     lines = [json.dumps(common | line) + "\n" for line in (*_tensors(reply, frame[1:]), message)]
     append_durably(path, "".join(lines).encode())
 

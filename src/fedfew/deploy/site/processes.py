@@ -11,7 +11,7 @@ from fedfew.deploy.certificates import check_certificate, check_site_key
 from fedfew.deploy.plan import SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor, flower_environment, free_ports, wait_until
 from fedfew.deploy.site import warm_site
-from fedfew.deploy.site.build import SiteTerms
+from fedfew.deploy.site.limits import SiteTerms
 
 _START = 120.0
 

@@ -10,7 +10,7 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
-from fedfew.deploy.site.build import SiteTerms, real_site, trial_site
+from fedfew.deploy.site.build import real_site, trial_site
 from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers, write_ledger
+from fedfew.deploy.site.limits import SiteTerms, bound_memory, count_answer
 
 ENDED = "ended"
 """File in the site's folder with the name of the last run that ended."""
@@ -42,6 +43,8 @@ class WarmSite:
     """Folder of the clients' memories."""
     budget: PrivacyBudget | None = None
     """The privacy budget of a real site; a trial has none."""
+    terms: SiteTerms | None = None
+    """A real site's limits; a trial has none."""
     _ready: tuple[str, Ready] | None = None
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
@@ -78,11 +81,19 @@ class WarmSite:
         path = self.state / "answer.safetensors"
         if ready.noise and (stored := stored_answers(path, message)) is not None:
             return stored
-        charge = partial(self.budget.charge, ready.noise) if self.budget else lambda: None
-        answers = train_jobs(ready, head, arrays, partial(Memory, self.memory), charge)
+        answers = train_jobs(
+            ready, head, arrays, partial(Memory, self.memory), partial(self._charge, ready, run_name(head))
+        )
         if ready.noise and any("tensors" in answer for answer in answers):
             store_answers(path, message, answers)
         return answers
+
+    def _charge(self, ready: Ready, run: str) -> None:
+        """Count an answer before it is made; raises if the site gives no more."""
+        if self.terms:
+            count_answer(self.state / "answers.json", run, self.terms.max_rounds)
+        if self.budget:
+            self.budget.charge(ready.noise)
 
     def _built(self, head: Mapping[str, Any]) -> Ready:
         key = json.dumps([head["config"], head["about"]], sort_keys=True)
@@ -108,7 +119,7 @@ def _exchange(site: WarmSite, end: socket.socket) -> None:
     head, arrays = receive(end)
     reply, sent = guarded(lambda: site.answer(parse_head(head, SITE_LIMIT), arrays))
     frame = encode(json.dumps(reply), sent)
-    write_ledger(site.state / "ledger.jsonl", reply, frame)
+    write_ledger(site.state / "ledger.jsonl", reply, frame, asdict(site.terms) if site.terms else {})
     send(end, frame)
 
 
@@ -138,8 +149,10 @@ def main(path: str, state: Path, memory: Path, number: int, sites: int, data: st
     keep_freed_memory()
     state.mkdir(parents=True, exist_ok=True)
     build = real_site(number, Path(data), terms) if data else trial_site(number, sites, terms)
+    if data:
+        bound_memory(terms.max_memory)
     budget = PrivacyBudget(state / "privacy.json", terms.max_epsilon, terms.delta) if data else None
-    serve(WarmSite(number, build, state, memory, budget), listen(path))
+    serve(WarmSite(number, build, state, memory, budget, terms if data else None), listen(path))
 
 
 if __name__ == "__main__":

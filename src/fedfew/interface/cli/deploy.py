@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import click
+
 from fedfew.interface.cli.declare import (
     ALLOW_CODE,
     ANYWAY,
@@ -23,6 +25,7 @@ BUNDLE = argument("bundle", "BUNDLE", "SITE.tar from `deploy init`, or its unpac
 NETWORK = argument("network", "[NETWORK]", "The folder from `deploy init`, or its server/.", default=Path())
 STATE = path("--state", "DIR", "The site's folder (default: next to the bundle).")
 DATA = path("--data", "FOLDER|NPZ", "The site's images; labels are never read.")
+AMOUNT = click.FloatRange(0)
 SYSTEMD = flag("--systemd", "Print a unit for systemd and exit.")
 
 DOCTOR = group(
@@ -71,10 +74,10 @@ DEPLOY = group(
         "deploy:client",
         "Keep a site online. Starts a process that holds the images, and Flower's SuperNode; reconnects by itself.",
         BUNDLE, DATA, STATE,
-        number("--min-noise", 0.0, 0, "Refuse runs with less noise."),
-        number("--max-clip", 0.0, 0, "Refuse runs with a larger clip; 0: any."),
-        number("--max-epsilon", 0.0, 0, "Refuse updates beyond this ε over all runs; 0: no limit."),
-        number("--delta", 1e-5, 0, "δ at which --max-epsilon holds.", most=1),
+        text("--min-noise", "N", "Refuse runs with less noise (default: limits.toml of the site, or 0).", type=AMOUNT),
+        text("--max-clip", "N", "Refuse runs with a larger clip; 0: any.", type=AMOUNT),
+        text("--max-epsilon", "N", "Refuse updates beyond this ε over all runs; 0: no limit.", type=AMOUNT),
+        text("--delta", "N", "δ at which --max-epsilon holds (1e-5).", type=AMOUNT),
         ALLOW_CODE, SYSTEMD,
     ),
     command(

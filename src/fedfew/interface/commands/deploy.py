@@ -13,7 +13,7 @@ from fedfew.core.extras import require
 from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
-from fedfew.deploy.site.build import SiteTerms
+from fedfew.deploy.site.limits import site_terms
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn
 from fedfew.interface.deploy import printouts
@@ -75,22 +75,23 @@ def client(
     bundle: Path,
     data: Path | None,
     state: Path | None,
-    min_noise: float,
-    max_clip: float,
-    max_epsilon: float,
-    delta: float,
+    min_noise: float | None,
+    max_clip: float | None,
+    max_epsilon: float | None,
+    delta: float | None,
     allow_code: tuple[str, ...],
     systemd: bool,
 ) -> None:
     """Keep a site online: a warm process with the images, and Flower's SuperNode; reconnects by itself."""
     plan = open_bundle(bundle, state)
-    terms = SiteTerms(min_noise, max_clip, max_epsilon, delta, allow_code)
+    stated = {"min_noise": min_noise, "max_clip": max_clip, "max_epsilon": max_epsilon, "delta": delta}
+    terms = site_terms(plan.folder, stated | {"allow_code": allow_code})
     if systemd:
         sys.stdout.write(systemd_client(plan.folder, data, terms))
         return
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
-    if max_epsilon:
+    if terms.max_epsilon:
         require("privacy", "--max-epsilon")
     keep_online(plan, data.absolute(), terms)
 

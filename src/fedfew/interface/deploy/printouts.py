@@ -3,7 +3,6 @@
 import json
 import shlex
 import sys
-from dataclasses import fields
 from importlib import resources
 from pathlib import Path
 
@@ -11,7 +10,10 @@ from jinja2 import StrictUndefined, Template
 
 from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT, versions
 from fedfew.deploy.plan import ServerPlan
-from fedfew.deploy.site.build import SiteTerms
+from fedfew.deploy.site.limits import SiteTerms
+
+OPTIONS = ("min_noise", "max_clip", "max_epsilon", "delta")
+"""Terms that are options of `deploy client`; the others are in the site's limits.toml."""
 
 
 def next_steps(plan: ServerPlan) -> str:
@@ -54,9 +56,8 @@ def systemd_server(plan: ServerPlan) -> str:
 def systemd_client(folder: Path, data: Path | None, terms: SiteTerms) -> str:
     """A unit that keeps a site online, with the site's terms as options where they differ from the defaults."""
     home = folder.absolute()
-    numbers = [(field.name, field.default) for field in fields(terms) if isinstance(field.default, float)]
-    changed = [(name, value) for name, default in numbers if (value := getattr(terms, name)) != default]
-    options = [word for name, value in changed for word in (f"--{name.replace('_', '-')}", f"{value:g}")]
+    changed = [name for name in OPTIONS if getattr(terms, name) != getattr(SiteTerms, name)]
+    options = [word for name in changed for word in (f"--{name.replace('_', '-')}", f"{getattr(terms, name):g}")]
     options += [word for name in terms.allow_code for word in ("--allow-code", name)]
     images = str((data or Path("DATA")).absolute())
     return _unit(f"fedfew site {home.name}", ["deploy", "client", str(home), "--data", images, *options], home)

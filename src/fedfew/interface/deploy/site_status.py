@@ -8,8 +8,8 @@ from time import sleep
 from fedfew.core.storage import locked
 from fedfew.deploy.plan import STATUS, SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor
-from fedfew.deploy.site.build import SiteTerms
 from fedfew.deploy.site.images import count_images
+from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.deploy.site.warm_site import ENDED
 from fedfew.interface.console import err
