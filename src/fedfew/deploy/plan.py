@@ -11,9 +11,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
@@ -33,6 +33,8 @@ P = TypeVar("P", bound="Plan")
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """What server.toml and site.toml have in common."""
+
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     folder: Path
     network: str
@@ -185,7 +187,7 @@ def _settings(plan: Plan) -> bytes:
 
 
 def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) -> P:
-    """The plan in a folder's file, or in the content of one; E511 if it is not complete."""
+    """The plan in a folder's file, or in the content of one; E511 if a key is missing or unknown."""
     try:
         table = tomllib.loads(((folder / name).read_bytes() if content is None else content).decode())
         plan = TypeAdapter(kind).validate_python(table | {"folder": folder})
@@ -193,7 +195,7 @@ def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) 
         raise FedfewError("E511", str(folder / name), f"cannot be read: {error.strerror}") from None
     except ValidationError as error:
         wrong = "; ".join(f"{fault['loc'][-1]}: {fault['msg']}" for fault in error.errors())
-        raise FedfewError("E511", str(folder / name), f"its settings are not complete: {wrong}") from None
+        raise FedfewError("E511", str(folder / name), f"its settings are not right: {wrong}") from None
     except ValueError as error:
         raise FedfewError("E511", str(folder / name), f"is not TOML: {error}") from None
     plan.check()

@@ -6,14 +6,18 @@ end of a pipe whose other end the owner holds.
 
 import contextlib
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic, sleep
 
 GRACE = 8.0
+_COLOURS = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def main(lifeline: int, command: list[str]) -> int:
@@ -21,11 +25,16 @@ def main(lifeline: int, command: list[str]) -> int:
     # TERM goes to the whole group, this process included; a handler, unlike SIG_IGN, is not inherited by the command
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, lambda *_: None)
+    output, log = os.pipe()
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, close_fds=True)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, close_fds=True)
     except OSError as error:
         print(f"{command[0]} cannot be started: {error}", file=sys.stderr)
         return 127
+    finally:
+        os.close(log)
+    writer = threading.Thread(target=_write_log, args=(output,), daemon=True)
+    writer.start()
     while child.poll() is None:
         if select.select([lifeline], [], [], 0.2)[0]:
             break  # nothing is ever written: readable means closed
@@ -35,10 +44,18 @@ def main(lifeline: int, command: list[str]) -> int:
         sleep(0.05)
     status = child.poll()
     if status is None or _others():
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
         os.killpg(0, signal.SIGKILL)  # ends this process as well
+    writer.join(1.0)
     return status if status is not None and status >= 0 else 128 + abs(status or 0)
+
+
+def _write_log(output: int) -> None:
+    """Pass the command's lines on, each with the time and without colours."""
+    with os.fdopen(output, "rb") as lines:
+        for line in lines:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds").encode()
+            with contextlib.suppress(OSError):  # a full disk must not stop the command
+                os.write(1, now + b" " + _COLOURS.sub(b"", line.rstrip()) + b"\n")
 
 
 def _others() -> bool:

@@ -166,7 +166,11 @@ def check_port(host: str, port: int) -> None:
 def flower_environment(home: Path, **more: str) -> dict[str, str]:
     """The environment of Flower's processes: its own home, no telemetry, no update check, no run-time installs."""
     scripts = sysconfig.get_path("scripts")
+    paths = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return os.environ | {
+        "PYTHONSAFEPATH": "1",  # a folder called fedfew in the working directory is not this package
+        "PYTHONPATH": paths,
+        "NO_COLOR": "1",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -22,8 +22,9 @@ from fedfew.deploy.messages.frames import LIMIT, Arrays
 from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
 from fedfew.deploy.messages.records import from_content, to_content
 from fedfew.deploy.site.answers import Ready, guarded, packed, run_name, train_jobs
-from fedfew.deploy.site.build import check_versions, checked_config
+from fedfew.deploy.site.build import checked_config
 from fedfew.deploy.site.files import KEPT_ROUNDS
+from fedfew.deploy.versions import check_versions
 
 PARTITION = "partition-id"
 """Key of a node's configuration with the number of its client; without one the server numbers the nodes."""

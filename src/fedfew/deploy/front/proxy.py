@@ -15,7 +15,6 @@ import ssl
 import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +23,7 @@ import h11
 from fedfew.deploy.front.admission import SiteKeys, Slot, Slots
 from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, Upstream
 from fedfew.deploy.plan import ServerPlan, open_server
+from fedfew.deploy.versions import versions
 
 HEAD_SECONDS = 10.0
 """Time limit for the TLS handshake, and again for the head of a request from its first byte."""
@@ -246,11 +246,6 @@ class _Exchange:
 def limit_of(request: h11.Request) -> int:
     """Most bytes of a request's body."""
     return OBJECT_LIMIT if request.target == _PUSH_OBJECT else BODY_LIMIT
-
-
-def versions() -> dict[str, str]:
-    """Versions that both sides must have in common."""
-    return {name: version(name) for name in ("fedfew", "torch", "flwr")}
 
 
 async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import traceback
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.members import Membership
 from fedfew.deploy.site.files import TrialMemory, run_id
+from fedfew.deploy.versions import versions
 from fedfew.runs.session import Session, reopen
 from fedfew.runtime.gate import reply_limit
 
@@ -92,7 +92,7 @@ def run_description(parts: Parts, run: str) -> dict[str, Any]:
     document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
     return {
         "run": run,
-        "versions": {name: version(name) for name in ("fedfew", "torch")},
+        "versions": versions(),
         "config": document | {"fleet": {"kind": "inline", "network": ""}},
         "about": {
             "classes": len(federation.classes),

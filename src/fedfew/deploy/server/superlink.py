@@ -79,7 +79,7 @@ class SuperLink:
 
     @property
     def home(self) -> Path:
-        return self.plan.folder / "flower"
+        return self.plan.folder.absolute() / "flower"
 
     @property
     def front(self) -> bool:
@@ -111,9 +111,8 @@ class SuperLink:
     def _register(self) -> None:
         """Register the sites' keys; known ones stay."""
         plan = self.plan
-        commands = [
-            ["supernode", "register", str(plan.public_key(site)), "fedfew", "--name", site] for site in plan.sites
-        ]
+        keys = {site: str(plan.public_key(site).absolute()) for site in plan.sites}
+        commands = [["supernode", "register", key, "fedfew", "--name", site] for site, key in keys.items()]
         for site, result in zip(plan.sites, self._flwr(commands), strict=True):
             message = str(result.get("error-message", result))
             if not result.get("success") and "already" not in message.lower():
@@ -132,6 +131,7 @@ class SuperLink:
             done = subprocess.run(
                 [sys.executable, "-m", flower_programs.__name__, json.dumps(commands)],
                 env=environment, capture_output=True, text=True, timeout=180, check=False, stdin=subprocess.DEVNULL,
+                cwd=self.home,  # Flower takes a folder with the name of the connection for an app
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise FedfewError("E508", "flwr", "did not answer within 180 s") from None

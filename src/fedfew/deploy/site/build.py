@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,7 @@ from fedfew.data.samples import samples_of
 from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import load_images
 from fedfew.deploy.site.limits import SiteTerms, check_about, check_count
-
-
-def check_versions(claimed: Mapping[str, str]) -> None:
-    """E417 unless the server runs the same fedfew and torch."""
-    for name in ("fedfew", "torch"):
-        if (ours := version(name)) != claimed.get(name):
-            raise FedfewError("E417", "versions", f"the server has {name} {claimed.get(name)}, this site {ours}")
+from fedfew.deploy.versions import check_versions
 
 
 def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:

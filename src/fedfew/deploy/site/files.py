@@ -1,22 +1,17 @@
-"""What a site keeps on its disk: clients' memories, the ledger, the privacy account, the last noisy answer."""
+"""What a site keeps on its disk: clients' memories, the privacy account, the last noisy answer."""
 
-import hashlib
 import json
 import secrets
-from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import append_durably, write_atomically
-from fedfew.deploy.messages.tensors import INLINE
+from fedfew.core.storage import write_atomically
 from fedfew.deploy.site.answers import Answers
 from fedfew.transforms.epsilon import epsilon
 
@@ -89,35 +84,6 @@ def run_id(folder: Path) -> str:
     if not path.exists():
         write_atomically(path, secrets.token_hex(8).encode())
     return path.read_text().strip()
-
-
-def write_ledger(
-    path: Path, reply: Mapping[str, Any], frame: Sequence[bytes | memoryview], limits: Mapping[str, Any]
-) -> None:
-    """Record a reply before it leaves: a line for each tensor, and one for the message that carries them.
-
-    ``frame``: its bytes as they leave, head first; ``limits``: those the site answered under. Returns when the lines
-    are on disk.
-    """
-    common: dict[str, Any] = {"time": datetime.now(UTC).isoformat(timespec="seconds")}
-    if type(reply.get("round")) is int:
-        common |= {"run": reply["run"], "round": reply["round"] + 1}
-    digest = hashlib.sha256()
-    for piece in frame:
-        digest.update(piece)
-    message = {"message": reply, "bytes": sum(map(len, frame)), "sha256": digest.hexdigest()}
-    message |= {"limits": limits} if limits else {}
-    lines = [json.dumps(common | line) + "\n" for line in (*_tensors(reply, frame[1:]), message)]
-    append_durably(path, "".join(lines).encode())
-
-
-def _tensors(reply: Mapping[str, Any], arrays: Sequence[bytes | memoryview]) -> Iterator[dict[str, Any]]:
-    """The tensors in the index of a reply, one by one."""
-    for answer in reply.get("answers", []):
-        for name, (array, shape, dtype) in answer.get("tensors", {}).items():
-            content = b64decode(array.removeprefix(INLINE)) if array.startswith(INLINE) else arrays[int(array)]
-            about = {"client": answer["client"], "tensor": name, "shape": shape, "dtype": dtype}
-            yield about | {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,8 @@ class SiteTerms:
     """δ at which ε is computed."""
     allow_code: tuple[str, ...] = ()
     """Code outside fedfew, and sources of a backbone, that a server's config may name."""
+    keep_content: bool = False
+    """Whether the ledger keeps the content of messages, beside their hashes."""
     min_images: Count = 20
     """With fewer images the site does not answer: its sum would be nearly an image."""
     min_class: Natural = 5

@@ -44,6 +44,11 @@ class SiteProcesses:
         return Path(self._sockets.name) / "site"
 
     @property
+    def contact(self) -> Path:
+        """Touched by the SuperNode whenever the server has answered."""
+        return Path(self._sockets.name) / "contact"
+
+    @property
     def home(self) -> Path:
         return self.plan.folder / "flower"
 
@@ -65,7 +70,7 @@ class SiteProcesses:
         command = [sys.executable, "-m", flower_programs.__name__, flower_programs.SUPERNODE]
         command += ["--superlink", plan.address, "--host", "127.0.0.1", "--port", port]
         command += ["--insecure"] if plan.insecure else trust
-        environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket))
+        environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket), FEDFEW_CONTACT=str(self.contact))
         return self.supervisor.add(f"node-{plan.name}", command, environment)
 
     def wait_for_warm_site(self) -> None:

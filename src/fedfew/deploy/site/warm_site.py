@@ -4,6 +4,7 @@ Whatever leaves is first written to the ledger; clients' memories and the reason
 never sees a label, because there is no way to name them.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,10 +21,11 @@ import torch
 from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
-from fedfew.deploy.messages.heads import SITE_LIMIT, parse_head
+from fedfew.deploy.messages.heads import SITE_LIMIT, ContentError, parse_head
 from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import real_site, trial_site
-from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers, write_ledger
+from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers
+from fedfew.deploy.site.ledger import Ledger
 from fedfew.deploy.site.limits import SiteTerms, bound_memory, count_answer
 
 ENDED = "ended"
@@ -48,6 +50,10 @@ class WarmSite:
     _ready: tuple[str, Ready] | None = None
     _newest: dict[str, int] = field(default_factory=dict)
     _last: tuple[str, dict[str, Any], dict[str, memoryview]] | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.state, asdict(self.terms) if self.terms else {})
 
     def answer(self, head: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """The reply to one message."""
@@ -116,10 +122,14 @@ def serve(site: WarmSite, listener: socket.socket) -> None:
 
 
 def _exchange(site: WarmSite, end: socket.socket) -> None:
-    head, arrays = receive(end)
-    reply, sent = guarded(lambda: site.answer(parse_head(head, SITE_LIMIT), arrays))
+    text, arrays = receive(end)
+    head: dict[str, Any] = {}
+    with contextlib.suppress(ContentError):
+        head = parse_head(text, SITE_LIMIT)
+    site.ledger.received(head, text, arrays)
+    reply, sent = guarded(lambda: site.answer(head or parse_head(text, SITE_LIMIT), arrays))
     frame = encode(json.dumps(reply), sent)
-    write_ledger(site.state / "ledger.jsonl", reply, frame, asdict(site.terms) if site.terms else {})
+    site.ledger.sent(head, reply, frame)
     send(end, frame)
 
 
@@ -143,7 +153,7 @@ def listen(path: str) -> socket.socket:
 
 def main(path: str, state: Path, memory: Path, number: int, sites: int, data: str, terms: SiteTerms) -> None:
     """Listen at ``path`` and serve until the process guard ends this process; without ``data`` it is a trial."""
-    logging.basicConfig(format="%(asctime)s %(name)s: %(message)s")
+    logging.basicConfig(format="%(name)s: %(message)s")  # the process guard adds the time
     logging.getLogger("fedfew").setLevel(logging.DEBUG)  # training errors are logged here and nowhere else
     torch.set_num_threads(1)
     keep_freed_memory()

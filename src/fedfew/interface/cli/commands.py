@@ -22,7 +22,7 @@ from fedfew.interface.cli.declare import (
     path,
     text,
 )  # fmt: skip
-from fedfew.interface.cli.deploy import DEPLOY
+from fedfew.interface.cli.deploy import DEPLOY, LEDGER
 
 CSV = flag("--csv", "Print a CSV table.")
 SCALE = text("--scale", "full|laptop", "CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000.")
@@ -248,6 +248,7 @@ app = group(
     ),
     DATA,
     DEPLOY,
+    LEDGER,
     context_settings={"max_content_width": 110, "show_default": True},
     no_args_is_help=True,
 )  # fmt: skip

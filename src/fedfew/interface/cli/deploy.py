@@ -87,3 +87,14 @@ DEPLOY = group(
     ),
     DOCTOR,
 )  # fmt: skip
+LEDGER = group(
+    "ledger",
+    "Read a site's ledger: what came in, and what left.",
+    command(
+        "deploy:ledger_verify",
+        "Check that no line was changed, removed or added. Then summarizes what came in and what left, by run.",
+        argument("folder", "FOLDER", "A site's folder, or its ledger.jsonl."),
+        text("--noted", "HASH", "A hash that an earlier check printed: it must still be in the chain.", default=""),
+        JSON, name="verify",
+    ),
+)  # fmt: skip

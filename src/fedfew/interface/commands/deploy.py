@@ -13,6 +13,7 @@ from fedfew.core.extras import require
 from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
+from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
 from fedfew.interface.commands.run import finish
 from fedfew.interface.console import err, out, print_json, warn
@@ -110,6 +111,19 @@ def doctor_server(network: Path, allow_code: Collection[str], json: bool) -> Non
 def doctor_client(bundle: Path, data: Path | None, state: Path | None, json: bool) -> None:
     """Check connection, TLS, clock, versions, key, disk and images, and take a training step at a site."""
     _show(examine_client(bundle, data, state), json)
+
+
+def ledger_verify(folder: Path, noted: str, json: bool) -> None:
+    """Check the chain of a site's ledger, and summarize it."""
+    summary = verify(folder, noted)
+    if json:
+        runs = {
+            run: vars(one) | {"rounds": len(one.rounds), "tensors": sorted(one.tensors)}
+            for run, one in summary.runs.items()
+        }
+        print_json(vars(summary) | {"runs": runs})
+        return
+    printouts.ledger_summary(summary)
 
 
 def _show(checks: Iterable[Check], json: bool) -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 
 from jinja2 import StrictUndefined, Template
 
-from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT, versions
+from fedfew.core.text import size
+from fedfew.deploy.front.proxy import CALLS, OBJECT_LIMIT
 from fedfew.deploy.plan import ServerPlan
+from fedfew.deploy.site.ledger import Summary
 from fedfew.deploy.site.limits import SiteTerms
+from fedfew.deploy.versions import versions
+from fedfew.interface.console import print_table, say
 
 OPTIONS = ("min_noise", "max_clip", "max_epsilon", "delta")
 """Terms that are options of `deploy client`; the others are in the site's limits.toml."""
@@ -79,3 +83,20 @@ def _filled(name: str, **values: object) -> str:
     template = (resources.files("fedfew.interface.deploy") / name).read_text("utf-8")
     text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(**values)
     return text
+
+
+def ledger_summary(summary: Summary) -> None:
+    """Print what a ledger says: for each run what came in and what left, and what the site decided."""
+    say(f"The chain is whole: {summary.lines:,} lines, {summary.first} to {summary.last}. Its last hash, to be noted:")
+    say(f"  {summary.chain}")
+    for run, one in summary.runs.items():
+        rows = {
+            "came in": f"{one.received:,} messages, {size(one.bytes_in)}",
+            "left": f"{one.sent:,} messages, {size(one.bytes_out)}",
+            "rounds with an update": f"{len(one.rounds):,}",
+            "tensors that left": ", ".join(sorted(one.tensors)) or "–",
+            "codes instead of an update": ", ".join(f"{code} ({n})" for code, n in sorted(one.codes.items())) or "–",
+        }
+        print_table(("", ""), rows.items(), f"run {run}")
+    for line in summary.decisions:
+        say(f"{line['time']}: {line['decision']} {line.get('plan', '')}")

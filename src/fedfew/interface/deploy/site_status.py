@@ -3,7 +3,7 @@
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from time import sleep
+from time import sleep, time
 
 from fedfew.core.storage import locked
 from fedfew.deploy.plan import STATUS, SitePlan
@@ -13,6 +13,10 @@ from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.deploy.site.warm_site import ENDED
 from fedfew.interface.console import err
+
+AWAY = "the server cannot be reached; trying again"
+_FRESH = 20.0
+"""Seconds for which an answer of the server counts as being online: the SuperNode asks every three."""
 
 
 def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
@@ -30,7 +34,7 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         site.wait_for_warm_site()
         where = f"server {plan.address}; log {plan.folder / 'logs'}"
         err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
-        node_log = NodeLog(supervisor.processes[f"node-{plan.name}"], earlier)
+        node_log = NodeLog(supervisor.processes[f"node-{plan.name}"], earlier, contact=site.contact)
         ended = _stamp(plan.folder / ENDED)
         while True:
             if (now := _stamp(plan.folder / ENDED)) != ended:
@@ -54,6 +58,8 @@ class NodeLog:
     starts: int = 1
     known: bool = False
     """Whether the server has accepted the node since its last start."""
+    contact: Path | None = None
+    """File that the SuperNode touches whenever the server has answered it: what it says counts, if it exists."""
 
     def news(self) -> str:
         """The site's state if it has changed since the last call, else nothing."""
@@ -64,11 +70,16 @@ class NodeLog:
             if "SuperNode ID:" in line:
                 self.state, self.known = "online", True
             elif "Connection attempt failed" in line:
-                self.state = "the server cannot be reached; trying again"
+                self.state = AWAY
             elif "Connection successful" in line:
                 self.state = "online" if self.known else "connecting"
             elif "Failed to initialize the connection" in line or "[code:" in line:
                 self.state = f"refused by the server: {line.strip()[:300]}"
+        if self.contact is not None and self.contact.exists() and self.node.running:
+            if time() - self.contact.stat().st_mtime < _FRESH:
+                self.state, self.known = "online", True
+            elif self.state == "online":
+                self.state = AWAY
         gone = self.state == "online" and not self.node.running
         before, self.reported = self.reported, "offline; starting again" if gone else self.state
         return self.reported if self.reported != before else ""
