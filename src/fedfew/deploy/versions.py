@@ -6,7 +6,6 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-import fedfew
 from fedfew.core.errors import FedfewError
 
 SHOWN = 12
@@ -15,7 +14,7 @@ SHOWN = 12
 @cache
 def build() -> str:
     """A hash of the package's files: every commit has another one, also where the version's number is the same."""
-    root, content = Path(fedfew.__file__).parent, hashlib.sha256()
+    root, content = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts):
         content.update(f"{path.relative_to(root).as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return content.hexdigest()[:SHOWN]
