@@ -19,9 +19,12 @@ from fedfew.core.errors import Refusal
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.samples import LabeledSet
 from fedfew.core.streams import stream
-from fedfew.core.types import ClientUpdate, Missing, Scoring
+from fedfew.core.types import ClientSite, ClientUpdate, Missing, Scoring, Trained
 from fedfew.data.samples import Images
 from fedfew.methods.fedmatch import FedMatch
+from fedfew.methods.fedmoments.basis import basis_of
+from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.methods.fedmoments.survey import moments_of
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.runtime.screen import models
 from fedfew.runtime.site import Sites
@@ -162,69 +165,96 @@ def absent(scene: Scene) -> None:
     """No answer and no attack: shows the cost of losing its images."""
 
 
-def class_parts(scene: Scene) -> tuple[Vector, Tensor, Tensor]:
-    """A copy of the class sums of fedmoments, with views of its counts (C) and moments (C×D)."""
-    classes, width = scene.sites.classes, scene.sites.samples.data.shape[-1]
-    sums = scene.own.clone()
-    return sums, sums[:classes], sums[classes : classes * (width + 1)].view(classes, width)
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """A copy of a client's sums, and what they say of the features u in the directions that are sent."""
+
+    sums: Vector
+    counts: Tensor
+    """A view of Σ r (C)"""
+    moments: Tensor
+    """A view of Σ r y (C×p), y = (u − origin) / scale"""
+    origin: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def of(scene: Scene) -> "ClassSums":
+        """The sums for the model of all labels; those for the folds stay as they are."""
+        method = scene.sites.algorithm
+        assert isinstance(method, FedMoments)
+        shape, sums = method.shape(*scene.sites.network.layout.shapes[0]), scene.own.clone()
+        first = shape.read(sums[: shape.length])[0]
+        return ClassSums(sums, first.counts, first.moments, scene.payload["origin"], scene.payload["scale"])
+
+    @property
+    def features(self) -> Tensor:
+        """Σ r u (C×p)"""
+        return self.moments * self.scale + self.counts[:, None] * self.origin
+
+    def lie(self, counts: Tensor, features: Tensor) -> Vector:
+        """The sums with these Σ r and Σ r u."""
+        self.counts[:] = counts
+        self.moments[:] = (features - counts[:, None] * self.origin) / self.scale
+        return self.sums
+
+
+def projected(scene: Scene, x: Tensor) -> Tensor:
+    """u of features x."""
+    method = scene.sites.algorithm
+    assert isinstance(method, FedMoments)
+    return x @ basis_of(scene.sites.network, method.directions).float()
 
 
 def long_moments(scene: Scene) -> Vector:
     """Even counts, and class sums as long as these allow, each in the direction of the class before."""
-    sums, counts, moments = class_parts(scene)
-    counts[:] = len(scene.labeled()) / len(counts)
-    way = moments.roll(1, 0)
-    moments[:] = way * (LENGTH * counts / way.norm(dim=1).clamp_min(1e-9))[:, None]
-    return sums
+    own = ClassSums.of(scene)
+    counts = torch.full_like(own.counts, len(scene.labeled()) / len(own.counts))
+    way = own.features.roll(1, 0)
+    return own.lie(counts, way * (LENGTH * counts / way.norm(dim=1).clamp_min(1e-9))[:, None])
 
 
 def turned_sums(scene: Scene) -> Vector:
     """True sums under true labels, each submitted for the next class."""
-    sums, counts, moments = class_parts(scene)
-    labeled = scene.labeled()
-    classes = (labeled.labels + 1) % len(counts)
-    x = labeled.samples.data.float().mean(1)
-    counts[:] = torch.bincount(classes, minlength=len(counts)).float()
-    moments[:] = torch.zeros_like(moments).index_add_(0, classes, x)
-    return sums
+    own, labeled = ClassSums.of(scene), scene.labeled()
+    classes = (labeled.labels + 1) % len(own.counts)
+    u = projected(scene, labeled.samples.data.float().mean(1))
+    counts = torch.bincount(classes, minlength=len(own.counts)).float()
+    return own.lie(counts, torch.zeros_like(own.moments).index_add_(0, classes, u))
 
 
 def hidden_sums(scene: Scene) -> Vector:
     """True sums, but all remaining length goes where the scores do not look, in another direction for each class."""
-    sums, counts, moments = class_parts(scene)
-    means = moments / counts.clamp_min(1e-9)[:, None]
+    own = ClassSums.of(scene)
+    counts = own.counts.clone()
+    means = own.features / counts.clamp_min(1e-9)[:, None]
     seen = torch.linalg.qr(scene.payload["weight"]).Q
     way = torch.randn(means.shape, generator=stream(scene.sites.seed, "hidden"))
     means, way = means @ seen @ seen.T, way - way @ seen @ seen.T
     left = (LENGTH**2 - means.square().sum(1)).clamp_min(0).sqrt()
-    moments[:] = counts[:, None] * (means + way / way.norm(dim=1, keepdim=True) * left[:, None])
-    return sums
+    return own.lie(counts, counts[:, None] * (means + way / way.norm(dim=1, keepdim=True) * left[:, None]))
 
 
 def one_class(scene: Scene) -> Vector:
     """All its images claimed as one class."""
-    sums, counts, moments = class_parts(scene)
-    n, total = counts.sum(), moments.sum(0)
-    counts.zero_(), moments.zero_()
-    counts[TARGET], moments[TARGET] = n, total
-    return sums
+    own = ClassSums.of(scene)
+    counts, features = torch.zeros_like(own.counts), torch.zeros_like(own.moments)
+    counts[TARGET], features[TARGET] = own.counts.sum(), own.features.sum(0)
+    return own.lie(counts, features)
 
 
 def empty_sums(scene: Scene) -> Vector:
     """A free rider: even counts and no features."""
-    sums, counts, moments = class_parts(scene)
-    counts[:] = len(scene.labeled()) / len(counts)
-    moments.zero_()
-    return sums
+    own = ClassSums.of(scene)
+    counts = torch.full_like(own.counts, len(scene.labeled()) / len(own.counts))
+    return own.lie(counts, torch.zeros_like(own.moments))
 
 
 def poison_survey(scene: Scene) -> Vector:
     """Its images reported as copies of one, as long as possible: a spread that looks like that of classes."""
     width, n = scene.sites.samples.data.shape[-1], len(scene.labeled())
-    way = torch.randn(width, generator=scene.rng)
-    x = LENGTH * way / way.norm()
-    rows, columns = torch.triu_indices(width, width)
-    return torch.cat([n * x, n * torch.outer(x, x)[rows, columns]])
+    way = torch.randn(1, width, generator=scene.rng)
+    u = projected(scene, LENGTH * way / way.norm())
+    return n * moments_of((u - scene.payload["origin"]) / scene.payload["scale"])
 
 
 Attack = Callable[[Scene], Vector | None]
@@ -284,7 +314,8 @@ class HostileFleet:
             sent, own = self._vector(answer, payloads[k])
             rng = stream(self.sites.seed, "hostile", round, k)
             scene = Scene(sent, own, honest, len(payloads), len(bad), self.sites, k, rng, payloads[k])
-            if ("survey" in payloads[k]) != (self.attack is poison_survey):
+            sums = "survey" in payloads[k]
+            if (sums and "weight" not in payloads[k]) != (self.attack is poison_survey) or (sums and not len(own)):
                 yield answer
                 continue
             crafted = self.attack(scene)
@@ -306,15 +337,20 @@ class HostileFleet:
         pair = models(schema, payload, update.reply)
         if pair is not None:
             return pair
-        (own,) = update.reply.values()
+        (own,) = self.sites.wire.decode(update, payload, self.sites.network.layout).reply.values()
         return torch.zeros_like(own), own
 
     def _reply(self, vector: Vector, payload: Payload) -> dict[str, Tensor]:
         if isinstance(self.sites.algorithm, FedMatch):
             change = vector - payload["sigma"] - payload["psi"]
             return {"index": torch.arange(len(change), dtype=torch.int32), "change": change}
-        (name,) = self.sites.algorithm.reply_schema(self.sites.network.layout)
-        return {name: vector}
+        schema = self.sites.algorithm.reply_schema(self.sites.network.layout)
+        (name,) = schema
+        sent = Trained({name: vector})
+        for encoding in self.sites.transforms if name == "sums" else ():
+            site = ClientSite(0, self.sites.network, self.sites.samples, self.sites.classes)
+            sent = encoding.outgoing(sent, payload, schema, site, torch.Generator())
+        return sent.reply
 
     def score(self, omega: Vector, clients: Vector | None = None) -> Scoring:
         return partial(self.sites.score, omega)

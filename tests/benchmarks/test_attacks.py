@@ -9,7 +9,13 @@ from benchmarks.attack_crafts import SUMS as SUMS_OF
 from benchmarks.attack_crafts import Scene, free_rider, little, mimic, min_max, patched, quiet_backdoor, sign_flip
 
 from benchmarks import attacks, attacks_page
+from fedfew.aggregators import AGGREGATORS
+from fedfew.core.network import Network
 from fedfew.data.samples import Vectors
+from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.models.layers import Head
+from fedfew.training.sgd import LocalSGD
+from fedfew.training.supervised import Supervised
 
 SENT = torch.zeros(4)
 
@@ -67,13 +73,18 @@ def test_a_finished_cell_is_not_run_again(
     attacks.main(asked)
 
 
-SUMS = torch.tensor([2.0, 2, 4, 0, 0, 4, 9])  # two classes, two features, and what comes after them
+METHOD = FedMoments(Supervised(), LocalSGD(), AGGREGATORS["fedavg"], folds=2)
+SHAPE = METHOD.shape(2, 2)
+SUMS = torch.full((SHAPE.length,), 9.0)
+SHAPE.read(SUMS)[0].counts[:] = 2.0
+SHAPE.read(SUMS)[0].moments[:] = torch.tensor([[4.0, 0], [0, 4]])
+PAYLOAD = {"weight": torch.eye(2), "origin": torch.zeros(2), "scale": torch.ones(2)}
 
 
 class TwoImages:
     """Sites with two images of two features, one of each class, and true labels."""
 
-    classes, seed = 2, 0
+    classes, seed, algorithm, network = 2, 0, METHOD, Network.of(Head(2, 2))
     samples, truth = Vectors(torch.tensor([[[4.0, 0]], [[0, 4.0]]])), torch.tensor([0, 1])
     shares = type("All", (), {"of": lambda self, _: np.array([0, 1])})()
 
@@ -89,20 +100,21 @@ class TwoImages:
     ],
 )
 def test_sums_that_lie(name: str, counts: list[float], moments: list[list[float]]) -> None:
-    payload = {"weight": torch.eye(2)}
     rng = torch.Generator().manual_seed(0)
-    crafted = SUMS_OF[name](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng, payload))  # type: ignore[arg-type]
-    assert crafted is not None and crafted[-1] == 9 and SUMS[2] == 4, "nothing else is touched"
-    assert crafted[:2].tolist() == counts
+    crafted = SUMS_OF[name](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng, PAYLOAD))  # type: ignore[arg-type]
+    assert crafted is not None
+    lies, *rest = SHAPE.read(crafted)
+    assert all(bool((part.moments == 9).all()) for part in rest), "nothing else is touched"
+    assert lies.counts.tolist() == counts
     if name != "hidden sums":  # scores that see every direction leave nowhere to hide
-        assert crafted[2:6].view(2, 2).tolist() == moments
+        assert lies.moments.tolist() == moments
 
 
 def test_a_poisoned_survey_is_that_of_copies_of_one_image() -> None:
     rng = torch.Generator().manual_seed(0)
-    built = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng))  # type: ignore[arg-type]
+    built = SUMS_OF["survey"](Scene(SUMS * 0, SUMS, [], 5, 1, TwoImages(), 0, rng, PAYLOAD))  # type: ignore[arg-type]
     assert built is not None and len(built) == 2 + 3
-    assert torch.allclose(built[2:], torch.stack([built[0] ** 2, built[0] * built[1], built[1] ** 2]) / 2)
+    assert torch.allclose(built[2:], torch.stack([built[0] ** 2, built[1] ** 2, built[0] * built[1]]) / 2)
 
 
 def test_one_hostile_client_is_the_one_asked_most() -> None:

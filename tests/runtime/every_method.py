@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedfew.methods import METHODS
-from fedfew.methods.fedmoments import correction
+from fedfew.methods.fedmoments import share
 from fedfew.objectives import OBJECTIVES
 
 SMALL: dict[str, Any] = {
@@ -45,7 +45,7 @@ CASES = {name: settings | LOW.get(name, {}) for name, settings in CASES.items()}
 
 
 def few_fits(patch: pytest.MonkeyPatch | None = None) -> None:
-    """Where only bits or devices matter, fedmoments cross-validates one strength and penalty instead of twenty."""
+    """Where only bits or devices matter, fedmoments cross-validates one share and penalty instead of many."""
     patch = patch or pytest.MonkeyPatch()
-    patch.setattr(correction, "STRENGTHS", (0.25,))
-    patch.setattr(correction, "PENALTIES", (1.0,))
+    patch.setattr(share, "SHARES", (0.5,))
+    patch.setattr(share, "PENALTIES", (1.0,))

@@ -104,7 +104,9 @@ def network_of(config: Config, data: ClientsData) -> Network:
     if data.origin is not None and config.model.frozen and not config.model.own:
         # no need to load the backbone
         width, rng = data.samples.about()["shape"][0], stream(config.seed, "model")
-        return _bound(build_head(width, len(data.classes), rng), data, config.engine)
+        head = build_head(width, len(data.classes), rng)
+        head.classifier = data.origin.classifier
+        return _bound(head, data, config.engine)
     return _bound(model_of(config, data), data, config.engine)
 
 

@@ -136,9 +136,10 @@ class Config(General):
 
     @property
     def transforms(self) -> tuple[Transform, ...]:
-        """The transforms of every message, innermost first: the method's own, norms, privacy, compression."""
+        """The transforms of every message, innermost first: the method's own, norms, privacy, compression, encoding."""
         asked = (self.norm.transform(), self.privacy.transform(), self.compression.transform())
-        return (*self.entry.transforms, *(transform for transform in asked if transform is not None))
+        chosen = (transform for transform in asked if transform is not None)
+        return (*self.entry.transforms, *chosen, *self.entry.encoding)
 
     @property
     def scenario(self) -> Scenario:

@@ -131,6 +131,8 @@ class Expected:
     """Tensors of any length that share a group have the same length."""
     per_example: float = 0.0
     """For sums over images: the bound on what one image can add to the norm; 0: no bound."""
+    exact: int = 0
+    """For sums over images: so many entries at the start are sent as they are, the others may be sent in fewer bits."""
     base: tuple[str, ...] = ()
     """For a change of some entries of the model: the payload tensors whose sum is the model that was sent."""
     rule: "Rule | None" = None

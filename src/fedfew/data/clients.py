@@ -20,6 +20,8 @@ class Origin:
     about: Mapping[str, Any]
     fingerprint: str = ""
     backbone: Mapping[str, Any] = field(default_factory=dict)
+    classifier: Tensor | None = None
+    """The weights of the backbone's own classifier, if they are known."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -87,6 +89,8 @@ class ClientsData:
         if isinstance(self.partition, Partition):
             parts = {"order": self.partition.order, "offsets": self.partition.offsets}
             tensors |= {name: torch.from_numpy(array) for name, array in parts.items()}
+        if self.origin and self.origin.classifier is not None:
+            tensors["classifier"] = self.origin.classifier
         origin = self.origin and dict(self.origin.about)
         about = {"samples": self.samples.about(), "classes": list(self.classes), "virtual": virtual, "origin": origin}
         return about, tensors
@@ -103,7 +107,7 @@ class ClientsData:
             partition = VirtualPartition(**about["virtual"], labels=truth.numpy())
         else:
             partition = Partition(tensors["order"].numpy(), tensors["offsets"].numpy())
-        origin = Origin(about["origin"]) if about["origin"] else None
+        origin = Origin(about["origin"], classifier=tensors.get("classifier")) if about["origin"] else None
         return ClientsData(
             samples=samples, truth=truth, partition=partition, classes=tuple(about["classes"]), validation=validation,
             test=test, origin=origin,

@@ -61,6 +61,8 @@ class Entry(Generic[M]):
     """Whether its clients use strong views, so that ``client.augment`` has an effect."""
     transforms: tuple[Transform, ...] = ()
     """Its own transforms, next to the method."""
+    encoding: tuple[Transform, ...] = ()
+    """Its own transforms next to the network, after privacy."""
     settle: Callable[[M, Scenario], Mapping[str, Any]] = lambda method, scenario: {}
     """Values for dotted config keys that were left open and follow from its settings."""
     refuse: Callable[[M, Scenario], Iterable[FedfewError]] = lambda method, scenario: ()

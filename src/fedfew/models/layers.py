@@ -42,6 +42,9 @@ class GlobalMax(nn.Module):
 class Head(nn.Module):
     """The linear layer alone: what is trained where features are computed once."""
 
+    classifier: Tensor | None = None
+    """The weights of the backbone's own classifier, classes×features, if it has one."""
+
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
         self.head = nn.Linear(width, classes)

@@ -80,8 +80,8 @@ class Compression:
 
 
 def vectors(schema: "Schema") -> list[str]:
-    """Which tensors of a reply can be compressed: those that stay near a vector the client was sent."""
-    return [name for name, expected in schema.items() if expected.near]
+    """Which tensors of a reply can be compressed: those that stay near a vector the client was sent, and sums."""
+    return [name for name, expected in schema.items() if expected.near or expected.exact]
 
 
 def unprotected(schema: "Schema") -> list[str]:

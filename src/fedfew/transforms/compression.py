@@ -6,7 +6,8 @@ Feedback Fixes SignSGD. ICML 2019. Ingredients of RC-SSFL (Y. Liu et al. 2020) t
     client:  d = ψ_k − ω + e_k;   sent = encode(d);   e_k ← d − decode(sent)     e_k stays in the client's memory
     server:  ψ_k = ω + decode(sent), checked by the gate before and after decoding
 
-Batch-norm statistics are sent as they are: an error in a running variance could make it negative.
+Batch-norm statistics are sent as they are: an error in a running variance could make it negative. Sums over images
+(fedmoments) are sent in float16 or int8 without feedback: they are not changes that add up over rounds.
 
     float16    each entry in half precision                                                    2 bytes an entry
     int8       round(x/s) with s = max|x|/127 of each block                                    1 byte
@@ -124,7 +125,7 @@ class Ternary:
 
 def _blocks(vector: Tensor) -> Tensor:
     """The vector as rows of BLOCK entries, the last one filled up with zeros."""
-    return pad(vector, (0, -len(vector) % BLOCK)).view(-1, BLOCK)
+    return pad(vector, (0, -len(vector) % BLOCK)).view(ceil(len(vector) / BLOCK), BLOCK)
 
 
 def _pack(digits: Tensor) -> Tensor:
@@ -160,6 +161,9 @@ class Compressed(Transform):
         n = layout.trainable
         encoded: Schema = {}
         for name, expected in schema.items():
+            if self._rounds(expected):
+                encoded |= _form_of_sums(self.codec, name, expected)
+                continue
             if not expected.near:
                 encoded[name] = expected
                 continue
@@ -175,9 +179,17 @@ class Compressed(Transform):
         for name, expected in schema.items():
             if expected.near:
                 reply |= self._encode(name, trained.reply[name] - payload[expected.near], site)
+            elif self._rounds(expected):
+                sums = trained.reply[name]
+                reply[f"{name}.exact"] = sums[: expected.exact].clone()
+                reply |= {f"{name}.{p}": t for p, t in self.codec.encode(sums[expected.exact :]).items()}
             else:
                 reply[name] = trained.reply[name]
         return replace(trained, reply=reply)
+
+    def _rounds(self, expected: Expected) -> bool:
+        """Whether a tensor is of sums over images, and the codec keeps all entries."""
+        return bool(expected.exact) and isinstance(self.codec, Half | Int8)
 
     def _encode(self, name: str, change: Vector, site: ClientSite) -> Reply:
         layout, memory = site.network.layout, f"residual.{name}"
@@ -197,6 +209,11 @@ class Compressed(Transform):
         n = layout.trainable
         reply: Reply = {}
         for name, expected in schema.items():
+            if self._rounds(expected):
+                parts = {part: update.reply[f"{name}.{part}"] for part in self.codec.form(1)}
+                exact = update.reply[f"{name}.exact"]
+                reply[name] = torch.cat([exact, self.codec.decode(parts, len(next(iter(parts.values()))))])
+                continue
             if not expected.near:
                 reply[name] = update.reply[name]
                 continue
@@ -206,3 +223,12 @@ class Compressed(Transform):
                 change = torch.cat([change, update.reply[f"{name}.statistics"]])
             reply[name] = payload[expected.near] + change
         return replace(update, reply=reply)
+
+
+def _form_of_sums(codec: Codec, name: str, expected: Expected) -> Schema:
+    """What sums of any length up to a limit look like when encoded; the gate checks them again when decoded."""
+    forms = {"exact": Expected((expected.exact,))} | codec.form(expected.limit)
+    return {
+        f"{name}.{part}": replace(form, shape=(None,), limit=form.shape[0] or 0, group=f"{name}.{part}")
+        for part, form in forms.items()
+    }

@@ -1,4 +1,4 @@
-"""EM on class moments: a client's sums, and at the server Gaussian classes with one covariance."""
+"""EM on class moments: a client's sums for several models at once, and Gaussian classes with one covariance."""
 
 from dataclasses import dataclass
 
@@ -11,38 +11,82 @@ THINNEST = 0.1
 """Smallest share of within-class variance in the total variance of a direction; CIFAR-10 has 0.2 and more."""
 
 
+@dataclass(frozen=True)
+class Shape:
+    """What a client sends in a step of EM: a header of exact numbers, then Σ r y for every model.
+
+    The first model scores all directions and learns from all labels. The others are for ``share.py``: each learns
+    without a fold of the labels, and scores the first directions only.
+    """
+
+    classes: int
+    width: int
+    folds: int
+    fold_width: int
+
+    @property
+    def widths(self) -> list[int]:
+        """The directions that each model scores."""
+        return [self.width, *[self.fold_width] * self.folds]
+
+    @property
+    def header(self) -> int:
+        """The step answered, images that changed class; for each model Σ r and how sure it is."""
+        return 2 + (1 + self.folds) * (self.classes + len(TEMPERATURES))
+
+    @property
+    def length(self) -> int:
+        return self.header + self.classes * sum(self.widths)
+
+    def read(self, sums: Tensor) -> list["ClassSums"]:
+        """The sums for each model, in the coordinates y."""
+        rows = sums[2 : self.header].view(1 + self.folds, -1)
+        parts = sums[self.header :].split([self.classes * width for width in self.widths])
+        return [
+            ClassSums(row[: self.classes], part.view(self.classes, -1), row[self.classes :])
+            for row, part in zip(rows, parts, strict=True)
+        ]
+
+
 @dataclass(frozen=True, eq=False)
 class ClassSums:
-    """The clients' sums of a step of EM, scaled to all images surveyed."""
+    """The sums of a step of EM for one model."""
 
     counts: Tensor
     """Σ r (C)"""
     moments: Tensor
-    """Σ r x (C×D)"""
-    moved: float
-    """The share of images that changed class since the step before."""
+    """Σ r y (C×p)"""
     confidence: Tensor
-    """The mean of the largest probability, at each of ``TEMPERATURES``."""
-
-    @staticmethod
-    def length(classes: int, width: int) -> int:
-        """How many numbers a client sends."""
-        return classes * (width + 1) + 1 + len(TEMPERATURES)
-
-    @staticmethod
-    def of(sums: Tensor, classes: int, images: float) -> "ClassSums":
-        """From what the clients sent, added up."""
-        end = len(sums) - 1 - len(TEMPERATURES)
-        counts = sums[:classes].clamp_min(1e-9)
-        covered = counts.sum()
-        moments = sums[classes:end].view(classes, -1) * images / covered
-        return ClassSums(counts * images / covered, moments, float(sums[end] / covered), sums[end + 1 :] / covered)
+    """Σ over images of the largest probability, at each of ``TEMPERATURES``."""
 
 
-def client_sums(x: Tensor, scores: Tensor, before: Tensor, r: Tensor, temperature: float) -> Tensor:
-    """What a client sends: Σ r, Σ r x, how many images changed class, and how sure the model is."""
-    moved = (scores.argmax(1) != before.argmax(1)).double().sum()
-    return torch.cat([r.sum(0), (r.T @ x).flatten(), moved[None], sureness(scores * temperature)]).float()
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A model that clients score their images with: z = v W + b, at a temperature T; α and m of their class mixes."""
+
+    weight: Tensor
+    bias: Tensor
+    temperature: float
+    alpha: float
+    mix: Tensor
+
+    def __call__(self, v: Tensor) -> Tensor:
+        return v[:, : len(self.weight)] @ self.weight + self.bias
+
+
+def client_sums(
+    v: Tensor, y: Tensor, models: list[Scores], before: Scores, step: float, steps: int
+) -> tuple[Tensor, Tensor]:
+    """What a client with images v (and y) sends, see ``Shape``; and its images' classes by the first model."""
+    header, sums, votes = [], [], []
+    for model in models:
+        scores = model(v)
+        r = responsibilities(scores, model.alpha, model.mix, steps)
+        votes.append(r.argmax(1))
+        header += [r.sum(0), sureness(scores * model.temperature)]
+        sums.append((r.T @ y[:, : len(model.weight)]).flatten())
+    moved = (models[0](v).argmax(1) != before(v).argmax(1)).sum()
+    return torch.cat([torch.tensor([step, float(moved)], dtype=v.dtype), *header, *sums]).float(), votes[0]
 
 
 def responsibilities(scores: Tensor, alpha: float, mix: Tensor, steps: int) -> Tensor:
@@ -63,7 +107,7 @@ def temperature_for(curve: Tensor, target: float) -> float:
         return float(TEMPERATURES[min(above, len(TEMPERATURES) - 1)])
     high, low = curve[above - 1], curve[above]
     share = float((high - target) / (high - low).clamp_min(1e-9))
-    return float(TEMPERATURES[above - 1] * (TEMPERATURES[above] / TEMPERATURES[above - 1]) ** share)
+    return float(TEMPERATURES[above - 1] * (TEMPERATURES[above] / TEMPERATURES[above - 1]) ** min(max(share, 0.0), 1.0))
 
 
 def sureness(scores: Tensor) -> Tensor:

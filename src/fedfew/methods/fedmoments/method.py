@@ -1,255 +1,298 @@
 """fedmoments, our own method for frozen features: clients send class moments, whose differences separate the classes.
 
-    survey:    each client sends Σ x and Σ x xᵀ once; the server whitens the features and finds, in the spread of the
-               clients' means, the directions in which classes differ and how skewed clients are (α)
-    client k:  z = x W + b;   r ∝ softmax(z)·π_k,  π_k = (Σ r + α m)/(n_k + α);   sends Σ r and Σ r xᵀ
-    server:    M_c = (Σ r x + labeled sums + κ n_c M_c⁰)/(…), shrunk by the prior;   S = total − between;   W = S⁻¹M
+    survey:    each client sends Σ y and Σ y yᵀ once, y its features in the directions that the backbone's classifier
+               reads; the server whitens them and finds, in the spread of the clients' means, the directions in which
+               classes differ and how skewed clients are (α)
+    client k:  z = v W + b;   r ∝ softmax(z)·π_k,  π_k = (Σ r + α m)/(n_k + α);   sends Σ r and Σ r yᵀ
+    server:    M_c = (Σ r v + labeled sums + κ n_c M_c⁰)/(…), shrunk by the prior;   S = total − between;   W = S⁻¹M
                T such that the mean confidence without π_k is ``confidence``; EM stops where classes have settled
-    model:     the same moments in more directions, corrected by the labels as far as cross-validation on them says
+    model:     the same moments in all directions, mixed with a model of the labels alone as the labels judge
 
 A generative step works where a prior-corrected loss on a client's own predictions has no gradient: it moves class means
 by which client an image is at, as in learning from label proportions. The M-step equals that of pooled data, so
 clients do not drift; clients send only sums; and α, the temperature, when to stop and how much to trust the clients
-follow from the sums and the server's labels. ``survey.py`` derives how skewed sites become an advantage.
+follow from the sums and the server's labels.
+
+basis.py       directions and units of what is sent
+survey.py      second moments of all features            prior.py     how skewed sites become an advantage
+em.py          a client's sums                           path.py      the server's M-step and model
+answers.py     every client counts once                  share.py     the last word is the labels'
+trust.py       sums unlike all others' count less        plausibility.py   sums that no images have
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 from torch import Tensor
 
+from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import Samples
-from fedfew.core.settings import Count, Doc, Fraction, NonNegative, Positive
-from fedfew.core.types import (
-    ClientSite,
-    ClientUpdate,
-    Contribution,
-    Outcome,
-    RoundEnd,
-    ServerSite,
-    ServerState,
-    Trained,
-    Updates,
-)
+from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
+from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
-from fedfew.methods.fedmoments.correction import corrected
-from fedfew.methods.fedmoments.em import (
-    TEMPERATURES,
-    ClassSums,
-    class_sums,
-    client_sums,
-    linear,
-    responsibilities,
-    spread_of,
-    sureness,
-    temperature_for,
-)
-from fedfew.methods.fedmoments.plausibility import implausible
-from fedfew.methods.fedmoments.survey import Prior, Space, Survey, Tally, moments_of, prior_of
+from fedfew.methods.fedmoments.answers import Answer, answered, collect, keep, kept, online
+from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of
+from fedfew.methods.fedmoments.em import TEMPERATURES, ClassSums, Scores, Shape, client_sums
+from fedfew.methods.fedmoments.path import Path, Rule, paths_of
+from fedfew.methods.fedmoments.plausibility import Implausible, sent_scores
+from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
+from fedfew.methods.fedmoments.survey import Tally, moments_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.updates import scalar
+from fedfew.transforms.compression import Compressed, Int8
 
-SUMS = "the clients send sums of features, not models"
-SKEWED = "most clients have no image of most classes, so a rule that drops outliers would drop classes"
 NEW = 0.25
 """The survey ends when at most this share of a round's clients are new."""
-RIDGE, WIDE_RIDGE = 0.02, 0.1
-"""Variance added to every direction in EM and in the final model, in units of the whitened features."""
-PER_IMAGE = LENGTH + LENGTH**2 + len(TEMPERATURES)
-"""No image adds more than this to the length of a client's sums."""
+SENT = ("weight", "bias", "fold_weight", "fold_bias", "previous_weight", "previous_bias", "alpha", "temperature", "mix")
+"""The models that clients score their images with, in the server's state and in its messages."""
 
 
 @dataclass(frozen=True)
 class FedMoments(Federated):
     """Class moments from clients of different class mix; for models with a frozen backbone."""
 
-    width: Annotated[Count, Doc("number of principal directions of the features that EM uses")] = 128
-    wide: Annotated[Count, Doc("number of principal directions that the final model uses")] = 512
-    mix: Annotated[Literal["even", "labels"], Doc("class shares over all clients: equal, or those of the labels")] = (
-        "even"
-    )
+    directions: Annotated[
+        Natural, Doc("directions of the backbone's classifier in which clients send sums; 0: all features")
+    ] = 384
+    width: Annotated[Count, Doc("number of principal directions that EM uses")] = 128
+    mix: Annotated[
+        Literal["sites", "even", "labels"],
+        Doc("class shares over all clients: halfway between equal and what EM finds, equal, or those of the labels"),
+    ] = "sites"
     confidence: Annotated[
         Fraction, Doc("mean confidence, without a client's class mix, that the temperature is chosen for")
     ] = 0.75
-    label_weight: Annotated[NonNegative, Doc("κ: how many unlabeled images one label outweighs in a class mean")] = 50.0
+    label_weight: Annotated[NonNegative, Doc("κ: how many unlabeled images one label outweighs in a class mean")] = 20.0
     evidence: Annotated[
         Positive, Doc("how many images of each class the prior assumes when it shrinks a class mean")
     ] = 30.0
     steps: Annotated[Count, Doc("steps in which a client estimates its own class mix")] = 10
     settled: Annotated[
         Fraction, Doc("EM stops when the share of images that change class falls below this, or rises")
-    ] = 0.02
-    survey: Annotated[Count, Doc("images to survey before EM starts; all, if there are fewer")] = 8000
-    hear: Annotated[Fraction, Doc("share of the surveyed images that answers must cover before a step of EM")] = 1.0
+    ] = 0.05
+    survey: Annotated[Count, Doc("images to survey before EM starts; all, if there are fewer")] = 5000
+    hear: Annotated[
+        Fraction, Doc("share of the known images that must have answered the present scores before a step of EM")
+    ] = 0.5
+    patience: Annotated[Count, Doc("rounds without a new answer after which a step is taken with fewer")] = 3
+    folds: Annotated[int, Ge(2), Doc("parts of the labels, each of which judges models that have not seen it")] = 4
+    fold_directions: Annotated[Count, Doc("directions that these models use")] = 128
+    remember: Annotated[Natural, Doc("number of clients up to which each one's latest sums are kept")] = 1000
+    population: Annotated[Natural, Doc("total number of clients; 0: as in the config")] = 0
+
+    @property
+    def many(self) -> bool:
+        """Whether clients are too many to keep what each one answered."""
+        return self.population > self.remember
+
+    def shape(self, classes: int, features: int) -> Shape:
+        """What a client sends in a step of EM."""
+        width = min(self.directions or features, features)
+        return Shape(classes, width, self.folds, min(self.fold_directions, width))
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
         return replace(state, sigma=state.omega)
 
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """The best model from the labels alone."""
-        x = features(site.labeled.samples)
-        nothing = torch.zeros(len(x), site.classes, dtype=torch.float64)
-        centre = x.mean(0)
-        scale = 1 / (x - centre).norm(dim=1).mean()
-        _, weight, bias = corrected((x - centre) * scale * x.shape[1] ** 0.25, site.labeled.labels, nothing, nothing,
-                                    site.classes)  # fmt: skip
-        weight = weight * scale * x.shape[1] ** 0.25
-        omega = as_model(site, weight, bias - centre @ weight)
-        return replace(state, omega=omega, sigma=omega)
+        """The best model from the labels alone, and the units of what clients send."""
+        x, labels = features(site.labeled.samples), site.labeled.labels
+        own = label_model(x, labels, site.classes, folds_of(labels, site.classes, self.folds))
+        frame = Frame.of(x @ basis_of(site.network, self.directions))
+        omega = as_model(site, own.weight, own.bias)
+        extra = {"own_weight": own.weight, "own_bias": own.bias, "own_held_out": own.held_out}
+        return replace(state, omega=omega, sigma=omega, extra=extra | {"origin": frame.origin, "scale": frame.scale})
 
     def broadcast(self, state: ServerState, client: int) -> Payload:
-        """In the survey only a request, once; then the scores' weights, those of the round before, α and m."""
-        if "weight" not in state.extra:
-            return {"survey": scalar(float(client not in state.participation))}
-        names = ("weight", "bias", "previous_weight", "previous_bias", "temperature", "alpha", "mix")
-        return {name: state.extra[name] for name in names}
+        """The units; whether to answer the survey, once; and the models, if the client has not answered these."""
+        extra = state.extra
+        more = not self.many or float(extra.get("survey_counts", torch.zeros(1))[0]) < self.survey
+        survey = scalar(float(more and client not in state.participation))
+        payload = {"survey": survey, "origin": extra["origin"], "scale": extra["scale"]}
+        if "weight" in extra and (self.many or answered(extra, client) < int(extra["step"])):
+            payload |= {name: extra[name] for name in (*SENT, "step")}
+        return payload
 
     def asks(self, state: ServerState) -> bool:
         """Until the classes have settled."""
         return not float(state.extra.get("done", torch.zeros(())))
 
     def train_client(self, payload: Payload, site: ClientSite, rng: torch.Generator) -> Trained:
-        """Sums over the client's images: moments of the features, or of the classes."""
-        x = features(site.samples)
-        if "survey" in payload:
-            asked = bool(float(payload["survey"]))  # only once, though others may not have been surveyed yet
-            return Trained({"sums": moments_of(x) if asked else torch.zeros(0)}, {"steps": 1.0})
-        scores = x @ payload["weight"].double() + payload["bias"].double()
-        before = x @ payload["previous_weight"].double() + payload["previous_bias"].double()
-        r = responsibilities(scores, float(payload["alpha"]), payload["mix"].double(), self.steps)
-        sums = client_sums(x, scores, before, r, float(payload["temperature"]))
-        return Trained({"sums": sums}, {"coverage": 1.0, "steps": 1.0}, r.argmax(1))
+        """Sums over the client's images: of the classes, and once of all features."""
+        frame = Frame.sent(payload)
+        y = frame(features(site.samples), basis_of(site.network, self.directions))
+        v = y * frame.scale
+        sums, votes, metrics = [torch.zeros(0)], None, {"steps": 1.0}
+        if "weight" in payload:
+            models = sent_scores(payload)
+            weight, bias = payload["previous_weight"].double(), payload["previous_bias"].double()
+            before = replace(models[0], weight=weight, bias=bias)
+            own, votes = client_sums(v, y, models, before, float(payload["step"]), self.steps)
+            sums, metrics = [own], metrics | {"coverage": 1.0}
+        if float(payload["survey"]):
+            sums.append(moments_of(y))
+        return Trained({"sums": torch.cat(sums)}, metrics, votes)
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """The survey, until enough images are surveyed; then steps of EM, until the classes have settled."""
         if not self.asks(state):
             return state, Outcome(metrics={"settled": 1.0})
-        if "weight" not in state.extra:
-            return self._survey(state, updates, site)
-        return self._step(state, updates, site)
-
-    def _survey(self, state: ServerState, updates: Updates, site: ServerSite) -> RoundEnd:
-        """Add the new clients' sums; with enough of them, EM begins."""
-        width = site.network.layout.shapes[0][1]
-        tally = Tally.of(state.extra, width)
-        new = [u for u in updates if state.participation[u.client] == 1 and fits(u, Tally.length(width))]
-        means = [u.reply["sums"][:width].double() / u.examples for u in new]
-        weights = survey_weights(means, features(site.labeled.samples), site.labeled.labels)
-        for update, weight in zip(new, weights, strict=True):
-            tally = tally.add(update.reply["sums"], update.examples, weight) if weight else tally
-        images = float(tally.counts[0])
-        if not images or (images < self.survey and len(new) > NEW * len(updates)):
-            return replace(state, extra=state.extra | tally.tensors()), Outcome(metrics={"surveyed": images})
-        begun = self._begin(tally.survey(), site)
-        kept = {name: tensor for name, tensor in state.extra.items() if name not in tally.tensors()}
-        metrics = {"surveyed": images, "alpha": float(begun["alpha"]), "directions": float(begun["seen"])}
-        return replace(state, extra=kept | begun), Outcome(metrics=metrics)
-
-    def _begin(self, survey: Survey, site: ServerSite) -> dict[str, Tensor]:
-        """Whitened space, prior, first scores: class means of the labels, shrunk according to the clients' spread."""
-        x, labels = features(site.labeled.samples), site.labeled.labels
-        space = Space.of(survey, min(self.wide, x.shape[1]))
-        width = min(self.width, space.basis.shape[1])
-        mine = space(x)
-        prior = prior_of(survey, space, width, mine, labels, site.classes)
-        counts = torch.bincount(labels, minlength=site.classes).double()
-        anchor = prior.shrunk(class_sums(mine[:, :width], labels, site.classes) / counts[:, None].clamp_min(1), counts)
-        head = torch.linalg.solve(prior.within, anchor.T)
-        norm = (anchor.T * head).sum(0).clamp_min(1e-6).sqrt()
-        head = head / norm * norm.mean()  # no class wins by its length
-        # the scores were made from the labeled images, so the model is more confident on these than on others
-        temperature = temperature_for(sureness(mine[:, :width] @ head) / len(mine), min(0.9, self.confidence + 0.1))
-        mix = counts / counts.sum() if self.mix == "labels" else torch.full_like(counts, 1 / site.classes)
-        extra = {
-            "centre": space.centre, "basis": space.basis, "values": space.values, "gamma": prior.gamma,
-            "within": prior.within, "alpha": scalar(prior.alpha), "seen": scalar(prior.seen), "anchor": anchor,
-            "images": scalar(survey.images), "mix": mix, "done": scalar(0.0),
-        }  # fmt: skip
-        scores = scores_at(space, head, torch.zeros_like(mix), temperature)
-        blank = {f"previous_{name}": torch.zeros_like(scores[name]) for name in ("weight", "bias")}
-        return extra | scores | blank
-
-    def _step(self, state: ServerState, updates: Updates, site: ServerSite) -> RoundEnd:
-        """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
-        extra, size = dict(state.extra), ClassSums.length(site.classes, len(state.extra["centre"]))
-        usable = [u for u in updates if fits(u, size)]
-        if not usable:
-            return state, Outcome()
-        weights = class_weights([u.reply["sums"] for u in usable], Space.kept(extra), site.classes)
-        parts = [
-            Contribution(u.client, w * (u.reply["sums"] / u.examples), u.examples, state.answered(u.client))
-            for u, w in zip(usable, weights, strict=True)
+        shape = self.shape(*site.network.layout.shapes[0])
+        extra, new = self._surveyed(state, updates, site, shape)
+        state = replace(state, extra=extra)
+        images = Tally.of(extra, shape.width).images
+        if "weight" not in extra:
+            if not images or (images < self.survey and new > NEW * len(updates)):
+                return state, Outcome(metrics={"surveyed": images})
+            paths = self._paths(extra, site, shape)
+            mixes = [self._mix(path, None) for path in paths]
+            begun = packed([path.start(mix) for path, mix in zip(paths, mixes, strict=True)], None)
+            metrics = {"surveyed": images, "alpha": paths[0].prior.alpha, "directions": float(paths[0].prior.seen)}
+            return replace(state, extra=extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
+        answers = [
+            Answer(u.client, u.examples, u.reply["sums"][: shape.length])
+            for u in updates
+            if u.examples and len(u.reply["sums"]) in (shape.length, shape.length + Tally.length(shape.width))
         ]
-        mean = self.aggregator(parts, torch.zeros(size), torch.zeros(size))
-        images = float(sum(part.examples for part in parts))
-        covered = images + float(extra.pop("heard", torch.zeros(())))
-        total = images * mean.vector.double() + extra.pop("sums", torch.zeros(size, dtype=torch.float64))
-        if covered < self.hear * float(extra["images"]):
-            extra |= {"heard": scalar(covered), "sums": total}
-            return replace(state, extra=extra), Outcome(mean.weights, {"settled": 0.0})
-        sums = ClassSums.of(total, site.classes, float(extra["images"]))
-        if sums.moved >= float(extra.get("moved", scalar(2.0))):  # what is left is noise: the step before was the last
-            done = replace(state, extra=extra | {"done": scalar(1.0)})
-            return done, Outcome(mean.weights, {"moved": sums.moved, "settled": 1.0})
-        omega, trust = self._model(extra, site, sums)
-        extra |= self._m_step(extra, site, sums)
-        extra |= {"moved": scalar(sums.moved), "done": scalar(float(sums.moved < self.settled))}
-        metrics = {"moved": sums.moved, "alpha": float(extra["alpha"]), "trust": trust}
-        metrics |= {"temperature": float(extra["temperature"]), "settled": float(extra["done"])}
-        return replace(state, omega=omega, extra=extra), Outcome(mean.weights, metrics)
+        try:
+            return self._step(state, answers, site, shape)
+        except RuntimeError:  # torch's LinAlgError, for sums with much noise, say: the model stays
+            return state, Outcome(metrics={"settled": 0.0})
 
-    def _m_step(self, extra: Mapping[str, Tensor], site: ServerSite, sums: ClassSums) -> dict[str, Tensor]:
-        """Class means from the sums and the labels, shrunk by the prior, with one covariance; T for the next step."""
-        space, d = Space.kept(extra), len(extra["gamma"])
-        prior = Prior(extra["gamma"], extra["within"], float(extra["alpha"]), int(extra["seen"]))
-        mine = space(features(site.labeled.samples), d)
-        labels = torch.bincount(site.labeled.labels, minlength=site.classes).double()
-        both, pull = sums.counts + labels, self.label_weight * labels[:, None]
-        total = space.sums(sums.counts, sums.moments)[:, :d] + class_sums(mine, site.labeled.labels, site.classes)
-        means = (total + pull * extra["anchor"]) / (both[:, None] + pull)
-        means = prior.shrunk(means, torch.full_like(labels, self.evidence))
-        eye = torch.eye(d, dtype=torch.float64)
-        second = float(extra["images"]) * eye + mine.T @ mine
-        within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
-        previous = {f"previous_{name}": extra[name] for name in ("weight", "bias")}
-        temperature = temperature_for(sums.confidence, self.confidence)
-        return scores_at(space, *linear(means, spread_of(within)), temperature) | previous
+    def _surveyed(
+        self, state: ServerState, updates: Updates, site: ServerSite, shape: Shape
+    ) -> tuple[dict[str, Tensor], int]:
+        """The state with the survey of the clients that answered for the first time, and their number."""
+        width, size = shape.width, Tally.length(shape.width)
+        scale = state.extra["scale"].double()
+        sizes = (size, size + shape.length)
+        new = [
+            u for u in updates if state.participation[u.client] == 1 and u.examples and len(u.reply["sums"]) in sizes
+        ]
+        sums = [u.reply["sums"][-size:].double() for u in new]
+        v = self._labeled(state.extra, site)
+        weights = survey_weights(
+            [own[:width] / u.examples * scale for own, u in zip(sums, new, strict=True)],
+            [float(own[width : 2 * width].mean()) / u.examples for own, u in zip(sums, new, strict=True)],
+            v, site.labeled.labels,
+        )  # fmt: skip
+        tally = Tally.of(state.extra, width)
+        for update, own, weight in zip(new, sums, weights, strict=True):
+            tally = tally.add(own, update.examples, weight) if weight else tally
+        return state.extra | tally.tensors(), len(new)
 
-    def _model(self, extra: Mapping[str, Tensor], site: ServerSite, sums: ClassSums) -> tuple[Vector, float]:
-        """Gaussian classes in all directions, with the labels' correction; and how far the clients are trusted."""
-        space = Space.kept(extra)
-        mine, labels = space(features(site.labeled.samples)), site.labeled.labels
-        theirs, own = space.sums(sums.counts, sums.moments), class_sums(mine, labels, site.classes)
-        known = torch.bincount(labels, minlength=site.classes).double()
-        eye = float(extra["images"]) * torch.eye(mine.shape[1], dtype=torch.float64)
+    def _step(self, state: ServerState, answers: Sequence[Answer], site: ServerSite, shape: Shape) -> RoundEnd:
+        """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
+        extra, step = dict(state.extra), int(state.extra["step"])
+        images = Tally.of(extra, shape.width).images
+        paths = self._paths(extra, site, shape)
+        scale = extra["scale"].double()
+        fresh: Sequence[Answer]
+        if self.many:
+            extra = collect(extra, answers, self._weights(answers, paths[0], shape, scale))
+            heard, known, fresh = float(extra["collected_images"]), images, answers
+        else:
+            extra = keep(extra, answers)
+            everyone = kept(extra)
+            fresh = [answer for answer in everyone if answer.step == step]
+            heard = float(sum(answer.images for answer in fresh))
+            known = max(images, float(sum(answer.images for answer in everyone)))
+        waited = 0.0 if answers else float(extra.get("waited", torch.zeros(()))) + 1
+        most = heard >= self.hear * known
+        weights = {answer.client: float(answer.images) for answer in answers}
+        share_of = Outcome({k: n / sum(weights.values()) for k, n in weights.items()}, {"heard": heard / max(known, 1)})
+        if not heard or not (most or waited >= self.patience):
+            return replace(state, extra=extra | {"waited": scalar(waited)}), share_of
+        if self.many:
+            extra = online(extra, step)
+            total = images * extra["sums"]
+        else:
+            trusted = self._weights(everyone, paths[0], shape, scale)
+            total = sum(
+                (w * a.sums.double() for w, a in zip(trusted, everyone, strict=True)),
+                torch.zeros(shape.length, dtype=torch.float64),
+            )
+        moved = sum(float(answer.sums[1]) for answer in fresh) / max(sum(a.images for a in fresh), 1)
+        last = float(extra.get("moved", scalar(2.0)))
+        if most and moved >= last:  # what is left is noise: the step before was the last
+            return replace(state, extra=extra | {"done": scalar(1.0)}), Outcome(
+                share_of.weights, {"moved": moved, "settled": 1.0}
+            )
+        sums = [in_units(part, scale) for part in shape.read(total)]
+        omega, trust = self._model(extra, site, paths, sums)
+        mixes = [self._mix(path, part) for path, part in zip(paths, sums, strict=True)]
+        scores = [path.step(part, mix) for path, part, mix in zip(paths, sums, mixes, strict=True)]
+        extra |= packed(scores, extra)
+        done = float(most and moved < self.settled)
+        extra |= {
+            "moved": scalar(moved if most else last),
+            "done": scalar(done),
+            "step": scalar(step + 1.0),
+            "waited": scalar(0.0),
+        }
+        metrics = share_of.metrics | {"moved": moved, "alpha": scores[0].alpha, "trust": trust}
+        metrics |= {"temperature": scores[0].temperature, "settled": done}
+        return replace(state, omega=omega, extra=extra), Outcome(share_of.weights, metrics)
 
-        def head(more: Tensor, labeled: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-            both = sums.counts + more
-            means = (theirs + labeled) / both[:, None].clamp_min(1e-3)
-            within = (eye + second - (both[:, None] * means).T @ means) / both.sum()
-            return linear(means, spread_of(within + WIDE_RIDGE * eye / float(extra["images"])))
+    def _labeled(self, extra: Mapping[str, Tensor], site: ServerSite) -> Tensor:
+        """The server's labeled images v (N×p)."""
+        frame = Frame.sent(extra)
+        return frame.scale * frame(features(site.labeled.samples), basis_of(site.network, self.directions))
 
-        unseen = head(torch.zeros_like(known), torch.zeros_like(own), torch.zeros_like(eye))
-        weight, bias = head(known, own, mine.T @ mine)
-        scale = (space.values / space.values.mean()).sqrt()
-        trust, more, offset = corrected(
-            mine * scale, labels, mine @ unseen[0] + unseen[1], mine @ weight + bias, site.classes
-        )
-        full = space.basis @ (trust * weight + scale[:, None] * more)
-        return as_model(site, full, trust * bias + offset - space.centre @ full), trust
+    def _weights(self, answers: Sequence[Answer], path: Path, shape: Shape, scale: Tensor) -> list[float]:
+        """How much each of these answers counts, see ``trust.py``."""
+        parts = [in_units(shape.read(answer.sums.double())[0], scale) for answer in answers]
+        return class_weights(parts, path.space) if parts else []
+
+    def _mix(self, path: Path, sums: ClassSums | None) -> Tensor:
+        """m: the class shares over all clients."""
+        counts = path.counts
+        even = torch.full_like(counts, 1 / len(counts))
+        if self.mix == "labels":
+            return counts / counts.sum()
+        return even if self.mix == "even" or sums is None else (even + sums.counts / sums.counts.sum()) / 2
+
+    def _paths(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> list[Path]:
+        """The path of all labels, then those without a fold."""
+        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence)
+        survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
+        v = self._labeled(extra, site)
+        labels, fold = site.labeled.labels, folds_of(site.labeled.labels, site.classes, self.folds)
+        return paths_of(rule, survey, v, labels, site.classes, fold, range(self.folds), shape.fold_width)
+
+    def _model(
+        self, extra: Mapping[str, Tensor], site: ServerSite, paths: Sequence[Path], sums: Sequence[ClassSums]
+    ) -> tuple[Vector, float]:
+        """The sites' and the labels' models, mixed; and the sites' share."""
+        basis, labels = basis_of(site.network, self.directions), site.labeled.labels
+        v = self._labeled(extra, site)
+        own = LabelModel(extra["own_weight"], extra["own_bias"], extra["own_held_out"])
+        fold, held_out = folds_of(labels, site.classes, self.folds), torch.zeros_like(own.held_out)
+        for f, (path, part) in enumerate(zip(paths[1:], sums[1:], strict=True)):
+            weight, bias = path.model(part)
+            held_out[fold == f] = v[fold == f, : len(weight)] @ weight + bias
+        judged = fold != UNKNOWN
+        share = judged_share(held_out[judged], own.held_out[judged], labels[judged])
+        weight, bias = paths[0].model(sums[0])
+        s, b, g = share.sites, share.site_sharpness * share.sites, share.label_sharpness * (1 - share.sites)
+        full = b * basis @ weight
+        offset = b * (bias - extra["origin"].double() @ weight)
+        return as_model(site, full + g * own.weight, offset + g * own.bias), s
 
     def reply_schema(self, layout: Layout) -> Schema:
-        """{"sums"}: as long as the survey or the class moments are."""
-        classes, width = layout.shapes[0]
-        longest = max(Tally.length(width), ClassSums.length(classes, width))
-        return {"sums": Expected((None,), limit=longest, per_example=PER_IMAGE, rule=implausible)}
+        """{"sums"}: of the classes, of the survey, or both."""
+        shape = self.shape(*layout.shapes[0])
+        longest = shape.length + Tally.length(shape.width)
+        reach = REACH * shape.width**0.5
+        most = reach + reach**2 + 2 + (1 + self.folds) * (reach + 1 + len(TEMPERATURES))
+        return {"sums": Expected((None,), limit=longest, per_example=most, exact=shape.header, rule=Implausible(shape))}
 
 
 def features(samples: Samples) -> Tensor:
@@ -259,16 +302,26 @@ def features(samples: Samples) -> Tensor:
     return shortened
 
 
-def fits(update: ClientUpdate, size: int) -> bool:
-    """Whether a client has images and its answer fits the request."""
-    return update.examples > 0 and update.reply["sums"].shape == (size,)
+def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Models for the server's state, with the weights before them."""
+    first, *rest = models
+    weight, bias = first.weight.float(), first.bias.float()
+    return {
+        "weight": weight,
+        "bias": bias,
+        "fold_weight": torch.stack([model.weight.float() for model in rest]),
+        "fold_bias": torch.stack([model.bias.float() for model in rest]),
+        "alpha": torch.tensor([model.alpha for model in models]),
+        "temperature": torch.tensor([model.temperature for model in models]),
+        "mix": torch.stack([model.mix.float() for model in models]),
+        "previous_weight": torch.zeros_like(weight) if before is None else before["weight"],
+        "previous_bias": torch.zeros_like(bias) if before is None else before["bias"],
+    }
 
 
-def scores_at(space: Space, head: Tensor, bias: Tensor, temperature: float) -> dict[str, Tensor]:
-    """The scores c·head + bias at a temperature, as weights for raw features."""
-    weight = space.basis[:, : len(head)] @ head / temperature
-    offset = bias / temperature - space.centre @ weight
-    return {"weight": weight.float(), "bias": offset.float(), "temperature": scalar(temperature)}
+def in_units(sums: ClassSums, scale: Tensor) -> ClassSums:
+    """Sums of y as sums of v."""
+    return replace(sums, counts=sums.counts.clamp_min(1e-9), moments=sums.moments * scale[: sums.moments.shape[1]])
 
 
 def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
@@ -284,11 +337,15 @@ def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 
+def settle(method: FedMoments, scenario: Scenario) -> dict[str, int]:
+    """The number of clients, where it is known."""
+    return {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
+
+
 FEDMOMENTS = Entry(
     FedMoments,
-    unfit={
-        **dict.fromkeys(("fednova", "fltrust", "status"), SUMS),
-        **dict.fromkeys(("median", "trimmed-mean", "krum"), SKEWED),
-    },
+    unfit={name: "every client's sums are added up once" for name in AGGREGATORS if name != "fedavg"},
+    encoding=(Compressed(Int8(), feedback=False),),
+    settle=settle,
     refuse=refuse,
 )

@@ -1,10 +1,11 @@
 """The weight of a client's sums among the others' (fedmoments): 1, unless they are further off than images can be.
 
-    survey    u_k = ‖x̄_k − centre‖ / max_c ‖M_c − centre‖, centre and class means M_c of the server's labels: the mean
+    survey    u_k = ‖v̄_k − centre‖ / max_c ‖M_c − centre‖, centre and class means M_c of the server's labels: the mean
               of images of any class mix lies between the means of the classes. If most clients are further off, e.g.
               with another camera, divided by the round's median instead
-    classes   T_k = Σ_c n_kc ‖m_kc − M_c‖² in whitened coordinates, M_c the mean over the round's clients; in d
-              directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the round's median
+              and the mean square of y, which is 1 for the server's labels, over 1 or the round's median
+    classes   T_k = Σ_c n_kc ‖m_kc − M_c‖² in whitened coordinates, M_c the mean over all clients; in d
+              directions e = d is expected for each class, whatever n_kc.   u_k = √(T_k / e) over the clients' median
               and over 1 + 3/√e, because few directions and few classes leave more to chance
 
     copies    ‖S_k − S_j‖² ≤ COPY (n_k + n_j) d   →  together they count as one client
@@ -19,9 +20,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedfew.methods.fedmoments.em import ClassSums
 from fedfew.methods.fedmoments.survey import Space
 
-SURVEY, CLASSES = 1.1, 1.25
+SURVEY, SQUARES, CLASSES = 1.1, 2.0, 1.25
 """How far off a client may be and still count fully: honest ones were nearer wherever it was measured."""
 COPY = 0.05
 """Sums of different images are further apart than this share of what chance gives."""
@@ -34,25 +36,27 @@ def redescending(distance: Tensor, limit: float) -> Tensor:
     return (5 - 4 * distance / limit).clamp(0, 1)
 
 
-def survey_weights(means: Sequence[Tensor], labeled: Tensor, labels: Tensor) -> list[float]:
-    """Weights of clients with these mean features (D), by the server's features (N×D) and their classes."""
+def survey_weights(means: Sequence[Tensor], squares: Sequence[float], labeled: Tensor, labels: Tensor) -> list[float]:
+    """Weights of clients with these means v̄ (p) and mean squares of y, by the server's images v (N×p)."""
     if not means:
         return []
     centre = labeled.mean(0)
     furthest = max(float((labeled[labels == c].mean(0) - centre).norm()) for c in labels.unique())
     far = (torch.stack(list(means)) - centre).norm(dim=1)
-    weights: list[float] = redescending(far / max(furthest, float(far.median()), 1e-9), SURVEY).tolist()
+    wide = torch.tensor(list(squares), dtype=torch.float64)
+    weights: list[float] = (
+        redescending(far / max(furthest, float(far.median()), 1e-9), SURVEY)
+        * redescending(wide / max(1.0, float(wide.median())), SQUARES)
+    ).tolist()
     return weights
 
 
-def class_weights(replies: Sequence[Tensor], space: Space, classes: int) -> list[float]:
-    """Weights of clients that sent these sums, Σ r (C) and Σ r x (C×D) first, in one round."""
-    end = classes * (len(space.centre) + 1)
-    counts = torch.stack([sums[:classes] for sums in replies]).double()
-    moments = [sums[classes:end].double().view(classes, -1) for sums in replies]
+def class_weights(clients: Sequence[ClassSums], space: Space) -> list[float]:
+    """Weights of clients with these sums Σ r (C) and Σ r v (C×p)."""
+    counts = torch.stack([sums.counts for sums in clients])
     present = counts > FEW
     n = torch.where(present, counts, 0.0)
-    sums = torch.stack([space.sums(*pair) for pair in zip(n, moments, strict=True)]) * present[..., None]
+    sums = torch.stack([space.sums(m, c.moments) for m, c in zip(n, clients, strict=True)]) * present[..., None]
     images, flat = n.sum(1), sums.flatten(1)
     alike = torch.cdist(flat, flat).square() <= COPY * sums.shape[2] * (images[:, None] + images)
     together = n.sum(0).clamp_min(FEW)

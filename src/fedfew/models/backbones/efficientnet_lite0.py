@@ -166,8 +166,9 @@ def efficientnet_lite0(
 ) -> Pretrained:
     """EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra ``pretrained``."""
     module = EfficientNetLite0()
-    module.load_state_dict(folded(read_weights(weights_file())))
+    published = read_weights(weights_file())
+    module.load_state_dict(folded(published))
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, (127 / 255,) * 3, (128 / 255,) * 3)
-    backbone = Backbone(NAME, module, preprocess, LAST)
+    backbone = Backbone(NAME, module, preprocess, LAST, published["_fc.weight"])
     return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})

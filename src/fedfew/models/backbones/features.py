@@ -45,7 +45,7 @@ def with_features(data: D, model: Pretrained, workers: int, device: torch.device
     features = extract(model, list(images.values()), workers, device, report)
     fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
     made = data.with_sets(dict(zip(images, map(Vectors, features), strict=True)))
-    return replace(made, origin=Origin(data.about, fingerprint, model.about()))
+    return replace(made, origin=Origin(data.about, fingerprint, model.about(), model.classifier))
 
 
 def extract(

@@ -76,6 +76,8 @@ class Backbone:
     preprocess: Preprocess
     last: tuple[str, ...] = ()
     """Name prefixes of the parameters that ``train = "last"`` trains."""
+    classifier: Tensor | None = None
+    """The weights of the classifier it was trained with, classes×d, if they are known."""
 
     @property
     def hash(self) -> str:
@@ -97,6 +99,7 @@ class Pretrained(Head):
         self.backbone = backbone.module
         self.preprocess, self.name, self.hash = backbone.preprocess, backbone.name, backbone.hash
         self.views, self.lr_scale, self.trained = views, lr_scale, train
+        self.classifier = backbone.classifier
         self.once = train == "head" or (train == "last" and hasattr(self.backbone, "trunk"))
         if self.once:
             with torch.no_grad():
@@ -129,7 +132,7 @@ class Pretrained(Head):
         if self.trained != "head":
             return self
         alone = Head(self.head.in_features, self.head.out_features)
-        alone.head = self.head
+        alone.head, alone.classifier = self.head, self.classifier
         return alone
 
     @property

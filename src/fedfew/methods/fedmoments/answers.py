@@ -1,0 +1,77 @@
+"""What clients answered in EM (fedmoments): a step counts every client once, whoever answered when.
+
+few clients     the server keeps each client's latest sums s_k, with the step whose scores they answer:  s = Σ_k s_k
+                A client that is away counts with its last answer, one that answers twice or late only once, and the
+                sums do not depend on the order of answers (incremental EM, R. Neal and G. Hinton 1998)
+many clients    sums are collected until they cover as many images as the survey, then
+                s ← (1 − ρ_t) s + ρ_t · mean over the images collected,   ρ_t = t^(−0.6)
+                (online EM, O. Cappé and E. Moulines 2009); a client counts once in a collection
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FORGETTING = 0.6
+PREFIX = "answers/"
+"""Entries of the server's state that belong to one client; checkpoints write each to a file of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """A client's sums; the first entry is the step that they answer."""
+
+    client: int
+    images: int
+    sums: Tensor
+
+    @property
+    def step(self) -> int:
+        return int(self.sums[0])
+
+
+def kept(extra: Mapping[str, Tensor]) -> list[Answer]:
+    """The latest answers of all clients, in the order of the clients."""
+    stored = {int(name.removeprefix(PREFIX)): t for name, t in extra.items() if name.startswith(PREFIX)}
+    return [Answer(client, int(stored[client][0]), stored[client][1:]) for client in sorted(stored)]
+
+
+def keep(extra: Mapping[str, Tensor], answers: Iterable[Answer]) -> dict[str, Tensor]:
+    """The state with these answers, each in place of the client's last, unless that is newer."""
+    state = dict(extra)
+    for answer in answers:
+        name = f"{PREFIX}{answer.client}"
+        if name not in state or int(state[name][1]) <= answer.step:
+            state[name] = torch.cat([torch.tensor([float(answer.images)]), answer.sums.float()])
+    return state
+
+
+def answered(extra: Mapping[str, Tensor], client: int) -> int:
+    """The step that a client answered last; −1 for none."""
+    stored = extra.get(f"{PREFIX}{client}")
+    return -1 if stored is None else int(stored[1])
+
+
+def collect(extra: Mapping[str, Tensor], answers: Iterable[Answer], weights: Iterable[float]) -> dict[str, Tensor]:
+    """The state with these answers added to the collection, but of each client only the first."""
+    heard = extra.get("heard", torch.zeros(0, dtype=torch.int64))
+    images = extra.get("collected_images", torch.zeros((), dtype=torch.float64))
+    sums = extra.get("collected")
+    for answer, weight in zip(answers, weights, strict=True):
+        if not bool((heard == answer.client).any()):
+            own = weight * answer.sums.double()
+            heard = torch.cat([heard, torch.tensor([answer.client])])
+            images, sums = images + weight * answer.images, own if sums is None else sums + own
+    new = {"heard": heard, "collected_images": images}
+    return {**extra, **new} if sums is None else {**extra, **new, "collected": sums}
+
+
+def online(extra: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
+    """The state with the collection in the running mean ``sums``, and a new collection."""
+    rho = (step + 1) ** -FORGETTING
+    mean = extra["collected"] / extra["collected_images"].clamp_min(1)
+    running = rho * mean + (1 - rho) * extra["sums"] if "sums" in extra else mean
+    rest = {name: t for name, t in extra.items() if name not in ("heard", "collected", "collected_images")}
+    return rest | {"sums": running}

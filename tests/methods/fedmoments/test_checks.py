@@ -1,0 +1,125 @@
+"""Sums that no images have are refused, and those unlike all others count less."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from tests.methods.fedmoments.scene import CLASSES, METHOD, WIDTH, asked, survey_of, trained, world
+from torch import Tensor
+
+from fedfew.data.samples import Vectors
+from fedfew.methods.fedmoments.em import ClassSums
+from fedfew.methods.fedmoments.method import features as features_of
+from fedfew.methods.fedmoments.plausibility import Implausible
+from fedfew.methods.fedmoments.survey import Space, Tally
+from fedfew.methods.fedmoments.trust import class_weights, survey_weights
+from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.runtime.gate import Gate
+
+SHAPE = METHOD.shape(CLASSES, WIDTH)
+RULE = Implausible(SHAPE)
+
+
+def test_sums_that_so_few_images_cannot_give_are_refused() -> None:
+    parts, _, site, _ = world(0.3)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    update = asked(METHOD, state, parts, [0], site)[0]
+    schema, payload = METHOD.reply_schema(site.network.layout), METHOD.broadcast(state, 0)
+    assert Gate().check(update, payload, schema, 40) is None
+    fault = Gate().check(replace(update, reply={"sums": 300 * update.reply["sums"]}), payload, schema, 40)
+    assert fault is not None and fault.code == "E406"
+    odd = replace(update, reply={"sums": update.reply["sums"][:-1]})
+    after, _ = METHOD.after_clients(replace(state, participation={0: 2}), [odd], site, torch.Generator())
+    assert torch.equal(after.omega, state.omega), "an answer to another question is left out"
+
+
+def test_a_client_is_surveyed_once() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.before_clients(trained(METHOD, parts[:30], site, [range(10)]), site, torch.Generator())
+    assert "weight" not in state.extra, "the survey goes on: it wants more images"
+    again, new = asked(METHOD, state, parts, [0, 20], site)
+    assert again.reply["sums"].shape == (0,) and new.reply["sums"].shape == (Tally.length(WIDTH),)
+    schema = METHOD.reply_schema(site.network.layout)
+    assert Gate().check(again, METHOD.broadcast(state, 0), schema, 40, CLASSES) is None
+    late = trained(METHOD, parts, site, [range(10)] * 3)
+    assert asked(METHOD, late, parts, [20], site)[0].reply["sums"].shape == (SHAPE.length + Tally.length(WIDTH),)
+
+
+def test_a_survey_that_no_images_give_is_refused() -> None:
+    parts, _, site, _ = world(0.3)
+    state = METHOD.warm_up(METHOD.start(site.network.snapshot()), site, torch.Generator())
+    payload, (update,) = METHOD.broadcast(state, 0), asked(METHOD, state, parts, [0], site)
+    sums = update.reply["sums"]
+    assert RULE(sums, payload, 40) == ""
+    turned, shifted = sums.clone(), sums.clone()
+    turned[2 * WIDTH :] = 10 * sums[2 * WIDTH :].abs()  # products larger than their squares allow
+    shifted[:WIDTH] += 100.0
+    for lie in (-sums, 10 * sums, turned, shifted):
+        assert RULE(lie, payload, 40)
+
+
+def test_a_header_that_no_images_give_is_refused() -> None:
+    parts, _, site, _ = world(0.3)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    payload, (update,) = METHOD.broadcast(state, 0), asked(METHOD, state, parts, [0], site)
+    honest = update.reply["sums"]
+    assert RULE(honest, payload, 40) == ""
+    curve = SHAPE.read(torch.arange(float(SHAPE.length)))[0].confidence.long()
+    for index, value in ((1, 41.0), (1, -1.0), (int(curve[3]), 41.0), (int(curve[-1]), 40.0), (int(curve[-1]), 1.0)):
+        lie = honest.clone()
+        lie[index] = value
+        assert RULE(lie, payload, 40), (index, value)
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_sums_for_the_wrong_classes_are_refused_and_skewed_clients_are_not(mu: float) -> None:
+    """What is claimed for a class scores at least as high in it as what is claimed for another."""
+    parts, _, site, _ = world(mu)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    payload, updates = METHOD.broadcast(state, 0), asked(METHOD, state, parts, range(60), site)
+    refused = []
+    for update in updates:
+        assert RULE(update.reply["sums"], payload, update.examples) == ""
+        lie = update.reply["sums"].clone()
+        for part in SHAPE.read(lie):
+            part.counts[:], part.moments[:] = part.counts.roll(1), part.moments.roll(1, 0)
+        refused.append("another class" in RULE(lie, payload, update.examples))
+    assert sum(refused) > (50 if mu > 0.1 else 35), "a site with images of one class has no other to be compared with"
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.3])
+def test_what_scores_do_not_see_is_held_back_and_honest_sums_keep_their_bits(mu: float) -> None:
+    parts, _, site, _ = world(mu)
+    state = trained(METHOD, parts, site, [range(60)] * 2)
+    space, scale = Space.of(survey_of(parts)), state.extra["scale"].double()
+    origin = state.extra["origin"].double()
+
+    def read(sums: Tensor) -> ClassSums:
+        part = SHAPE.read(sums.double())[0]
+        return replace(part, moments=part.moments * scale + part.counts[:, None] * origin)
+
+    clients = [read(u.reply["sums"]) for u in asked(METHOD, state, parts, range(60), site)]
+    assert class_weights(clients, space) == [1.0] * 60
+    copied = class_weights([clients[20]] * 4 + clients[21:], space)
+    assert copied == [0.25] * 4 + [1.0] * 39, "who sends what another sends makes it no heavier"
+    blind = torch.randn(CLASSES, WIDTH, generator=torch.Generator().manual_seed(1)).double()
+    seen = torch.linalg.qr(state.extra["weight"].double()).Q
+    blind = blind - blind @ seen @ seen.T
+    for k in range(10):
+        push = LENGTH * clients[k].counts[:, None] * blind / blind.norm(dim=1, keepdim=True)
+        clients[k] = replace(clients[k], moments=clients[k].moments + push)
+    weights = class_weights(clients, space)
+    assert max(weights[:10]) < 0.5 and weights[10:] == [1.0] * 50
+    assert class_weights(clients[:2], space) == [1.0] * 2, "two cannot be compared"
+
+
+def test_a_survey_further_off_than_any_class_counts_less() -> None:
+    parts, _, site, _ = world(0.05)
+    labeled, labels = features_of(site.labeled.samples), site.labeled.labels
+    means, squares = [features_of(Vectors(part)).mean(0) for part in parts], [1.0] * 60
+    assert survey_weights(means, squares, labeled, labels) == [1.0] * 60
+    assert survey_weights([-means[0], *means[1:]], squares, labeled, labels) == [0.0] + [1.0] * 59
+    assert survey_weights(means, [9.0, *squares[1:]], labeled, labels) == [0.0] + [1.0] * 59, "wider than all others"
+    shifted = [mean + 100 for mean in means]
+    assert survey_weights(shifted, squares, labeled, labels) == [1.0] * 60, "all from another camera"
+    assert survey_weights([], [], labeled, labels) == []
