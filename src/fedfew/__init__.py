@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fedfew import plots
     from fedfew.aggregators.weighted import fedfreq_weights
     from fedfew.api import compare, resume, run, sweep
+    from fedfew.config.arrays import from_arrays
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
     from fedfew.methods.fedmix import mix
@@ -22,6 +23,7 @@ _HOME = {
     "resume": "fedfew.api",
     "sweep": "fedfew.api",
     "compare": "fedfew.api",
+    "from_arrays": "fedfew.config.arrays",
     "Experiment": "fedfew.runs.session",
     "Run": "fedfew.runs.run",
     "load_model": "fedfew.runs.model_file",
@@ -41,6 +43,7 @@ __all__ = [
     "Run",
     "compare",
     "fedfreq_weights",
+    "from_arrays",
     "load_model",
     "mix",
     "partition",

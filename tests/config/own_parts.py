@@ -183,7 +183,7 @@ def mirrored(images: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def vectors() -> Dataset:
-    """Vectors of one's own, which no model takes yet."""
+    """Vectors of one's own."""
     labels = torch.arange(400) % 2
     train, test = (LabeledSet(Vectors(torch.zeros(n, 1, 8)), labels[:n]) for n in (300, 100))
     return Dataset("vectors", train, test, ("a", "b"))

@@ -91,8 +91,8 @@ def test_a_model_that_is_an_instance_keeps_its_weights_and_is_not_trained_itself
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("three_classes", r"returns \(2, 3\) for two images of 1×28×28; 10 classes need \(2, 10\)"),
-        ("another_size", "fails on images of 1×28×28: RuntimeError"),
+        ("three_classes", r"returns \(2, 3\) for two samples of 1×28×28; 10 classes need \(2, 10\)"),
+        ("another_size", "fails on samples of 1×28×28: RuntimeError"),
         ("no_model", "returned a str"),
     ],
 )
@@ -263,7 +263,12 @@ def test_adamw_trains_and_is_refused_where_steps_are_counted() -> None:
         assert "client.optimizer" in told(both | chosen)
 
 
-def test_a_dataset_of_vectors_is_refused_with_the_reason() -> None:
-    config = load(SMALL, {"dataset": {"name": f"{OWN}:vectors", "validation": 0, "test": 0, "unlabeled": 0}})
-    with pytest.raises(FedfewError, match=r"E110 dataset: its samples are vectors of 8 numbers\. Give images"):
-        assemble(config)
+def test_a_model_for_another_kind_of_samples_is_refused_with_those_that_fit() -> None:
+    own = {"dataset": {"name": f"{OWN}:vectors", "validation": 0, "test": 0, "unlabeled": 0}}
+    with pytest.raises(FedfewError, match=r"E110 .* takes images, but the dataset .* holds vectors\. .* linear, mlp"):
+        assemble(load(SMALL, own))
+    with pytest.raises(FedfewError, match=r"E110 model\.name: model mlp takes vectors, but .* holds images"):
+        assemble(load(SMALL, {"model.name": "mlp"}))
+    mlp = assemble(load(SMALL, own | {"model": {"name": "mlp", "hidden": 3}}))
+    assert mlp.network.layout.shapes == ((3, 8), (3,), (2, 3), (2,))
+    assert mlp.network(mlp.server.labeled.samples).shape[1] == 2

@@ -26,7 +26,7 @@ from fedfew.core.types import Contribution
 from fedfew.data import PARTITIONS
 from fedfew.data.samples import Images
 from fedfew.methods import METHODS
-from fedfew.models import MODELS
+from fedfew.models import MODELS, TAKES
 from fedfew.models.build import build_model
 from fedfew.runtime.record import left_out
 
@@ -64,7 +64,7 @@ def contributions(m: int, size: int) -> list[Contribution]:
     return [Contribution(3 * k, noise[k], k + 1, k + 2, steps=float(k + 1)) for k in range(m)]
 
 
-WITHOUT_SOURCE = [name for name, make in MODELS.items() if "source" not in settings_of(make)]
+WITHOUT_SOURCE = [name for name, make in MODELS.items() if "source" not in settings_of(make) and name not in TAKES]
 """Models that need no folder or hub; tests/models has folders for the others."""
 
 

@@ -36,6 +36,14 @@ SCRATCH = "a small network, trained from scratch,"
 CNN = 'name = "cnn"  # small, for small images'
 RESNET9 = 'name = "resnet9"\nwidth = 16  # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"'
 
+HEAD: dict[str, Any] = {
+    "method": {"name": "fedmoments"},
+    "server": {
+        "epochs": 20, "batch": 20, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "schedule": "cosine",
+    },
+}  # fmt: skip
+"""Method and server training for a head on vectors."""
+
 
 @dataclass(frozen=True)
 class Suggestion:

@@ -20,7 +20,7 @@ from fedfew.data import DATASETS, PARTITIONS
 from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
 from fedfew.models import MODELS
-from fedfew.models.build import SHAPE, required
+from fedfew.models.build import SHAPE, WIDTH, required
 from fedfew.objectives import OBJECTIVES
 
 T = TypeVar("T")
@@ -229,7 +229,7 @@ def _misfit(section: str, target: Callable[..., Any]) -> str:
 def _miscalled(section: str, parameters: list[inspect.Parameter]) -> str:
     """Why the user's own code cannot be called like the section's entries."""
     positional, names = POSITIONAL.get(section, ()), {p.name for p in parameters}
-    if section == "model" and all(name in SHAPE for name in required(parameters)):
+    if section == "model" and all(name in (*SHAPE, WIDTH) for name in required(parameters)):
         return ""
     try:
         inspect.Signature(parameters).bind_partial(*positional)

@@ -22,6 +22,7 @@ from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
+from fedfew.models import MODELS, TAKES
 from fedfew.models.build import build_head, build_model, has_backbone
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
@@ -73,10 +74,13 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
 
 def model_of(config: Config, data: ClientsData) -> nn.Module:
     """The model for the clients' samples, its weights drawn from the seed or pretrained."""
-    if len(data.shape) != 3:
-        why = f"its samples are vectors of {data.shape[-1]} numbers"
-        raise FedfewError("E110", "dataset", why, "Give images: vectors are made of them by a frozen backbone")
-    model, (channels, size, _) = config.model, data.shape
+    model, kind = config.model, data.about["kind"]
+    takes = kind if model.own else TAKES.get(model.name, "images")
+    if takes != kind:
+        fits = [name for name in MODELS if TAKES.get(name, "images") == kind]
+        message = f"model {model.name} takes {takes}, but the dataset {config.dataset.name} holds {kind}"
+        raise FedfewError("E110", "model.name", message, f"Take one of {', '.join(fits)}")
+    channels, size = (*data.shape, 0)[:2]
     chosen = model.entry if model.own else model.name
     return build_model(chosen, channels, size, len(data.classes), model.settings, stream(config.seed, "model"))
 

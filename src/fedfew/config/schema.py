@@ -29,6 +29,7 @@ from fedfew.config.names import (
 from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, read
 from fedfew.config.tree import (
     AUTO,
+    LINEAR,
     NAMED,
     PLAIN,
     SECTIONS,
@@ -145,11 +146,12 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
 
 
 def _on_features(table: Table) -> Table:
-    """On a frozen backbone, a method without settings in the config is replaced by its ``on_features`` method."""
+    """On vectors, a method without settings in the config is replaced by its ``on_features`` method."""
     match table:
         case {"method": {"name": str(method), **own}, "model": {"name": str(model), **options}} if not own:
             known = settings_for("model", model) if is_known("model", model) else {}
-            frozen = "train" in known and options.get("train", known["train"].default) == "head"
+            trained = options.get("train", known["train"].default) if "train" in known else ""
+            frozen = model == LINEAR or trained == "head"
             if frozen and method in METHODS and (better := METHODS[method].on_features):
                 return table | {"method": {"name": better}}
     return table

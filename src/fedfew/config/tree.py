@@ -81,8 +81,8 @@ class Model(Named[nn.Module]):
 
     @property
     def frozen(self) -> bool:
-        """Whether only a head is trained, on the features of a pretrained backbone."""
-        return self.settings.get("train") == "head"
+        """Whether only a linear head is trained, on vectors: the user's own, or features of a pretrained backbone."""
+        return self.name == LINEAR or self.settings.get("train") == "head"
 
     @property
     def norm(self) -> str:
@@ -154,6 +154,8 @@ class Config(General):
         )
 
 
+LINEAR = "linear"
+"""The model that is nothing but a head, on the user's own vectors."""
 AUTO = "auto"
 """The aggregator that the method was published with."""
 FLEETS = ("inline", "pool", "flower")

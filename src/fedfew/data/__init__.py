@@ -27,6 +27,10 @@ DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
             "images.own:folder",
             "Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites.",
         ),
+        "vectors": (
+            "rows.datasets:vectors",
+            "Your own vectors or tables: one file (CSV, parquet, NPZ), or one at the server and one for each site.",
+        ),
         "npz": ("npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
         "parquet": ("tables:parquet", "Your own images in parquet files."),
         "huggingface": (

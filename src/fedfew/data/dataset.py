@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
@@ -99,10 +99,30 @@ def numbered(parts: Sequence[ArrayLike], names: Sequence[str], where: str) -> tu
     return tuple(map(str, names)), list(split)
 
 
-def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
+def held_out(labels: Indices) -> NDArray[np.bool_]:
     """Every sixth sample of each class at random, always the same ones, for data that has no test part."""
-    order = numpy_stream(0, "held-out test").permutation(len(labeled))
-    tested = np.zeros(len(labeled), bool)
-    tested[order] = ranks(labeled.labels.numpy()[order]) % HELD_OUT == HELD_OUT - 1
-    train, test = (torch.from_numpy(np.flatnonzero(chosen)) for chosen in (~tested, tested))
-    return labeled.take(train), labeled.take(test)
+    order = numpy_stream(0, "held-out test").permutation(len(labels))
+    tested = np.zeros(len(labels), bool)
+    tested[order] = ranks(labels[order]) % HELD_OUT == HELD_OUT - 1
+    return tested
+
+
+def hold_out(labeled: LabeledSet) -> tuple[LabeledSet, LabeledSet]:
+    """The samples that stay, and those held out."""
+    tested = torch.from_numpy(held_out(labeled.labels.numpy()))
+    return labeled.take(~tested), labeled.take(tested)
+
+
+def folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:
+    """The labels without a fold, and the fold; the images of each class go to the folds in turn."""
+    part, _, parts = fold.partition("/")
+    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
+        raise FedfewError("E103", "dataset.fold", f"{fold!r} is not a fold", 'Write it as "1/5", the first of five')
+    if len(test):
+        raise FedfewError("E113", "dataset.fold", "there are test images, so no fold is needed", "Leave it empty")
+    held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)
+    counts = torch.bincount(train.labels)
+    if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
+        message = f"a class has too few labels for {parts} folds"
+        raise FedfewError("E113", "dataset.fold", message, "Label more images, or put some into test/<class>/")
+    return train.take(~held), train.take(held)

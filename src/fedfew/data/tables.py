@@ -47,8 +47,7 @@ def parquet(
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FOLDER" under [dataset]')
     files = _parquet_files(Path(path).expanduser())
-    pyarrow_parquet = import_optional("pyarrow.parquet", "fedfew[data]", "dataset parquet")
-    rows = [_parquet_rows(pyarrow_parquet, file, image, label) for file in files]
+    rows = [_parquet_rows(file, image, label) for file in files]
     return _dataset("parquet", shown(path), rows, size, channels, flips)
 
 
@@ -87,18 +86,23 @@ def _parquet_files(path: Path) -> list[Path]:
     return files
 
 
-def _parquet_rows(reader: Any, path: Path, image: str, label: str) -> Rows:
-    where = shown(path)
+def open_parquet(path: Path) -> Any:
+    """A parquet file, open; E205 if it would expand too far."""
+    reader, where = import_optional("pyarrow.parquet", "fedfew[data]", "dataset parquet"), shown(path)
     try:
         file = reader.ParquetFile(path)
         about = file.metadata
         claimed = sum(about.row_group(g).total_byte_size for g in range(about.num_row_groups))
-        if claimed > FREE and claimed > RATIO * path.stat().st_size:
-            raise FedfewError("E205", where, f"it would expand to {claimed / 2**20:,.0f} MB")
-        columns = file.schema_arrow.names
-        notes = file.schema_arrow.metadata or {}
     except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
         raise FedfewError("E204", where, f"it cannot be read as parquet ({error})") from None
+    if claimed > FREE and claimed > RATIO * path.stat().st_size:
+        raise FedfewError("E205", where, f"it would expand to {claimed / 2**20:,.0f} MB")
+    return file
+
+
+def _parquet_rows(path: Path, image: str, label: str) -> Rows:
+    file, where = open_parquet(path), shown(path)
+    columns, notes = file.schema_arrow.names, file.schema_arrow.metadata or {}
     _need(columns, (image, label), where)
 
     def pairs() -> Iterator[tuple[Any, Any]]:

@@ -14,6 +14,8 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
         "resnet9": ("resnet9:resnet9", "The paper's network; width 16 with group norm suits a CPU."),
         "cnn": ("cnn:cnn", "Three convolutions, max pools and a linear layer."),
         "wrn": ("wrn:wrn", "Wide ResNet, the network of SemiFL, FixMatch and MixMatch."),
+        "linear": ("linear:linear", "A linear layer on vectors."),
+        "mlp": ("linear:mlp", "A small network on vectors, with one hidden layer."),
         "efficientnet-lite0": (
             "backbones.efficientnet_lite0:efficientnet_lite0",
             "EfficientNet-Lite0, trained on ImageNet; needs the extra pretrained.",
@@ -25,6 +27,9 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
         "timm": ("backbones.timm_model:timm_model", "A pretrained model of the package timm."),
     },
 )
-"""Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits."""
+"""Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits;
+one that takes vectors as ``model(width, classes, **settings)``."""
+TAKES = {"linear": "vectors", "mlp": "vectors"}
+"""The kind of samples that a model takes; the others take images."""
 SCALABLE = ("resnet9", "cnn", "wrn")
 """Networks of any width, initialised from the seed."""

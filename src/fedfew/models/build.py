@@ -21,6 +21,8 @@ COPIES = 4
 """Copies of a model that training needs at least: weights, gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
 """The arguments about the images that a model may take."""
+WIDTH = "width"
+"""The argument that a model of vectors takes instead of channels and size."""
 
 
 def has_backbone(module: nn.Module) -> TypeIs["Pretrained"]:
@@ -40,7 +42,8 @@ def build_model(
 
     ``model`` is a name of ``MODELS`` or a user's function. The latter keeps the weights that it sets itself (it may
     load trained ones); its draws from torch's global generator are seeded from ``rng``. It gets those of channels,
-    size and classes that it has parameters for, and is tried on two black images.
+    size and classes that it has parameters for, and is tried on two black images. For vectors, ``channels`` is their
+    width and ``size`` is 0.
     """
     if isinstance(model, str) and model not in MODELS:
         raise FedfewError("E105", "model.name", f"there is no model {model!r}, only {', '.join(MODELS)}")
@@ -57,7 +60,7 @@ def build_model(
     elif isinstance(model, str):
         initialise(module, rng)
     else:
-        _check(module, (channels, size, size), classes)
+        _check(module, (channels, size, size) if size else (channels,), classes)
     return module
 
 
@@ -81,8 +84,12 @@ def _shown(options: Mapping[str, Any]) -> str:
 def shape_arguments(
     make: Callable[..., Any], channels: int, size: int, classes: int
 ) -> tuple[tuple[int, ...], dict[str, int]]:
-    """How a model is called: with those of channels, size and classes that it names, or with all three in order."""
-    values, parameters = dict(zip(SHAPE, (channels, size, classes), strict=True)), inspect.signature(make).parameters
+    """How a model is called: with those of channels, size and classes that it names, or with all in order.
+
+    For vectors (``size`` is 0) with width and classes.
+    """
+    values = dict(zip(SHAPE, (channels, size, classes), strict=True)) if size else {WIDTH: channels, "classes": classes}
+    parameters = inspect.signature(make).parameters
     if all(name in values for name in required(parameters.values())):
         return (), {name: value for name, value in values.items() if name in parameters}
     return tuple(values.values()), {}
@@ -105,13 +112,13 @@ def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
         with torch.no_grad():
             logits = module(torch.zeros(2, *image))
     except Exception as error:  # the user's own code
-        message = f"fails on images of {shape}: {type(error).__name__}: {error}"[:300]
+        message = f"fails on samples of {shape}: {type(error).__name__}: {error}"[:300]
         raise FedfewError("E115", "model.name", message) from error
     finally:
         module.train(was_training)
     result = tuple(getattr(logits, "shape", ()))
     if result != (2, classes):
-        message = f"returns {result} for two images of {shape}; {classes} classes need (2, {classes})"
+        message = f"returns {result} for two samples of {shape}; {classes} classes need (2, {classes})"
         raise FedfewError("E115", "model.name", message)
 
 
@@ -130,13 +137,15 @@ def initialise(module: nn.Module, rng: torch.Generator) -> None:
     two residual additions and four max pools. The last layer is small because large logits at the start would be
     confident but meaningless votes, and a first step in a random direction.
     """
+    last = next((layer for layer in reversed(list(module.modules())) if isinstance(layer, nn.Linear)), None)
     with torch.no_grad():
         for layer in module.modules():
             if isinstance(layer, nn.Conv2d):
                 fan_in = layer.weight[0].numel()
                 layer.weight.normal_(0.0, sqrt(2 / fan_in), generator=rng)
             elif isinstance(layer, nn.Linear):
-                layer.weight.normal_(0.0, 0.1 / sqrt(layer.in_features), generator=rng)
+                scale = 0.1 if layer is last else sqrt(2)
+                layer.weight.normal_(0.0, scale / sqrt(layer.in_features), generator=rng)
                 if layer.bias is not None:
                     layer.bias.zero_()
             elif isinstance(layer, nn.GroupNorm | nn.BatchNorm2d):

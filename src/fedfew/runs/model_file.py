@@ -17,11 +17,12 @@ from fedfew.config.schema import check_part
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Vector
 from fedfew.core.network import Network
-from fedfew.core.samples import LabeledSet
+from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
-from fedfew.data.samples import Images
+from fedfew.data.rows.encoder import Encoder
+from fedfew.data.samples import Images, Vectors
 from fedfew.models.build import build_model, has_backbone
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 PIXELS = 0.1
 """Smaller differences of pixel means and deviations come from other images, not from another normalisation."""
+ABOUT = ("shape", "mean", "std", "encoder")
+"""What a model file says of the samples."""
 SURE, UNSURE = 0.5, 10.0
 """Bounds of T: on a few labels a model may always be right, which does not prove that it will be."""
 
@@ -46,7 +49,7 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     about = {
         "model": {"name": model.name} | dict(model.settings),
         "classes": list(federation.classes),
-        **{name: federation.about[name] for name in ("shape", "mean", "std")},
+        **{name: federation.about[name] for name in ABOUT if name in federation.about},
         "temperature": temperature(parts.network, federation.validation),
         "calibrated_on": len(federation.validation),
         "prior": class_shares(federation.server, len(federation.classes)),
@@ -69,14 +72,23 @@ def load_model(path: str | Path, allow_code: Collection[str] = ()) -> tuple[Netw
     return read_model(file, allow_code)
 
 
-def predict(model: Run | str | Path, images: Tensor, allow_code: Collection[str] = ()) -> Tensor:
-    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one).
+def predict(model: Run | str | Path, samples: Any, allow_code: Collection[str] = ()) -> Tensor:
+    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one), or of vectors N×d.
 
     ``model`` is a run, or what `load_model` takes.
     """
     path, allowed = (model.model_path(), model.allow_code) if isinstance(model, Run) else (model, allow_code)
     network, about = load_model(path, allowed)
-    return network.probabilities(Images.fitting(images, about))
+    return network.probabilities(fitting(samples, about))
+
+
+def fitting(samples: Any, about: dict[str, Any]) -> Samples:
+    """A user's arrays for the model that ``about`` describes."""
+    if "encoder" in about:
+        return Encoder.described(about["encoder"]).fitting(samples)
+    if len(about["shape"]) == 1:
+        return Vectors(torch.as_tensor(samples).view(len(samples), -1, *about["shape"]))
+    return Images.fitting(samples, about)
 
 
 def sealed(content: bytes) -> bytes:
@@ -107,7 +119,7 @@ def read_model(path: Path, allow_code: Collection[str] = ()) -> tuple[Network, d
     options = check_part("model", about["model"], str(path), allow_code)
     name = options.pop("name")
     try:
-        channels, size = about["shape"][0], about["shape"][1]
+        channels, size = (*map(int, about["shape"]), 0)[:2]
         make = find("model", name) if is_foreign("model", name) else name
         module = build_model(make, channels, size, len(about["classes"]), options, stream(0, "model"))
         network = Network.of(module)
@@ -146,9 +158,13 @@ def first_weights(start: str, parts: "Parts") -> Vector:
             f"the model in {file} has the classes {', '.join(about['classes'])}, this run has {', '.join(classes)}"
         )
         raise FedfewError("E113", "start", problem, "Start from a run with the same classes")
-    if not allclose((*about["mean"], *about["std"]), (*here["mean"], *here["std"]), atol=PIXELS):
+    theirs, ours = ([*which.get("mean", ()), *which.get("std", ())] for which in (about, here))
+    if len(theirs) != len(ours) or not allclose(theirs, ours, atol=PIXELS):
         problem = f"the model in {file} was trained with another pixel normalisation"
         raise FedfewError("E113", "start", problem, "Give dataset.normalize the value it was trained with")
+    if about.get("encoder", {}) != here.get("encoder", {}):
+        problem = f"the model in {file} was trained on columns that are encoded in another way"
+        raise FedfewError("E113", "start", problem, "Start from a run on the same server table")
     refuse_other_backbone(about, parts.backbone, file)
     if has_backbone(network.module):
         weights = network.layout.views(network.snapshot()) | weights  # the run of a head stores no backbone

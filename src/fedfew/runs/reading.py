@@ -152,9 +152,10 @@ class About(Shape):
 
     model: Section
     classes: list[str]
-    shape: Annotated[list[Natural], Len(3, 3)]
-    mean: list[float]
-    std: list[float]
+    shape: Annotated[list[Natural], Len(1, 3)]
+    mean: list[float] = []
+    std: list[float] = []
+    encoder: dict[str, Any] = {}
 
 
 RECORDS = TypeAdapter(list[RoundRecord], config=STRICT)

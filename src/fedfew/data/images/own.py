@@ -11,16 +11,16 @@ from annotated_types import Ge, Le
 from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc
-from fedfew.data.dataset import Dataset, SiteSamples, shown
+from fedfew.data.dataset import Dataset, SiteSamples, folded, shown
 from fedfew.data.images.decode import SIZE_CAP
 from fedfew.data.images.folders import LAYOUT, Folder, scan
 from fedfew.data.samples import Images
-from fedfew.data.shares import ranks
 
 PathTo = Annotated[str, Doc("where the images are; relative to the config file")]
 Size = Annotated[int, Ge(8), Le(SIZE_CAP), Doc("images are resized and cropped to size × size pixels")]
 Channels = Annotated[Literal[1, 3], Doc("1: grey, 3: color")]
 Flips = Annotated[bool, Doc("whether a mirrored image keeps its class (not so for letters or laterality)")]
+Fold = Annotated[str, Doc('cross-validation where there is no test/: "2/5" tests on the second fifth of server/')]
 Faults = Iterator[tuple[bool, FedfewError]]
 """Whether the fault stops a run, and the fault."""
 
@@ -32,9 +32,7 @@ def folder(
     channels: Channels = 3,
     flips: Flips = True,
     allow_overlap: Annotated[bool, Doc("whether images may be both in server/ and in test/")] = False,
-    fold: Annotated[
-        str, Doc('cross-validation where there is no test/: "2/5" tests on the second fifth of server/')
-    ] = "",
+    fold: Fold = "",
 ) -> Dataset:
     """Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites."""
     own = scan(path).read(size, channels)
@@ -51,27 +49,12 @@ def folder(
         for part in ("server", "test")
     )
     if fold:
-        train, test = _folded(train, test, fold)
+        train, test = folded(train, test, fold)
     held = SiteSamples(tuple(map(shown, sites)), Images(own.images[rows], flips), offsets)
     return Dataset("folder", train, test, tuple(map(shown, classes)), held)
 
 
 folder.brings_sites = True  # type: ignore[attr-defined]  # such a config needs no partition
-
-
-def _folded(train: LabeledSet, test: LabeledSet, fold: str) -> tuple[LabeledSet, LabeledSet]:
-    """The labels without a fold, and the fold; the images of each class go to the folds in turn."""
-    part, _, parts = fold.partition("/")
-    if not (part.isdecimal() and parts.isdecimal() and 1 <= int(part) <= int(parts) and int(parts) > 1):
-        raise FedfewError("E103", "dataset.fold", f"{fold!r} is not a fold", 'Write it as "1/5", the first of five')
-    if len(test):
-        raise FedfewError("E113", "dataset.fold", "there are test images, so no fold is needed", "Leave it empty")
-    held = torch.from_numpy(ranks(train.labels.numpy()) % int(parts) == int(part) - 1)
-    counts = torch.bincount(train.labels)
-    if not torch.equal(torch.bincount(train.labels[~held], minlength=len(counts)).bool(), counts.bool()):
-        message = f"a class has too few labels for {parts} folds"
-        raise FedfewError("E113", "dataset.fold", message, "Label more images, or put some into test/<class>/")
-    return train.take(~held), train.take(held)
 
 
 def check_folder(

@@ -12,7 +12,7 @@ from fedfew.data.samples.vectors import Vectors
 
 KINDS: dict[str, Callable[[Tensor, Mapping[str, Any]], Samples]] = {
     "images": Images.described,
-    "vectors": lambda data, about: Vectors(data),
+    "vectors": Vectors.described,
 }
 
 

@@ -20,12 +20,10 @@ from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.types import Report
 from fedfew.data.clients import D
-from fedfew.data.samples import Images
+from fedfew.data.samples import Images, vectors
 from fedfew.models.layers import Head
 
-LENGTH = 4.0
-"""Length of every feature vector. Raw ones differ from backbone to backbone (45 for EfficientNet-Lite0, where SGD at
-lr 0.02 loses 8 points with 40 labels of CIFAR-10); at 4, step sizes from 0.02 to 0.1 work with momentum 0.9."""
+LENGTH = vectors.LENGTH
 SMALLEST = 8
 """Images with fewer pixels a side are too small to enlarge."""
 

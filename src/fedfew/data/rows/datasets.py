@@ -1,0 +1,166 @@
+"""The dataset ``vectors``: rows of one table, or of a table at the server and one for each site.
+
+One table:   a column for the label, and where there are any, for site and split. Rows whose split is test are the test
+             set; other rows with a label are the server's, and those without belong to their site. Where every row has
+             a label it is a simulation: the server gets ``labels`` of them, and partition ``users`` keeps sites.
+A folder:    server.csv, test.csv and clients/<site>.csv, or .parquet, .npz, .npy
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.samples import LabeledSet, Samples, joined
+from fedfew.core.settings import Doc, NonNegative
+from fedfew.data.dataset import Dataset, SiteSamples, folded, held_out, numbered, shown
+from fedfew.data.images.own import Fold
+from fedfew.data.rows.encoder import Encoder, Missing, Scale
+from fedfew.data.rows.files import Rows, is_missing, is_rows, read_rows
+from fedfew.data.samples import Vectors
+
+SPLITS = {"train": "server", "server": "server", "labeled": "server", "test": "test"}
+"""What the cells of a split column mean, in any case; any other is a site's."""
+LAYOUT = "Give one table with a column label, or a folder with server.csv, clients/<site>.csv and test.csv"
+
+PathTo = Annotated[
+    str, Doc("a table, or a folder with server.csv, test.csv and clients/<site>.csv (or .parquet, .npz)")
+]
+Label = Annotated[str, Doc("column with the classes; empty cells have none")]
+Site = Annotated[str, Doc("column with the site of each row, if there is one")]
+Parting = Annotated[str, Doc("column that says server, test or client, if there is one")]
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The rows of the server, of the test set and of each site."""
+
+    server: Rows
+    test: Rows
+    sites: dict[str, Rows] | None
+    """None in a simulation, where every row has a label."""
+    label: str
+    site: str
+
+
+def vectors(
+    *,
+    path: PathTo = "",
+    label: Label = "label",
+    site: Site = "site",
+    split: Parting = "split",
+    columns: Annotated[str, Doc("columns to learn from, separated by commas; empty: all others")] = "",
+    scale: Annotated[
+        Scale,
+        Doc("standard: columns to mean 0 and deviation 1 over the server's rows; length: rows of one length; none"),
+    ] = "standard",
+    missing: Annotated[Missing, Doc("missing values: an error, or the mean over the server's rows")] = "refuse",
+    noise: Annotated[NonNegative, Doc("deviation of the noise in weak views, relative to the features")] = 0.1,
+    fold: Fold = "",
+) -> Dataset:
+    """Your own vectors or tables (CSV, parquet, NPZ, NPY): one table, or one at the server and one for each site."""
+    parts = read_parts(path, label, site, split)
+    chosen = names_of(parts.server, columns, (label, site, split))
+    encoder = Encoder.of(parts.server, chosen, scale, missing)
+    about = encoder.about()
+    return assembled("vectors", parts, lambda rows: Vectors(encoder(rows), noise, about), fold)
+
+
+def names_of(rows: Rows, columns: str, roles: Sequence[str]) -> list[str]:
+    """The columns to learn from."""
+    asked = [name.strip() for name in columns.split(",") if name.strip()]
+    for name in asked:
+        rows.column(name)
+    return asked or [name for name in rows.columns if name not in roles]
+
+
+def read_parts(path: str, label: str, site: str, split: str) -> Parts:
+    """The rows by part and site; E206 if the server has none."""
+    if not path:
+        raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE" under [dataset]')
+    root = Path(path).expanduser()
+    parts = _of_folder(root, label, site) if root.is_dir() else _of_table(read_rows(root), label, site, split)
+    for rows in (parts.server, parts.test):
+        if bad := np.flatnonzero(~_labeled(rows.column(label))).tolist():
+            raise rows.fault(bad[0], label, "is missing", "A row of the server or of the test set needs a label")
+    if not len(parts.server):
+        raise FedfewError("E206", shown(path), "there are no labeled rows for the server", LAYOUT)
+    return parts
+
+
+def _of_folder(root: Path, label: str, site: str) -> Parts:
+    files = {part: [file for file in sorted(root.glob(f"{part}.*")) if is_rows(file)] for part in ("server", "test")}
+    if [len(found) for found in files.values()] not in ([1, 0], [1, 1]):
+        found = ", ".join(shown(file.name) for part in files.values() for file in part) or "neither of them"
+        raise FedfewError("E206", shown(root), f"one server file and at most one test file are needed: {found}", LAYOUT)
+    server = read_rows(files["server"][0])
+    test = read_rows(files["test"][0]) if files["test"] else server.take(np.arange(0))
+    sites = {shown(file.stem): read_rows(file) for file in sorted((root / "clients").glob("*.*")) if is_rows(file)}
+    return Parts(server, test, sites, label, site)
+
+
+def _of_table(rows: Rows, label: str, site: str, split: str) -> Parts:
+    labeled, parted = _labeled(rows.column(label)), rows.columns.get(split)
+    if parted is None:
+        part = np.where(labeled, "server", "").astype(object)
+    else:
+        part = np.array([SPLITS.get(str(cell).strip().lower(), "") for cell in parted], object)
+    if not (part == "test").any() and (part == "server").all():  # a simulation
+        part[held_out(np.unique(rows.columns[label].astype(str), return_inverse=True)[1])] = "test"
+    server, test = (rows.take(part == name) for name in ("server", "test"))
+    away = np.flatnonzero(part == "")
+    names = np.array([_site(rows.columns[site][i]) if site in rows.columns else "clients" for i in away], object)
+    sites = {shown(name): rows.take(away[names == name]) for name in sorted(set(names))}
+    return Parts(server, test, sites or None, label, site)
+
+
+def _site(cell: object) -> str:
+    return "clients" if is_missing(cell) else str(cell)
+
+
+def _labeled(cells: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where a label is given: a number below 0 stands for none, too."""
+    if cells.dtype.kind in "iu":
+        return np.asarray(cells >= 0)
+    return np.array([not is_missing(cell) for cell in cells], bool)
+
+
+def _names(rows: Rows, label: str) -> NDArray[Any]:
+    """Labels as text or whole numbers; numbers in a column with gaps come as floats."""
+    cells = rows.column(label)
+    if cells.dtype.kind == "f" and (cells == np.round(cells)).all():
+        return cells.astype(np.int64)
+    return np.array([str(cell).strip() for cell in cells]) if cells.dtype == object else cells
+
+
+def assembled(name: str, parts: Parts, samples: Callable[[Rows], Samples], fold: str) -> Dataset:
+    """The dataset: with its own sites, or in a simulation with the site of each row as its user."""
+    where, label = parts.server.where, parts.label
+    classes, numbers = numbered([_names(rows, label) for rows in (parts.server, parts.test)], (), where)
+    if len(classes) < 2:
+        raise FedfewError("E206", where, f"column {label} has one class, at least 2 are needed", LAYOUT)
+    train, test = (LabeledSet(samples(rows), y) for rows, y in zip((parts.server, parts.test), numbers, strict=True))
+    if parts.sites is None:
+        cells = parts.server.columns.get(parts.site)
+        users = None if cells is None else np.unique(cells.astype(str), return_inverse=True)[1]
+        return Dataset(name, train, test, classes, users=users)
+    train, test = folded(train, test, fold) if fold else (train, test)
+    held = [samples(rows) for rows in parts.sites.values()]
+    offsets = np.cumsum([0, *map(len, held)], dtype=np.int64)
+    truth = torch.cat([_truth(rows, label, classes) for rows in parts.sites.values()]) if held else None
+    together = joined(held) if held else train.take(torch.arange(0)).samples
+    return Dataset(name, train, test, classes, SiteSamples(tuple(parts.sites), together, offsets, truth))
+
+
+def _truth(rows: Rows, label: str, classes: Sequence[str]) -> Tensor:
+    """The classes of a site's rows, where its table knows them; −1 elsewhere."""
+    if label not in rows.columns:
+        return torch.full((len(rows),), -1)
+    number = {name: c for c, name in enumerate(classes)}
+    return torch.tensor([number.get(str(cell), -1) for cell in _names(rows, label)], dtype=torch.int64)

@@ -1,0 +1,204 @@
+"""From the columns of a table to vectors, by rules that are fixed at the server and travel with the model.
+
+    number     as it is; a missing one becomes the column's mean
+    category   a column of 0 and 1 for each value that the server has seen; any other value is 0 in all of them
+    vector     as it is, with all of its views
+    then       (x − mean) / deviation, at most ``CLIP`` either way, and all times one factor that makes rows about
+               ``TYPICAL`` long; a column that never varies at the server is left out
+
+Means and deviations are those of the rows that the encoder is made from: sums, so sites could add theirs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedfew.core.errors import FedfewError
+from fedfew.data.rows.files import Column, Rows, as_numbers, is_missing
+from fedfew.data.samples.vectors import LENGTH, Vectors
+
+Missing = Literal["refuse", "mean"]
+Scale = Literal["standard", "length", "none"]
+CLIP, TYPICAL = 8.0, LENGTH / 2
+CATEGORIES = 100
+"""Most values of a category; a column with more is no category."""
+NUMERIC = 0.9
+"""A column of text is one of numbers if at least this share of its cells are."""
+CHUNK = 1 << 16
+"""Rows that are encoded at a time."""
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The rules; all fields are JSON's types."""
+
+    columns: list[dict[str, Any]]
+    """Name and kind of each column, with the values of a category and the width of a vector."""
+    scale: Scale
+    missing: Missing
+    mean: list[float]
+    weight: list[float]
+    """The factor of each number of a vector, after its mean is taken away."""
+
+    @staticmethod
+    def of(rows: Rows, names: Sequence[str], scale: Scale, missing: Missing) -> "Encoder":
+        """The encoder for these columns, from the rows that the server knows."""
+        columns = [_column(rows, name) for name in names]
+        if not columns or (len(columns) > 1 and any(column.get("views", 1) > 1 for column in columns)):
+            message = "vectors with views cannot be joined with others" if columns else "there are none to learn from"
+            raise FedfewError("E204", f"{rows.where}, columns", message, "Name others in dataset.columns")
+        bare = Encoder(columns, scale, missing, [], [])
+        count, total, square, shift = np.float64(0), np.float64(0), np.float64(0), None
+        for matrix in bare._matrices(rows):
+            flat = matrix.reshape(-1, matrix.shape[2])
+            shift = np.nan_to_num(flat[0]) if shift is None else shift  # so that sums of squares stay exact
+            known = ~np.isnan(flat)
+            moved = np.where(known, flat - shift, 0)
+            count, total, square = count + known.sum(0), total + moved.sum(0), square + (moved**2).sum(0)
+        mean = total / np.maximum(count, 1)
+        deviation = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean**2, 0))
+        varies = deviation > 1e-9 * np.maximum(np.abs(mean + shift), 1e-300)
+        if scale == "standard" and not varies.any():
+            raise FedfewError("E204", rows.where, "no column varies at the server", "Give rows that differ")
+        weight = np.ones_like(mean)
+        if scale == "standard":
+            weight = varies * TYPICAL / np.sqrt(varies.sum()) / np.where(varies, deviation, 1)
+        return Encoder(columns, scale, missing, (mean + shift).tolist(), weight.tolist())
+
+    @staticmethod
+    def described(about: dict[str, Any]) -> "Encoder":
+        """The encoder that a model file or a server describes; E309 if that is no encoder."""
+        try:
+            encoder = Encoder(**about)
+            if not len(encoder.mean) == len(encoder.weight) == sum(len(_parts_of(c)) for c in encoder.columns):
+                raise ValueError("its widths differ")
+        except (TypeError, ValueError, KeyError) as error:
+            raise FedfewError("E309", "encoder", f"is not what a run writes ({error})") from None
+        return encoder
+
+    def about(self) -> dict[str, Any]:
+        """In JSON's types."""
+        return asdict(self)
+
+    @property
+    def inputs(self) -> list[str]:
+        """What each number of a vector is."""
+        return [name for column in self.columns for name in _parts_of(column)]
+
+    def __call__(self, rows: Rows) -> Tensor:
+        """The vectors of rows, N×V×d: float32, or float16 where that is what the file has."""
+        first = self.columns[0]
+        small = [first["kind"], rows.column(first["name"]).dtype] == ["vector", np.float16] and len(self.columns) == 1
+        shape = len(rows), first.get("views", 1), len(self.mean)
+        out = torch.empty(shape, dtype=torch.float16 if small else torch.float32)
+        done = 0
+        for matrix in self._matrices(rows):
+            out[done : done + len(matrix)] = self.scaled(torch.from_numpy(matrix))
+            done += len(matrix)
+        return out
+
+    def fitting(self, values: Any) -> Vectors:
+        """A user's array N×d (or a single vector), a column for each of ``inputs``; E204 if it does not fit."""
+        x = torch.atleast_2d(torch.as_tensor(values))
+        if x.shape[-1] != len(self.mean) or x.ndim > 3 or not bool((x.isfinite() | x.isnan()).all()):
+            message = f"are {x.dtype} of shape {tuple(x.shape)}, expected finite numbers N×{len(self.mean)}"
+            raise FedfewError("E204", "vectors", message)
+        if self.missing == "refuse" and bool(x.isnan().any()):
+            raise FedfewError("E213", "vectors", "are missing in part", "Fill them in")
+        return Vectors(self.scaled(x.double().view(len(x), -1, x.shape[-1])).float(), encoder=self.about())
+
+    def scaled(self, x: Tensor) -> Tensor:
+        """The last step, from raw numbers (NaN where missing) to what a model is fed."""
+        mean, weight = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.mean, self.weight))
+        if self.scale == "standard":
+            bound = CLIP * TYPICAL / max(sum(w > 0 for w in self.weight), 1) ** 0.5
+            return ((x - mean) * weight).nan_to_num(0.0).clamp(-bound, bound)
+        filled = torch.where(x.isnan(), mean, x)
+        return filled if self.scale == "none" else LENGTH * normalize(filled, dim=-1)
+
+    def _matrices(self, rows: Rows) -> Iterator[NDArray[np.float64]]:
+        """Raw numbers N×V×d, a chunk of the rows at a time."""
+        for start in range(0, len(rows), CHUNK):
+            part = rows.take(np.arange(start, min(start + CHUNK, len(rows))))
+            yield np.concatenate([self._raw(part, column) for column in self.columns], 2)
+
+    def _raw(self, rows: Rows, column: dict[str, Any]) -> NDArray[np.float64]:
+        """One column as N×V×width."""
+        name, cells = column["name"], rows.column(column["name"])
+        if column["kind"] == "category":
+            lost = np.array([is_missing(cell) for cell in cells])
+            self._refuse(lost, rows, name)
+            known = np.array([["" if gone else str(cell)] for cell, gone in zip(cells, lost, strict=True)])
+            raw: NDArray[np.float64] = np.equal(known.reshape(-1, 1), np.array(column["values"]))[:, None].astype(float)
+            return raw
+        if column["kind"] == "number":
+            raw = as_numbers(rows, name)[:, None, None]
+        else:
+            raw = _views(cells, rows.where, name)
+            if raw.shape[1:] != (column["views"], column["width"]):
+                message = f"its vectors {name} are {raw.shape[1]}×{raw.shape[2]}, the server's"
+                message = f"{message} {column['views']}×{column['width']} (views × width)"
+                raise FedfewError("E213", rows.where, message, "Compute them as the server's were")
+        self._refuse(np.isnan(raw), rows, name)
+        if bad := np.argwhere(np.isinf(raw)).tolist():
+            raise rows.fault(bad[0][0], _place(raw, bad[0], name), "is infinite", "Correct it, or leave the cell empty")
+        return raw
+
+    def _refuse(self, lost: NDArray[np.bool_], rows: Rows, name: str) -> None:
+        if self.missing == "refuse" and lost.any():
+            first = np.argwhere(lost)[0].tolist()
+            remedy = 'Fill it in, or set dataset.missing = "mean" to use the mean over the server\'s rows'
+            raise rows.fault(first[0], _place(lost, first, name), "is missing", remedy)
+
+
+def _place(cells: NDArray[Any], index: Sequence[int], name: str) -> str:
+    """The column, and in a vector the number's position."""
+    return name if cells.size == len(cells) else f"{name}[{index[-1]}]"
+
+
+def _parts_of(column: dict[str, Any]) -> list[str]:
+    """The names of the numbers that a column becomes."""
+    name = column["name"]
+    if column["kind"] == "category":
+        return [f"{name}={value}" for value in column["values"]]
+    return [f"{name}[{i}]" for i in range(column["width"])] if column["kind"] == "vector" else [name]
+
+
+def _column(rows: Rows, name: str) -> dict[str, Any]:
+    """A column's kind, judged by the server's cells."""
+    cells = rows.column(name)
+    if cells.ndim > 1:
+        views, width = _views(cells[:1], rows.where, name).shape[1:]
+        return {"name": name, "kind": "vector", "views": views, "width": width}
+    known = [cell for cell in cells if not is_missing(cell)] if cells.dtype == object else []
+    if sum(map(_is_number, known)) >= NUMERIC * len(known):
+        return {"name": name, "kind": "number"}
+    values = sorted({str(cell) for cell in known})
+    if len(values) > CATEGORIES:
+        message = f"column {name} has {len(values):,} different values, a category at most {CATEGORIES}"
+        remedy = f'Leave it out with dataset.columns, or use it as text: dataset.name = "text", text = "{name}"'
+        raise FedfewError("E213", rows.where, message, remedy)
+    return {"name": name, "kind": "category", "values": values}
+
+
+def _is_number(cell: object) -> bool:
+    try:
+        float(str(cell))
+    except ValueError:
+        return False
+    return True
+
+
+def _views(cells: Column, where: str, name: str) -> NDArray[np.float64]:
+    """A column of vectors as N×V×d."""
+    if cells.dtype.kind not in "fiub" or cells.ndim not in (2, 3) or 0 in cells.shape[1:]:
+        message = f"{name} is {cells.dtype} {cells.shape}; numbers N×d, or N×views×d, are needed"
+        raise FedfewError("E213", where, message, "Save one vector of numbers for each row")
+    array: NDArray[np.float64] = (cells[:, None] if cells.ndim == 2 else cells).astype(np.float64)
+    return array
