@@ -1,19 +1,22 @@
 """The round loop and its record: it goes on from any state with the same bits, and the numbers are what they say."""
 
 import json
+import math
 import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.runtime.tiny_run import AlteredFleet, Answer, RememberingFleet, play, tiny_parts
 from torch import Tensor
 
-from fedfew.core.errors import Refusal
+from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.types import ClientUpdate, Missing, Outcome, Scores, ServerState
 from fedfew.runs.session import one_thread
 from fedfew.runtime.channel import LONGEST, Channel
@@ -89,7 +92,60 @@ def test_a_client_that_raises_costs_its_update_only(monkeypatch: pytest.MonkeyPa
     ((_, record),) = play(parts, fleet, 1)
     assert 2 in record["cohort"]
     assert [(fault["client"], fault["code"]) for fault in left_out(record)] == [(2, "E408")]
-    assert left_out(record)[0]["reason"] == "ZeroDivisionError: nothing to divide by"
+    line = unlucky.__code__.co_firstlineno + 2
+    assert left_out(record)[0]["reason"] == f"ZeroDivisionError: nothing to divide by (test_rounds.py:{line})"
+
+
+FAILURES: dict[str, tuple[Callable[[ServerState], Any], str]] = {
+    "a singular matrix": (lambda state: torch.linalg.inv(torch.zeros(2, 2)) and state, "LinAlgError: "),
+    "no convergence": (lambda state: np.linalg.svd(np.full((2, 2), np.nan)) and state, "LinAlgError: "),
+    "an overflow": (lambda state: math.exp(1e9) and state, "OverflowError: "),
+    "NaN in the model": (lambda state: replace(state, omega=state.omega * math.nan), "ω: not finite"),
+    "infinity in what a method keeps": (
+        lambda state: replace(state, extra={"kept": torch.tensor(math.inf)}), "kept: not finite",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fail", "name"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize("step", ["after_clients", "before_clients"])
+def test_numbers_that_cannot_be_computed_skip_the_round(
+    monkeypatch: pytest.MonkeyPatch, step: str, fail: Callable[[ServerState], Any], name: str
+) -> None:
+    """The model stays, the record says why, and the next round goes on from the state before."""
+    parts, fleet = tiny_parts(rounds=3)
+    method = type(parts.algorithm)
+    compute = getattr(method, step)
+
+    def failing(self: Any, state: ServerState, *rest: Any) -> Any:
+        if state.round != 1:
+            return compute(self, state, *rest)
+        return (fail(state), Outcome()) if step == "after_clients" else fail(state)
+
+    monkeypatch.setattr(method, step, failing)
+    (first, _), (second, record), (third, last) = play(parts, fleet, 3)
+    assert record["skipped"] and name in record["failure"]
+    assert torch.equal(first.omega, second.omega) and first.participation == second.participation
+    assert not last["skipped"] and "failure" not in last and not torch.equal(second.omega, third.omega)
+
+
+def test_a_server_that_fails_from_the_start_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts, fleet = tiny_parts()
+    monkeypatch.setattr(type(parts.algorithm), "warm_up", lambda *_: torch.linalg.inv(torch.zeros(2, 2)))
+    with pytest.raises(FedfewError, match="E512 first round: the server's own training failed: _LinAlgError"):
+        play(parts, fleet, 2)
+
+
+def test_clients_that_all_send_nan_in_the_first_round_stop_the_run() -> None:
+    """Such a run finished with the accuracy of chance."""
+    parts, fleet = tiny_parts()
+
+    def spoil(_: int, answers: Sequence[Any]) -> list[Answer]:
+        return [replace(a, reply={"psi": a.reply["psi"] * math.nan}) for a in answers]
+
+    spoiled = AlteredFleet(fleet, spoil)
+    with pytest.raises(FedfewError, match="E512 first round: all 3 clients failed in the same way: E404 psi holds NaN"):
+        play(parts, spoiled, 2)
 
 
 def test_votes_that_fit_no_image_cost_one_update(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import resources
+from pathlib import PurePath
+from traceback import extract_tb
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ NO_UPDATE = frozenset({
 UNUSED = frozenset({Refusal.LATE, Refusal.TWICE})
 """Answers that came too late or twice: they are recorded, but are not part of the round they came in."""
 SHARED_CAUSE = frozenset({
-    Refusal.NAMES, Refusal.SHAPE, Refusal.TYPE, Refusal.TOO_LARGE, Refusal.FAILED, Refusal.UNFIT_SITE, Refusal.PAYLOAD,
+    Refusal.NAMES, Refusal.SHAPE, Refusal.TYPE, Refusal.NOT_FINITE, Refusal.TOO_LARGE, Refusal.FAILED,
+    Refusal.UNFIT_SITE, Refusal.PAYLOAD,
 })  # fmt: skip
-"""Faults that do not depend on a client's samples or machine: if all clients of the first round share one, E512."""
+"""Faults of a config or of code rather than of a client: if all clients of the first round share one, E512."""
+
+
+def raised_at(error: BaseException) -> str:
+    """An exception in words, with the file and line that raised it: of the code that was called, not of a library."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if "site-packages" not in frame.filename]
+    frame = frames[-1] if frames else None
+    where = f" ({PurePath(frame.filename).name}:{frame.lineno})" if frame else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -167,6 +167,8 @@ class Outcome:
     """The method's own metrics, such as gradient diversity."""
     clients: Vector | None = None
     """The clients' model before the server's turn, scored as ``accuracy_clients``."""
+    failure: str = ""
+    """Why the round is skipped although clients answered: numbers that could not be computed."""
 
 
 RoundEnd = tuple[ServerState, Outcome]

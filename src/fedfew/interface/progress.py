@@ -193,7 +193,7 @@ def _remarks(record: RoundRecord, guard: Guard) -> Iterator[str]:
     for alarm in guard.look(record):
         yield f"[bold yellow]round {alarm.round}:[/] {alarm.text}"
     if record["skipped"]:
-        yield f"[yellow]{number} skipped: no usable update, ω stays[/]"
+        yield f"[yellow]{number} skipped: {escape_markup(record.get('failure', 'no usable update'))}, ω stays[/]"
 
 
 def estimate(record: RoundRecord, rounds: int) -> str:

@@ -122,7 +122,7 @@ class Inbox:
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
     if not algorithm.asks(state):
-        return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
+        return nobody(state)
     cohort = draw(clients, fleet, state.round)
     gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
     payloads = {k: algorithm.broadcast(state, k) for k in cohort}
@@ -160,6 +160,11 @@ def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, sta
         {k: update.examples for k, update in counted.items() if k in updates},
         judgement.lengths,
     )
+
+
+def nobody(state: ServerState) -> Answers:
+    """The answers of a round in which no client is asked."""
+    return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
 
 
 def checker(

@@ -70,7 +70,7 @@ class Gate:
                 if _bad_indices(tensor, expected.limit):
                     return Refusal.INDICES, f"{name} is not sorted, unique and below {expected.limit}"
                 continue
-            if not _finite(tensor):
+            if not finite(tensor):
                 return Refusal.NOT_FINITE, f"{name} holds NaN or infinity"
             fault = self._norm_fault(name, tensor, payload, expected)
             if fault:
@@ -161,7 +161,7 @@ def _norm(tensor: Tensor) -> float:
     return float(torch.linalg.vector_norm(tensor))
 
 
-def _finite(tensor: Tensor) -> bool:
+def finite(tensor: Tensor) -> bool:
     """A finite norm has only finite entries; checking each, which takes four copies, is for norms that overflow."""
     if not tensor.is_floating_point():
         return True

@@ -8,6 +8,7 @@ from annotated_types import Ge, MaxLen, Predicate
 from typing_extensions import TypedDict
 
 from fedfew.core.errors import NO_UPDATE
+from fedfew.core.text import plain
 
 if TYPE_CHECKING:  # records are read without torch
     from torch import Tensor
@@ -70,6 +71,8 @@ class RoundRecord(TypedDict):
     wire: dict[str, float] | None
     """Bytes really sent, on a network."""
     skipped: bool
+    failure: NotRequired[str]
+    """Why it was skipped although clients answered."""
     norm_server: float | None
     norm_step: float | None
     """How far the model moved."""
@@ -98,7 +101,7 @@ def describe(
         server_step = state.omega - outcome.clients  # the server trains last
     server_norm = float(server_step.norm())
     directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates)
-    return {
+    record: RoundRecord = {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
         "accuracy_clients": _short(scores.clients),
@@ -116,12 +119,15 @@ def describe(
         "missing": [_fault(m) for m in answers.missing if m.code in NO_UPDATE],
         "unused": [_fault(m) for m in answers.unused],
         "wire": dict(answers.wire) or None,
-        "skipped": bool(answers.cohort) and not answers.updates,
+        "skipped": bool(outcome.failure) or (bool(answers.cohort) and not answers.updates),
         "norm_server": _short(server_norm),
         "norm_step": _short(float((state.omega - trained.omega).norm())),
         "updates": list(directions),
         "seconds": seconds,
     }
+    if outcome.failure:
+        record["failure"] = plain(outcome.failure)
+    return record
 
 
 def pseudo_labels(answers: "Answers") -> tuple[float | None, float | None, list[int]]:

@@ -1,21 +1,28 @@
 """The round loop, the only one, for every method and every fleet: a generator of rounds."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
 
+import numpy as np
 import torch
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
-from fedfew.core.errors import NO_UPDATE, FedfewError
+from fedfew.core.errors import NO_UPDATE, FedfewError, raised_at
 from fedfew.core.evaluation import NOT_SCORED, Evaluation
 from fedfew.core.streams import stream
 from fedfew.core.types import Fleet, Method, Missing, Outcome, Passes, ScreenState, ServerSite, ServerState, Updates
-from fedfew.runtime.exchange import Answers, Clients, ask, refuse_common_fault
+from fedfew.runtime.exchange import Answers, Clients, ask, nobody, refuse_common_fault
+from fedfew.runtime.gate import finite
 from fedfew.runtime.record import WARMUP, RoundRecord, describe
 from fedfew.runtime.wire import Wire
 
 EVERY_ROUND = Evaluation()
+NUMERICAL = (ArithmeticError, LinAlgError, np.linalg.LinAlgError)
+"""What computations raise for numbers that have no result, such as a singular matrix."""
+_log = logging.getLogger(__name__)
 
 
 def run_rounds(
@@ -36,20 +43,26 @@ def run_rounds(
     clock, skipped = Clock(), 0
     Wire(algorithm, clients.transforms).check(site)
 
-    def train_server(now: ServerState) -> ServerState:
+    def train_server(now: ServerState) -> tuple[ServerState, str]:
         with clock("server"):
-            made = server_turn(algorithm, now, site, stream(clients.seed, "server", now.round), passes)
+            rng = stream(clients.seed, "server", now.round)
+            made, failure = computed(lambda: server_turn(algorithm, now, site, rng, passes), now)
         if passes:
             clock.warmed_up(*passes.take())
-        return made
+        if failure and not now.participation:
+            raise FedfewError("E512", "first round", f"the server's own training failed: {failure}"[:400])
+        return made, failure
 
-    trained = train_server(state) if state.round < rounds else state
+    trained, failure = train_server(state) if state.round < rounds else (state, "")
     while state.round < rounds:
         t = state.round
         with clock("clients"):
-            answers = ask(clients, algorithm, site, fleet, trained)
+            answers = nobody(state) if failure else ask(clients, algorithm, site, fleet, trained)
         with clock("aggregate"):
-            state, outcome = close_round(clients, algorithm, site, state, trained, answers)
+            if failure:
+                outcome = Outcome(failure=f"the server's turn: {failure}")
+            else:
+                state, outcome = close_round(clients, algorithm, site, state, trained, answers)
         state = replace(state, round=t + 1, ema=evaluation.mean(state.ema, state.omega))
         seconds = clock.take("server", "clients", "aggregate") | clock.warmup()
 
@@ -58,7 +71,7 @@ def run_rounds(
         if evaluation.due(state.round, rounds):
             scoring = fleet.score(state.evaluated, outcome.clients if differs and evaluation.clients else None)
         # where the server's turn comes first, it trains for the next round while a free worker scores this one
-        ahead = train_server(state) if state.round < rounds else state
+        ahead, failure = train_server(state) if state.round < rounds else (state, "")
         with clock("evaluate"):
             scores = scoring() if scoring else NOT_SCORED
         known = state.validation[-1] if scoring is None and state.validation else 0.0  # kept until the next score
@@ -72,7 +85,8 @@ def run_rounds(
         trained = replace(ahead, validation=state.validation)
         skipped = skipped + 1 if record["skipped"] else 0
         if skipped >= max_skipped:
-            raise FedfewError("E501", f"round {t + 1}", f"{skipped} rounds in a row had no usable update")
+            cause = f"; the last: {record['failure']}" if "failure" in record else ""
+            raise FedfewError("E501", f"round {t + 1}", f"{skipped} rounds in a row had no usable update{cause}")
 
 
 def close_round(
@@ -90,8 +104,28 @@ def close_round(
     screen = ScreenState(refused, answers.lengths)
     counted = replace(trained, participation=count(trained, answers.updates), screen=screen)
     rng = stream(clients.seed, "aggregate", trained.round)
-    made, outcome = algorithm.after_clients(counted, answers.updates, site, rng)
-    return Wire(algorithm, clients.transforms).after_round(made, site), outcome
+    outcome = Outcome()
+
+    def aggregate() -> ServerState:
+        nonlocal outcome
+        made, outcome = algorithm.after_clients(counted, answers.updates, site, rng)
+        return Wire(algorithm, clients.transforms).after_round(made, site)
+
+    made, failure = computed(aggregate, replace(state, screen=replace(state.screen, refused=refused)))
+    return made, Outcome(failure=failure) if failure else outcome
+
+
+def computed(make: Callable[[], ServerState], before: ServerState) -> tuple[ServerState, str]:
+    """The state that ``make`` gives; or the one before, and what could not be computed: a server survives numbers."""
+    try:
+        made = make()
+    except NUMERICAL as error:
+        _log.warning("a step could not be computed", exc_info=True)
+        return before, raised_at(error)
+    tensors = {"ω": made.omega, "σ": made.sigma} | made.extra
+    known = {id(tensor) for tensor in (before.omega, before.sigma, *before.extra.values())}
+    odd = [name for name, tensor in tensors.items() if id(tensor) not in known and not finite(tensor)]
+    return (before, f"{', '.join(odd)}: not finite") if odd else (made, "")
 
 
 def server_turn(

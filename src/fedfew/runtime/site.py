@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.core.errors import Refusal
+from fedfew.core.errors import Refusal, raised_at
 from fedfew.core.evaluation import score
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.network import Network
@@ -78,7 +78,7 @@ class Sites:
             metrics = trained.metrics | _audit(trained.votes, self.truth.index_select(0, index), self.classes)
         except Exception as error:
             _log.debug("client %d failed in round %d", client, round + 1, exc_info=True)
-            return Missing(client, Refusal.FAILED, f"{type(error).__name__}: {error}")
+            return Missing(client, Refusal.FAILED, raised_at(error))
         examples = len(index) if trained.examples is None else trained.examples
         return ClientUpdate(client, trained.reply, examples, metrics)
 

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from fedfew.core.errors import Refusal
+from fedfew.core.errors import Refusal, raised_at
 from fedfew.core.layout import nbytes
 from fedfew.core.types import ClientUpdate
 from fedfew.runtime.arena import Arena
@@ -46,7 +46,7 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
         message |= {"examples": answer.examples, "metrics": answer.metrics}
         json.dumps(message)
     except Exception as error:  # the method returned something that cannot be sent
-        return _missing(client, Refusal.FAILED, f"{type(error).__name__}: {error}")
+        return _missing(client, Refusal.FAILED, raised_at(error))
     return message
 
 

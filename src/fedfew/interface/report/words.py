@@ -89,7 +89,11 @@ def events_of(run: Run) -> list[RoundEvent]:
             text = f"{coded(fault['code'])}: {fault['reason']}"
             events.append(RoundEvent(r["round"], fault["client"], fault["code"], text))
         if r["skipped"]:
-            events.append(RoundEvent(r["round"], None, "", "round skipped: no usable update, ω is unchanged"))
+            events.append(
+                RoundEvent(
+                    r["round"], None, "", f"round skipped: {r.get('failure', 'no usable update')}, ω is unchanged"
+                )
+            )
     return events
 
 
