@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from fedfew.config.names import is_own, own_code
+from fedfew.config.sums import sum_misfits
 from fedfew.config.tree import Config, Model
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
@@ -28,6 +29,7 @@ def misfits(config: Config) -> Iterator[FedfewError]:
     if all(fault.where != "vote.prior" for fault in own):
         yield from _vote(config)
     yield from _privacy(config)
+    yield from sum_misfits(config, {} if isinstance(config.method, Oracle) else config.method.reply_schema(TOY))
     yield from _compression(config)
     yield from _norm(config)
     yield from _validation(config)
@@ -162,7 +164,7 @@ def unused_objective(config: Config) -> FedfewError | None:
 
 def _privacy(config: Config) -> Iterator[FedfewError]:
     privacy, method = config.privacy, config.method
-    if privacy.noise and not privacy.clip:
+    if privacy.noise and not privacy.clip and privacy.unit == "site":
         why = "noise without clipping protects nothing: one client's change can be arbitrarily large"
         yield FedfewError("E113", "privacy.noise", why, "Set privacy.clip")
     if not privacy.clip:

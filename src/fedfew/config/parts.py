@@ -11,6 +11,7 @@ from torch import nn
 
 from fedfew.config import worker
 from fedfew.config.names import SITES, Named
+from fedfew.config.sums import client_of, exchange_of
 from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import Config
 from fedfew.core.engine import Engine
@@ -146,6 +147,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         sizes=None if config.remote else federation.partition.sizes,
         transforms=config.transforms,
         min_updates=config.min_updates,
+        exchange=exchange_of(config),
     )
     labeled = federation.server.to(network.device)
     pools = entry.pools or any(transform.pools for transform in clients.transforms)
@@ -189,6 +191,7 @@ def sites_of(config: Config, data: ClientsData, network: Network) -> Sites:
         validation=data.validation.to(network.device),
         own_view=config.client.own,
         known=config.client_labels.known(data.partition.clients, config.dataset.seed),
+        sums=client_of(config, network),
     )
 
 

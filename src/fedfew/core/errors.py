@@ -70,18 +70,19 @@ class Refusal(StrEnum):
     PAYLOAD = "E419"
     BUDGET = "E420"
     HARMFUL = "E421"
+    SUM_REFUSED = "E422"
 
 
 NO_UPDATE = frozenset({
     Refusal.FAILED, Refusal.DIED, Refusal.NO_ANSWER, Refusal.DROPPED_OUT, Refusal.UNREACHABLE, Refusal.UNFIT_SITE,
-    Refusal.TOO_FEW, Refusal.PAYLOAD, Refusal.BUDGET,
+    Refusal.TOO_FEW, Refusal.PAYLOAD, Refusal.BUDGET, Refusal.SUM_REFUSED,
 })  # fmt: skip
 """Clients that sent no update, or none that was checked; any other reason is a refusal by the gate or the screen."""
 UNUSED = frozenset({Refusal.LATE, Refusal.TWICE})
 """Answers that came too late or twice: they are recorded, but are not part of the round they came in."""
 SHARED_CAUSE = frozenset({
     Refusal.NAMES, Refusal.SHAPE, Refusal.TYPE, Refusal.NOT_FINITE, Refusal.TOO_LARGE, Refusal.FAILED,
-    Refusal.UNFIT_SITE, Refusal.PAYLOAD,
+    Refusal.UNFIT_SITE, Refusal.PAYLOAD, Refusal.SUM_REFUSED,
 })  # fmt: skip
 """Faults of a config or of code rather than of a client: if all clients of the first round share one, E512."""
 

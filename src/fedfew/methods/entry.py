@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import Setting, settings_of
@@ -57,6 +57,9 @@ class Entry(Generic[M]):
     """False for a method that never uses clients."""
     pools: bool = False
     """True for a bound that trains on all clients' samples and true labels at the server: in simulation only."""
+    sums: Literal["", "all", "active"] = ""
+    """Whether a sum over its clients is enough: models with weights known beforehand, of all clients or of those that
+    took a step."""
     strong_views: bool = False
     """Whether its clients use strong views, so that ``client.augment`` has an effect."""
     transforms: tuple[Transform, ...] = ()

@@ -92,6 +92,6 @@ class FedAvg(Federated):
         return with_momentum(state, psi, self.server_momentum, site.network.layout.trainable)
 
 
-FEDAVG = Entry(FedAvg, unfit=STARTS_FROM_SERVER)
-FEDPROX = Entry(FedAvg, {"prox": 0.01}, unfit=STARTS_FROM_SERVER)
-FEDBN = Entry(FedAvg, unfit=STARTS_FROM_SERVER, transforms=(LocalNorm(),))
+FEDAVG = Entry(FedAvg, unfit=STARTS_FROM_SERVER, sums="all")
+FEDPROX = Entry(FedAvg, {"prox": 0.01}, unfit=STARTS_FROM_SERVER, sums="all")
+FEDBN = Entry(FedAvg, unfit=STARTS_FROM_SERVER, sums="all", transforms=(LocalNorm(),))

@@ -153,4 +153,4 @@ def mix(psi: Tensor, sigma: Tensor, omega: Tensor, alpha: float, beta: float, ga
     return alpha * psi + beta * sigma + gamma * omega
 
 
-FEDMIX = Entry(FedMix, aggregator="fedfreq")
+FEDMIX = Entry(FedMix, aggregator="fedfreq", sums="all")

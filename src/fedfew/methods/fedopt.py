@@ -50,5 +50,5 @@ class FedAdam(FedAvg):
         return torch.cat([moved, psi[n:]]), {"adaptive_first": first, "adaptive_second": second}
 
 
-FEDADAM = Entry(FedAdam, unfit=STARTS_FROM_SERVER)
-FEDYOGI = Entry(FedAdam, {"rule": "yogi"}, unfit=STARTS_FROM_SERVER)
+FEDADAM = Entry(FedAdam, unfit=STARTS_FROM_SERVER, sums="all")
+FEDYOGI = Entry(FedAdam, {"rule": "yogi"}, unfit=STARTS_FROM_SERVER, sums="all")

@@ -65,4 +65,4 @@ class SemiFL(Alternate):
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)
 
 
-SEMIFL = Entry(SemiFL, aggregator="uniform", unfit=STARTS_FROM_SERVER, strong_views=True)
+SEMIFL = Entry(SemiFL, aggregator="uniform", unfit=STARTS_FROM_SERVER, sums="active", strong_views=True)

@@ -34,6 +34,14 @@ class RealSites(Protocol):
     def traffic(self) -> dict[str, int]: ...
 
 
+class Exchange(Protocol):
+    """Another way to ask the clients of a round, e.g. for a sum of their updates (``fedfew.secure``)."""
+
+    def ask(
+        self, clients: "Clients", algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState
+    ) -> "Answers": ...
+
+
 @dataclass(frozen=True)
 class Clients:
     """The population a run selects from, and the checks on its answers."""
@@ -49,6 +57,8 @@ class Clients:
     """The transforms of the messages, innermost first."""
     min_updates: int = 1
     """With fewer usable updates the round is skipped."""
+    exchange: Exchange | None = None
+    """How updates are collected, if not one by one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +82,13 @@ class Answers:
     """Clients that claim many times the images of the others, and how many were counted."""
     lengths: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """The median lengths of the last rounds, this one included."""
+    summed: tuple[int, ...] = ()
+    """The clients in the one update, where it is a sum."""
+
+    @property
+    def used(self) -> list[ClientUpdate]:
+        """An update for each client that is in one."""
+        return [replace(self.updates[0], client=k) for k in self.summed] or self.updates
 
 
 @dataclass(eq=False)
@@ -121,6 +138,8 @@ class Inbox:
 
 def ask(clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
     """Every update in the result has passed the gate; they are in the order of the clients, not of arrival."""
+    if clients.exchange is not None:
+        return clients.exchange.ask(clients, algorithm, site, fleet, state)
     if not algorithm.asks(state):
         return nobody(state)
     cohort = draw(clients, fleet, state.round)

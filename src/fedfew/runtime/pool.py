@@ -94,6 +94,8 @@ class PoolFleet:
         self._hello = hello | {"kind": "hello", "tensors": self._images.write({"data": data})["data"]}
         self._selector = selectors.DefaultSelector()
         self._memory: dict[int, dict[str, Tensor]] = {}
+        self._secrets: dict[int, dict[str, Tensor]] = {}
+        """What clients keep between the exchanges of a sum; here, because any worker may answer for a client."""
         self._scores: Scores | None = None
         self._deaths = 0
         self._workers: list[Worker] = []
@@ -146,6 +148,7 @@ class PoolFleet:
         """Answers as they arrive; the result does not depend on which worker trains which client."""
         groups: dict[str, Mapping[str, Tensor]] = {f"payload/{k}": payload for k, payload in payloads.items()}
         groups |= {f"memory/{k}": self._memory.get(k, {}) for k in payloads}
+        groups |= {f"secrets/{k}": self._secrets.get(k, {}) for k in payloads}
         index = self._payloads.write(groups)
         waiting = sorted(payloads, key=lambda k: (self._sizes[k], -k))  # the largest is taken first, from the end
         open_jobs = len(waiting)
@@ -153,7 +156,7 @@ class PoolFleet:
             for worker in list(self._workers):
                 if worker.ready and worker.job is None and waiting and self._alive(worker):
                     k = waiting.pop()
-                    tensors = {"payload": index[f"payload/{k}"], "memory": index[f"memory/{k}"]}
+                    tensors = {group: index[f"{group}/{k}"] for group in ("payload", "memory", "secrets")}
                     self._give(worker, {"kind": "train", "round": round, "client": k, "tensors": tensors})
             for answer in self._answers():
                 open_jobs -= 1
@@ -217,6 +220,7 @@ class PoolFleet:
                 return Missing(client, Refusal.TOO_LARGE, reason)
             reply = worker.answers.read(tensors["reply"], copy=True)
             memory = worker.answers.read(tensors["memory"], copy=True)
+            self._secrets[client] = worker.answers.read(tensors["secrets"], copy=True)
         except ValueError as error:
             return Missing(client, Refusal.SHAPE, f"the reply cannot be read: {error}")
         self._memory.pop(client, None)

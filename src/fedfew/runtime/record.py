@@ -100,7 +100,8 @@ def describe(
     if outcome.clients is not None and not server_step.any():
         server_step = state.omega - outcome.clients  # the server trains last
     server_norm = float(server_step.norm())
-    directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in answers.updates)
+    single = [] if answers.summed else answers.updates
+    directions = (_direction(answers, u.client, u.reply.get("psi"), server_step, server_norm) for u in single)
     record: RoundRecord = {
         "round": state.round,
         "accuracy": _short(scores.accuracy),
@@ -108,7 +109,7 @@ def describe(
         "loss": _short(scores.loss),
         "validation": _short(scores.validation),
         "cohort": answers.cohort,
-        "weights": {str(k): _short(w) for k, w in outcome.weights.items()},
+        "weights": {} if answers.summed else {str(k): _short(w) for k, w in outcome.weights.items()},
         "metrics": {name: _short(value) for name, value in outcome.metrics.items()},
         "coverage": coverage,
         "correct": correct,

@@ -102,7 +102,7 @@ def close_round(
             refuse_common_fault(answers)
         return replace(state, screen=replace(state.screen, refused=refused)), Outcome()  # no client answered: ω stays
     screen = ScreenState(refused, answers.lengths)
-    counted = replace(trained, participation=count(trained, answers.updates), screen=screen)
+    counted = replace(trained, participation=count(trained, answers.used), screen=screen)
     rng = stream(clients.seed, "aggregate", trained.round)
     outcome = Outcome()
 

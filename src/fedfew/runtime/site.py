@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedfew.core.errors import Refusal, raised_at
+from fedfew.core.errors import FedfewError, Refusal, raised_at
 from fedfew.core.evaluation import score
-from fedfew.core.layout import Payload, Vector
+from fedfew.core.layout import Payload, Reply, Vector
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet, OwnView, Samples
 from fedfew.core.streams import stream
@@ -41,6 +41,19 @@ class Shares(Protocol):
     def of(self, client: int) -> NDArray[np.int64]: ...
 
 
+class Sums(Protocol):
+    """A client's part in secure sums (``fedfew.secure``)."""
+
+    def answer(
+        self,
+        round: int,
+        client: int,
+        payload: Payload,
+        kept: dict[str, Tensor],
+        train: Callable[[Payload], tuple[Trained, int]],
+    ) -> Reply: ...
+
+
 @dataclass(frozen=True, eq=False)
 class Sites:
     """Everything a process needs to train any client of a simulation, and to score a model."""
@@ -63,6 +76,10 @@ class Sites:
     fewest: int = 0
     """Fewest images behind a sum of a class; set by real sites."""
     memory: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    sums: Sums | None = None
+    """Where clients answer with their part of a sum only."""
+    secrets: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+    """What each client keeps between the exchanges of one sum: in memory only, in no checkpoint and no message."""
 
     @cached_property
     def wire(self) -> Wire:
@@ -74,11 +91,18 @@ class Sites:
         rng = stream(self.seed, "client", round, client)
         try:
             index = torch.from_numpy(self.shares.of(client))
+            if self.sums is not None:
+                kept = self.secrets.setdefault(client, {})
+                part = self.sums.answer(
+                    round, client, payload, kept, lambda seen: (self._train(client, seen, index, rng), len(index))
+                )
+                return ClientUpdate(client, part, 0)
             trained = self._train(client, payload, index, rng)
             metrics = trained.metrics | _audit(trained.votes, self.truth.index_select(0, index), self.classes)
         except Exception as error:
             _log.debug("client %d failed in round %d", client, round + 1, exc_info=True)
-            return Missing(client, Refusal.FAILED, raised_at(error))
+            refused = isinstance(error, FedfewError) and error.code == Refusal.SUM_REFUSED
+            return Missing(client, Refusal.SUM_REFUSED if refused else Refusal.FAILED, raised_at(error))
         examples = len(index) if trained.examples is None else trained.examples
         return ClientUpdate(client, trained.reply, examples, metrics)
 

@@ -29,6 +29,8 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
     client = job["client"]
     memory = payloads.read(job["tensors"]["memory"], copy=True)
     sites.memory.clear()
+    sites.secrets.clear()
+    sites.secrets[client] = payloads.read(job["tensors"]["secrets"], copy=True)
     if memory:
         sites.memory[client] = memory
     answer = sites.train(job["round"], client, payloads.read(job["tensors"]["payload"], copy=False))
@@ -41,7 +43,8 @@ def _train(sites: Sites, job: dict[str, Any], payloads: Arena, answers: Arena) -
             return _missing(
                 client, Refusal.TOO_LARGE, f"the reply has {size:,} bytes, at most {limit // 2:,} are possible"
             )
-        tensors = answers.write({"reply": answer.reply, "memory": sites.memory.get(client, {})})
+        kept = {"memory": sites.memory.get(client, {}), "secrets": sites.secrets[client]}
+        tensors = answers.write({"reply": answer.reply} | kept)
         message = {"kind": "update", "client": client, "tensors": tensors}
         message |= {"examples": answer.examples, "metrics": answer.metrics}
         json.dumps(message)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Le, Lt
 
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 
 if TYPE_CHECKING:  # ε is computed where runs are read, without torch
     from fedfew.core.layout import Schema
@@ -48,10 +48,28 @@ class Privacy:
     clip: Annotated[NonNegative, Doc("C: a client's change is clipped to this norm; 0: no clipping, no noise")] = 0.0
     noise: Annotated[NonNegative, Doc("z: noise with standard deviation z·C on every entry of the change")] = 0.0
     delta: Annotated[float, Gt(0), Lt(1), Doc("δ of the (ε, δ) guarantee for which the report states ε")] = 1e-5
+    sums: Annotated[
+        Literal["open", "secure"],
+        Doc(
+            "open: the server may look at each update, and checks it; secure: it sees only the sum over the sites of a "
+            "round, so it can check no single update, and noise is added to the sum"
+        ),
+    ] = "open"
+    threshold: Annotated[
+        Fraction, Doc("secure sums: share of the selected sites that must stay; at least three and more than half")
+    ] = 2 / 3
+    honest: Annotated[
+        float, Gt(0), Le(1), Doc("secure sums: share of the selected sites that adds the noise z·C together")
+    ] = 0.5
+    reach: Annotated[Positive, Doc("secure sums: largest change of a weight that a site sends")] = 16.0
+    unit: Annotated[
+        Literal["site", "image"],
+        Doc("secure sums: what the noise hides, all images of a site or, for sums over images, a single one"),
+    ] = "site"
 
     def transform(self) -> "Transform | None":
-        """The transform of every reply; None if privacy is off."""
-        if not self.clip:
+        """The transform of every reply; None if privacy is off, or part of a secure sum."""
+        if not self.clip or self.sums == "secure":
             return None
         from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
 

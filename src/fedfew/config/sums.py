@@ -1,0 +1,116 @@
+"""Secure sums of a config: what server and sites need for them, and why a config cannot have them."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fedfew.aggregators.weighted import capped, fedfreq_weights
+from fedfew.config.tree import Config
+from fedfew.core.errors import FedfewError
+from fedfew.core.extras import require
+from fedfew.core.layout import Schema
+from fedfew.core.network import Network
+from fedfew.core.types import ServerState
+from fedfew.runtime.wire import Wire
+
+if TYPE_CHECKING:  # cryptography belongs to an extra
+    from fedfew.secure.client import SumClient
+    from fedfew.secure.exchange import SecureExchange
+    from fedfew.secure.identity import Identity
+    from fedfew.secure.terms import Rules
+
+MEANS = ("fedavg", "uniform", "fedfreq")
+"""Aggregators whose weights are known before a client answers."""
+MOST_SITES = 400
+"""In one sum: every site sends each other one an envelope."""
+ELSEWHERE = ("fleet", "dataset", "partition")
+"""Sections that may differ between the machines of a run."""
+
+
+def exchange_of(config: Config, identity: "Identity | None" = None) -> "SecureExchange | None":
+    """How the server collects updates; None where it sees each of them."""
+    if config.privacy.sums != "secure" or not config.entry.asks_clients:
+        return None
+    from fedfew.secure.exchange import SecureExchange  # noqa: PLC0415 - of an extra
+
+    return SecureExchange(_rules(config), identity or _simulated(config), _weights(config))
+
+
+def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient | None":
+    """How clients answer; None where they send single updates."""
+    if config.privacy.sums != "secure" or not config.entry.asks_clients:
+        return None
+    from fedfew.secure.client import SumClient  # noqa: PLC0415 - of an extra
+
+    schema = Wire(config.method, config.transforms).reply_schema(network.layout)
+    return SumClient(_rules(config), identity or _simulated(config), schema)
+
+
+def _simulated(config: Config) -> "Identity":
+    from fedfew.secure.identity import SimulatedIdentities  # noqa: PLC0415 - of an extra
+
+    return SimulatedIdentities(config.seed)
+
+
+def _rules(config: Config) -> "Rules":
+    from fedfew.secure.terms import Rules  # noqa: PLC0415 - of an extra
+
+    document = {key: value for key, value in config.document.items() if key not in ELSEWHERE}
+    privacy, rule = config.privacy, config.aggregator
+    return Rules(
+        run=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
+        share=privacy.threshold,
+        honest=privacy.honest,
+        reach=privacy.reach,
+        most_images=config.gate.max_examples,
+        by_images=rule.name == "fedavg" or rule.settings.get("by") == "frequency×examples",
+        only_active=config.entry.sums == "active",
+        clip=privacy.clip,
+        noise=privacy.noise,
+        per_image=privacy.unit == "image",
+    )
+
+
+def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int, float]]:
+    """What the server weighs each selected client with; FedFreq counts the present round, as if all answered."""
+
+    def weights(state: ServerState, cohort: Iterable[int]) -> dict[int, float]:
+        chosen = list(cohort)
+        if config.aggregator.name != "fedfreq":
+            return dict.fromkeys(chosen, 1.0)
+        weights = fedfreq_weights([state.answered(k) + 1 for k in chosen])
+        return dict(zip(chosen, capped(weights, config.aggregator.settings["cap"]), strict=True))
+
+    return weights
+
+
+def sum_misfits(config: Config, schema: Schema) -> Iterator[FedfewError]:
+    """Why this config cannot have secure sums."""
+    privacy, entry, rule = config.privacy, config.entry, config.aggregator
+    if privacy.sums != "secure":
+        if privacy.unit == "image":
+            why = "noise for single images is added to secure sums only"
+            yield FedfewError("E113", "privacy.unit", why, 'Set privacy.sums = "secure"')
+        return
+    require("privacy", "privacy.sums")
+    if not entry.asks_clients:
+        return
+    if not entry.sums:
+        why = f"the server of method {config.method_name} needs more than a sum of what its clients send"
+        yield FedfewError("E113", "privacy.sums", why, "Use fedavg, fedprox, fedmix or semifl")
+    elif rule.name not in MEANS or (rule.settings.get("cap") and rule.settings.get("by") != "frequency"):
+        why = f"the weights of aggregator {rule.name} depend on the answers, which the server does not see one by one"
+        yield FedfewError("E113", "aggregator.name", why, f"Use {', '.join(MEANS)} (without cap where images count)")
+    if config.compression.kind != "none":
+        why = "masked numbers cannot be compressed"
+        yield FedfewError("E113", "compression.kind", why, "Remove the section [compression]")
+    if not config.own_sites and not 3 <= config.cohort <= MOST_SITES:
+        why = f"{config.cohort} clients are selected in a round; a secure sum has 3 to {MOST_SITES}"
+        yield FedfewError("E113", "participation", why, "Change participation or clients")
+    if privacy.honest > privacy.threshold:
+        why = "more sites are to add the noise than must stay in a sum"
+        yield FedfewError("E113", "privacy.honest", why, "Set privacy.honest ≤ privacy.threshold")
+    if privacy.unit == "image" and (privacy.clip or not all(e.per_example for e in schema.values())):
+        why = f"method {config.method_name} does not bound what one image adds, or privacy.clip bounds a whole site"
+        yield FedfewError("E113", "privacy.unit", why, 'Set privacy.unit = "site" and privacy.clip')

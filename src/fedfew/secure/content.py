@@ -1,0 +1,136 @@
+"""A site's reply as words of a sum, and a sum as the reply that a method expects: weights, clipping and noise.
+
+A model travels as w_k (ψ_k − ω) with its weight w_k, so that the server divides Σ w (ψ − ω) by Σ w. Sums travel as they
+are. Every entry is cut to a range, which bounds it and leaves room for all sites (``fixed_point.py``).
+
+Noise is shared by the sites (P. Kairouz, Z. Liu, T. Steinke: The Distributed Discrete Gaussian Mechanism for Federated
+Learning with Secure Aggregation. ICML 2021): with h honest sites that arrive for sure, each adds a discrete Gaussian of
+variance (z C)² / h, so that their sum has at least (z C)². The words are whole steps of a grid on which each site's
+noise has the deviation S = 2²⁴; the sum of m such draws is a discrete Gaussian of deviation S √m but for a distance far
+below 10⁻¹⁶. Values are cut towards zero to the grid, so they never become longer than the clip.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import isfinite, sqrt
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Expected, Payload, Reply, Schema
+from fedfew.core.types import Trained
+from fedfew.secure.fixed_point import ROOM, Words, decoded, encoded, finest
+from fedfew.secure.terms import Rules
+from fedfew.transforms.discrete_gaussian import Keystream, S, discrete_gaussian
+from fedfew.transforms.privacy import SHORTER
+
+TAIL = 64
+"""No draw of the noise is larger than this many deviations."""
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Replies of one schema as words, in sums of so many selected sites."""
+
+    rules: Rules
+    schema: Schema
+    sites: int
+
+    def encode(self, trained: Trained, payload: Payload, weight: float, images: int) -> Words:
+        """The words of a site's reply, its weight and the number of its images."""
+        rules = self.rules
+        images = min(images, 1 if rules.private else rules.most_images)
+        if rules.by_images and not rules.private:
+            weight *= images
+        if rules.only_active and not rules.private and not trained.metrics.get("steps", 1.0):
+            weight = 0.0
+        changes = {name: trained.reply[name] - payload[e.near] if e.near else trained.reply[name]
+                   for name, e in self._tensors()}  # fmt: skip
+        scale = self._clipping(changes)
+        words = [self._words(changes[name].double().numpy().ravel() * scale * (weight if e.near else 1.0), e)
+                 for name, e in self._tensors()]  # fmt: skip
+        counts = encoded(np.array([weight]), self._weight_step, float(rules.most_images))
+        return np.concatenate([*words, counts, np.array([images], np.uint64)])
+
+    def decode(self, words: Words, payload: Payload) -> tuple[Reply, float, int]:
+        """The sum as a method's reply, the sum of the weights and the number of images."""
+        total = float(decoded(words[-2:-1], self._weight_step)[0])
+        images = int(words[-1])
+        reply, start = {}, 0
+        for name, expected in self._tensors():
+            length = self._length(expected, len(words))
+            values = decoded(words[start : start + length], self._step(expected))
+            tensor = torch.from_numpy(values / total if expected.near and total > 0 else values)
+            if expected.near:
+                tensor = payload[expected.near].double().flatten() + tensor
+            shape = [-1 if side is None else side for side in expected.shape]
+            reply[name] = tensor.view(shape).to(expected.dtype)
+            start += length
+        return reply, total, images
+
+    def fits(self, count: int) -> bool:
+        """Whether masked values of this length can be those of a reply."""
+        fixed = sum(self._length(e, 0) for _, e in self._tensors() if None not in e.shape) + 2
+        longest = sum(e.limit for _, e in self._tensors() if None in e.shape)
+        return fixed <= count <= fixed + longest
+
+    def check(self) -> None:
+        """E113 if the noise's grid leaves no room for so many sites."""
+        for _, expected in self._tensors():
+            step = self._step(expected)
+            if self.sites * (self._bound(expected) / step + TAIL * S) > ROOM and self.rules.noise:
+                why = "its noise is so small that whole numbers of 64 bits do not hold the sum"
+                raise FedfewError("E113", "privacy.noise", why, "Add more noise, or none")
+
+    def _tensors(self) -> Iterator[tuple[str, Expected]]:
+        return iter(sorted(self.schema.items()))
+
+    def _length(self, expected: Expected, count: int) -> int:
+        """Entries of a tensor in ``count`` words; at most one tensor has no fixed length."""
+        if None not in expected.shape:
+            return int(np.prod([side or 0 for side in expected.shape], dtype=np.int64))
+        fixed = sum(self._length(e, 0) for _, e in self._tensors() if None not in e.shape)
+        return count - 2 - fixed
+
+    @property
+    def _weight_step(self) -> float:
+        return finest(float(self.rules.most_images), self.sites)
+
+    @property
+    def _most(self) -> float:
+        """Δ: the length of what is protected, one site's part or one image's."""
+        return sqrt(sum(e.per_example**2 for e in self.schema.values())) if self.rules.per_image else self.rules.clip
+
+    def _bound(self, expected: Expected) -> float:
+        rules = self.rules
+        if rules.clip:
+            return rules.clip
+        if expected.near:
+            return rules.reach * (rules.most_images if rules.by_images else 1)
+        return expected.per_example * rules.most_images
+
+    def _step(self, expected: Expected) -> float:
+        """The grid: with noise, that on which each site's share of it has the deviation S."""
+        rules = self.rules
+        if not rules.noise:
+            return finest(self._bound(expected), self.sites)
+        honest = max(1, int(rules.honest * self.sites + 1e-9))
+        return rules.noise * self._most / sqrt(honest) / S
+
+    def _clipping(self, changes: dict[str, Tensor]) -> float:
+        """The factor by which a site's reply is shortened."""
+        if not self.rules.clip:
+            return 1.0
+        norm = float(torch.stack([change.double().square().sum() for change in changes.values()]).sum().sqrt())
+        if not isfinite(norm):
+            raise ArithmeticError("the change is not finite, so it cannot be clipped")
+        return min(1.0, self.rules.clip * SHORTER / norm) if norm else 1.0
+
+    def _words(self, values: NDArray[np.float64], expected: Expected) -> Words:
+        words = encoded(values, self._step(expected), self._bound(expected), cut=self.rules.noise > 0)
+        if not self.rules.noise:
+            return words
+        return words + discrete_gaussian(len(values), Keystream()).astype(np.uint64)

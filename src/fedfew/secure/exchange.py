@@ -1,0 +1,220 @@
+"""The server's round of a secure sum: five exchanges with the clients, and one update that is the sum of all.
+
+A client that drops out up to the third exchange is left out; one that drops out later has been counted. With fewer
+clients than the threshold in any exchange the round has no sum and is skipped.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TypeVar
+
+from fedfew.core.errors import UNUSED, FedfewError, Refusal
+from fedfew.core.layout import Payload, Reply, Schema, nbytes
+from fedfew.core.types import ClientUpdate, Fleet, Method, Missing, ServerSite, ServerState
+from fedfew.runtime.cohort import drop_out
+from fedfew.runtime.exchange import Answers, Clients, RealSites, draw, received_bytes
+from fedfew.runtime.screen import Screen
+from fedfew.runtime.wire import Wire
+from fedfew.secure import messages
+from fedfew.secure.content import Codec
+from fedfew.secure.fixed_point import Words
+from fedfew.secure.identity import SIGNATURE, Identity
+from fedfew.secure.server import unmask
+from fedfew.secure.shamir import SHARE
+from fedfew.secure.site import ENVELOPE, Advert, check_advert, listed, refusal
+from fedfew.secure.terms import Rules, Terms, one_payload
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class Post:
+    """Carries the messages of one round, and counts."""
+
+    fleet: Fleet
+    round: int
+    missing: dict[int, Missing] = field(default_factory=dict)
+    unused: list[Missing] = field(default_factory=list)
+    down: int = 0
+    up: int = 0
+    wire: Counter[str] = field(default_factory=Counter)
+
+    def exchange(self, sent: Mapping[int, Payload]) -> dict[int, Reply]:
+        """The replies of the clients that answer in time."""
+        self.down += sum(map(nbytes, sent.values()))
+        replies: dict[int, Reply] = {}
+        for answer in self.fleet.train(self.round, sent):
+            if isinstance(answer, ClientUpdate) and answer.client in sent and answer.client not in replies:
+                self.up += received_bytes(answer.reply)
+                replies[answer.client] = dict(answer.reply)
+            elif isinstance(answer, Missing) and answer.code in UNUSED:
+                self.unused.append(answer)
+            elif isinstance(answer, Missing):
+                self.missing.setdefault(answer.client, answer)
+        if isinstance(self.fleet, RealSites):
+            self.wire.update(self.fleet.traffic())
+        for k in sent.keys() - replies.keys():
+            self.missing.setdefault(k, Missing(k, Refusal.NO_ANSWER, "gave no answer"))
+        return replies
+
+    def valid(self, replies: Mapping[int, Reply], read: Callable[[int, Reply], T]) -> dict[int, T]:
+        """The replies that can be read."""
+        made = {}
+        for k in sorted(replies):
+            try:
+                made[k] = read(k, replies[k])
+            except FedfewError as fault:
+                self.missing[k] = Missing(k, Refusal.SHAPE, fault.message)
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The server's side of one sum."""
+
+    post: Post
+    codec: Codec
+    terms: Terms
+    identity: Identity
+    payload: Payload
+
+    @property
+    def context(self) -> bytes:
+        return self.terms.context(self.codec.rules)
+
+    def collect(self, clients: Iterable[int]) -> tuple[Words, tuple[int, ...]]:
+        """The sum, and the clients that are in it; E423 if too few stay."""
+        offered = self.post.exchange(dict.fromkeys(clients, messages.offer(self.terms)))
+        adverts = self._enough(messages.KEYS, self.post.valid(offered, self._advert))
+        rows = {k: messages.advert_row(advert) for k, advert in adverts.items()}
+        replies = self._ask(messages.SHARES, dict.fromkeys(adverts, rows))
+        sent = self._enough(messages.SHARES, self.post.valid(replies, partial(_envelopes, adverts)))
+        replies = self._ask(messages.MASKED, {k: {u: sealed[k] for u, sealed in sent.items()} for k in sent})
+        arrived = self._enough(messages.MASKED, self._of_one_length(self.post.valid(replies, _words)))
+        replies = self._ask(messages.AGREE, dict.fromkeys(arrived, dict.fromkeys(arrived, b"")))
+        signatures = self.post.valid(replies, partial(self._signature, listed(self.context, arrived)))
+        self._enough(messages.AGREE, signatures)
+        replies = self._ask(messages.REVEAL, dict.fromkeys(signatures, signatures))
+        revealed = self._enough(messages.REVEAL, self.post.valid(replies, _shares))
+        total = unmask(self.context, self.threshold, adverts, frozenset(sent), arrived, revealed)
+        return total, tuple(arrived)
+
+    @property
+    def threshold(self) -> int:
+        return self.codec.rules.threshold(len(self.terms.sites))
+
+    def _ask(self, step: int, rows: Mapping[int, Mapping[int, bytes]]) -> dict[int, Reply]:
+        """One exchange: to each client some bytes of others; what it trains from goes with the third."""
+        more = self.payload if step == messages.MASKED else {}
+        return self.post.exchange({k: more | messages.request(step, self.terms.nonce, rows[k]) for k in rows})
+
+    def _enough(self, step: int, answers: dict[int, T]) -> dict[int, T]:
+        if len(answers) < self.threshold:
+            asked = len(self.terms.sites)
+            why = f"{len(answers)} of {asked} clients answered exchange {step} of 5; {self.threshold} must"
+            raise FedfewError("E423", "secure sum", why)
+        return answers
+
+    def _advert(self, k: int, reply: Reply) -> Advert:
+        advert = messages.read_advert(messages.read_bytes(reply, messages.ROWS, messages.ADVERT))
+        check_advert(self.context, k, advert, self.identity)
+        return advert
+
+    def _signature(self, message: bytes, k: int, reply: Reply) -> bytes:
+        signature = messages.read_bytes(reply, messages.ROWS, SIGNATURE)
+        if not self.identity.verified(k, message, signature):
+            raise refusal("its signature is not valid")
+        return signature
+
+    def _of_one_length(self, masked: dict[int, Words]) -> dict[int, Words]:
+        """Masked values that can be added: as long as most are."""
+        lengths = Counter(len(values) for values in masked.values() if self.codec.fits(len(values)))
+        usual = lengths.most_common(1)[0][0] if lengths else 0
+        odd = {k: f"{len(values)} numbers, not {usual}" for k, values in masked.items() if len(values) != usual}
+        self.post.missing |= {k: Missing(k, Refusal.SHAPE, reason) for k, reason in odd.items()}
+        return {k: values for k, values in masked.items() if k not in odd}
+
+
+def _envelopes(holders: Collection[int], k: int, reply: Reply) -> dict[int, bytes]:
+    envelopes = messages.read_table(reply, ENVELOPE)
+    if envelopes.keys() != set(holders):
+        raise refusal("its envelopes are not one for each client")
+    return envelopes
+
+
+def _words(k: int, reply: Reply) -> Words:
+    return messages.read_words(reply)
+
+
+def _shares(k: int, reply: Reply) -> Mapping[int, bytes]:
+    return messages.read_table(reply, SHARE)
+
+
+@dataclass(frozen=True, eq=False)
+class SecureExchange:
+    """Asks for a sum instead of single updates."""
+
+    rules: Rules
+    identity: Identity
+    weigh: Callable[[ServerState, Iterable[int]], dict[int, float]]
+    """The weights that the server gives the clients of a round."""
+
+    def ask(self, clients: Clients, algorithm: Method, site: ServerSite, fleet: Fleet, state: ServerState) -> Answers:
+        """One update: the mean of the clients' models, or the sum of their sums."""
+        if not algorithm.asks(state):
+            return Answers([], [], [], {}, 0, 0, lengths=state.screen.lengths)
+        cohort = draw(clients, fleet, state.round)
+        gone = drop_out(clients.seed, state.round, cohort, clients.availability.dropout)
+        payloads = {k: algorithm.broadcast(state, k) for k in cohort}
+        if not one_payload(list(payloads.values())):
+            raise FedfewError("E113", "privacy.sums", "the method sends its clients different payloads")
+        payload = payloads[cohort[0]]
+        post = Post(fleet, state.round, {k: Missing(k, Refusal.DROPPED_OUT, "dropped out (simulated)") for k in gone})
+        wire = Wire(algorithm, clients.transforms)
+        codec = Codec(self.rules, wire.reply_schema(site.network.layout), len(cohort))
+        codec.check()
+        updates: list[ClientUpdate] = []
+        arrived: tuple[int, ...] = ()
+        try:
+            terms = Terms.of(state.round, self.weigh(state, cohort), payload)
+            words, arrived = Sum(post, codec, terms, self.identity, payload).collect(k for k in cohort if k not in gone)
+            updates = [self._update(clients, codec, words, payload, arrived)]
+            _refuse_harm(updates[0], payload, Screen.of(clients.gate, wire, site, state))
+        except FedfewError as fault:
+            if fault.code not in (Refusal.HARMFUL, "E423"):
+                raise
+            code = Refusal.HARMFUL if fault.code == Refusal.HARMFUL else Refusal.TOO_FEW
+            post.missing |= {
+                k: Missing(k, code, fault.message) for k in cohort if k in arrived or k not in post.missing
+            }
+            updates, arrived = [], ()
+        missing = [post.missing[k] for k in sorted(post.missing) if k not in arrived]
+        return Answers(
+            cohort, updates, missing, payloads, post.down, post.up, post.unused, dict(post.wire), site.classes,
+            lengths=state.screen.lengths, summed=arrived,
+        )  # fmt: skip
+
+    def _update(
+        self, clients: Clients, codec: Codec, words: Words, payload: Payload, arrived: tuple[int, ...]
+    ) -> ClientUpdate:
+        """The sum as an update that has passed the gate; it goes under the first client's number."""
+        reply, weight, images = codec.decode(words, payload)
+        update = ClientUpdate(arrived[0], reply, images, {"steps": 1.0 if weight > 0 else 0.0})
+        fault = clients.gate.check(update, payload, _of_sum(codec.schema, self.rules), max(images, 0))
+        if fault is not None:
+            raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of {len(arrived)} clients: {fault.reason}")
+        return update
+
+
+def _refuse_harm(update: ClientUpdate, payload: Payload, screen: Screen) -> None:
+    """E421 if the sum ruins the model."""
+    for refused in screen.judge({update.client: screen.measure(update.reply, payload)}).refused.values():
+        raise FedfewError(Refusal.HARMFUL, "secure sum", f"the sum of the clients: {refused.reason}")
+
+
+def _of_sum(schema: Schema, rules: Rules) -> Schema:
+    """What is true of a sum: rules about one client are not, and noise breaks the bound of its images."""
+    bound = 0.0 if rules.private else 1.0
+    return {name: replace(one, rule=None, per_example=bound * one.per_example) for name, one in schema.items()}

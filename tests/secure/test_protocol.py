@@ -1,0 +1,181 @@
+"""The five steps of a sum: exact under drop-outs, and refused by sites where a server lies."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedfew.core.errors import FedfewError
+from fedfew.secure import site as steps
+from fedfew.secure.fixed_point import Words, decoded, encoded, finest
+from fedfew.secure.identity import SimulatedIdentities
+from fedfew.secure.server import unmask
+from fedfew.secure.site import Advert, Secrets
+
+IDENTITY = SimulatedIdentities(7)
+CONTEXT = b"terms of one sum".ljust(32)
+
+
+class Sum:
+    """An honest server and honest sites; a test may leave this path at any step."""
+
+    def __init__(self, sites: int, threshold: int, length: int = 20) -> None:
+        self.threshold, self.all = threshold, range(sites)
+        self.values: dict[int, Words] = {
+            i: np.random.default_rng(i).integers(0, 2**63, length, dtype=np.uint64) for i in self.all
+        }
+        self.own: dict[int, Secrets] = {}
+        self.adverts: dict[int, Advert] = {}
+        self.sent: dict[int, dict[int, bytes]] = {}
+        self.arrived: dict[int, Words] = {}
+        self.signatures: dict[int, bytes] = {}
+        self.revealed: dict[int, Mapping[int, bytes]] = {}
+
+    def run(self, until: int = 5, gone: Mapping[int, set[int]] | None = None) -> "Sum":
+        """Steps 1 to ``until``; ``gone``: the sites that leave before a step."""
+        out: set[int] = set()
+        for step in range(1, until + 1):
+            out |= (gone or {}).get(step, set())
+            for i in (i for i in self.all if i not in out):
+                self.step(step, i)
+        return self
+
+    def step(self, step: int, i: int) -> None:
+        if step == 1:
+            self.own[i], self.adverts[i] = steps.start(i, CONTEXT, self.threshold, self.all, IDENTITY)
+        elif step == 2:
+            self.own[i], self.sent[i] = steps.share(self.own[i], self.adverts, IDENTITY)
+        elif step == 3:
+            self.own[i], self.arrived[i] = steps.masked(self.own[i], self.envelopes(i), self.values[i])
+        elif step == 4:
+            self.own[i], self.signatures[i] = steps.agree(self.own[i], self.arrived, IDENTITY)
+        else:
+            self.revealed[i] = steps.reveal(self.own[i], self.signatures, IDENTITY)
+
+    def envelopes(self, i: int) -> dict[int, bytes]:
+        return {sender: envelopes[i] for sender, envelopes in self.sent.items()}
+
+    def total(self) -> Words:
+        return unmask(CONTEXT, self.threshold, self.adverts, frozenset(self.sent), self.arrived, self.revealed)
+
+
+@pytest.mark.parametrize(
+    "gone", [{}, {1: {0}}, {2: {1}}, {3: {2, 4}}, {4: {0, 3}}, {5: {1}}, {2: {5}, 3: {6}, 4: {0}, 5: {8}}]
+)
+def test_the_sum_is_exact_whoever_drops_out(gone: dict[int, set[int]]) -> None:
+    made = Sum(9, 5).run(gone=gone)
+    expected = np.zeros(20, np.uint64)
+    for i in made.arrived:
+        expected = expected + made.values[i]
+    assert (made.total() == expected).all()
+
+
+def test_masked_values_are_uniform_and_say_nothing_alone() -> None:
+    zero = Sum(5, 3, 4000)
+    zero.values = {i: np.zeros(4000, np.uint64) for i in zero.all}
+    words = zero.run(3).arrived[2]
+    high = (words >> np.uint64(60)).astype(np.int64)  # 16 equally likely values
+    counts = np.bincount(high, minlength=16)
+    assert ((counts - 250) ** 2 / 250).sum() < 52.6  # χ² with 15 degrees of freedom: exceeded once in 200,000 runs
+
+
+def refused(text: str) -> "pytest.RaisesExc[FedfewError]":
+    return pytest.raises(FedfewError, match=f"E422.*{text}")
+
+
+def test_too_few_sites_are_refused_in_every_step() -> None:
+    made = Sum(9, 5).run(1)
+    few = {i: made.adverts[i] for i in range(4)}
+    with refused("4 sites take part; 5 must"):
+        steps.share(made.own[0], few, IDENTITY)
+    made.run(2)
+    with refused("4 sites take part; 5 must"):
+        steps.masked(made.own[0], dict(list(made.envelopes(0).items())[:4]), made.values[0])
+    for i in made.all:
+        made.step(3, i)
+    with refused("4 sites take part; 5 must"):
+        steps.agree(made.own[0], [0, 1, 2, 3], IDENTITY)
+    for i in made.all:
+        made.step(4, i)
+    with refused("4 sites take part; 5 must"):
+        steps.reveal(made.own[0], {i: made.signatures[i] for i in range(4)}, IDENTITY)
+
+
+def test_keys_that_a_site_has_not_signed_for_this_sum_are_refused() -> None:
+    made = Sum(5, 3).run(1)
+    ours, other = made.adverts[1], steps.start(1, b"another sum".ljust(32), 3, made.all, IDENTITY)[1]
+    forged = replace(other, signature=ours.signature)
+    for wrong in (replace(ours, mask=made.adverts[2].seal[::-1]), other, forged):
+        with refused("keys of site 1 are not signed"):
+            steps.share(made.own[0], made.adverts | {1: wrong}, IDENTITY)
+    with refused("another key is given in this site's name"):
+        steps.share(made.own[0], made.adverts | {0: ours}, IDENTITY)
+    with refused("two sites have the same key"):
+        steps.share(made.own[0], made.adverts | {2: ours}, IDENTITY)
+    stranger = steps.start(9, CONTEXT, 3, [*made.all, 9], IDENTITY)[1]
+    with refused("the terms do not name"):
+        steps.share(made.own[0], made.adverts | {9: stranger}, IDENTITY)
+
+
+def test_a_site_reveals_nothing_for_two_lists() -> None:
+    """Sites 0 to 3 are told that 8 has dropped out, the others that it arrived: no list gets five signatures."""
+    made = Sum(9, 5).run(3)
+    short, whole = set(range(8)), set(range(9))
+    told = {i: (short if i < 4 else whole) for i in range(8)}
+    signatures = {}
+    for i, arrived in told.items():
+        made.own[i], signatures[i] = steps.agree(made.own[i], arrived, IDENTITY)
+    with refused("has not signed this list"):
+        steps.reveal(made.own[0], signatures, IDENTITY)
+    with refused("4 sites take part; 5 must"):
+        steps.reveal(made.own[0], {i: signatures[i] for i in range(4)}, IDENTITY)
+    with refused("asked for again"):
+        steps.agree(made.own[0], whole, IDENTITY)
+
+
+def test_the_two_kinds_of_shares_are_never_given_for_one_site() -> None:
+    made = Sum(9, 5).run(gone={3: {2}})
+    for parts in made.revealed.values():
+        assert set(parts) == set(made.all)  # one share each: of the key for site 2, of the seed for the others
+    with pytest.raises(FedfewError, match=r"E423.*do not fit together"):
+        made.arrived[2] = made.arrived[1]  # as if it had arrived: what was revealed is not its seed
+        made.total()
+
+
+def test_an_envelope_that_was_changed_or_is_from_another_sum_opens_nothing() -> None:
+    made = Sum(5, 3).run(2)
+    damaged = made.envelopes(0) | {1: bytes(steps.ENVELOPE)}
+    made.own[0], made.arrived[0] = steps.masked(made.own[0], damaged, made.values[0])
+    for i in range(1, 5):
+        made.step(3, i)
+    for step in (4, 5):
+        for i in made.all:
+            made.step(step, i)
+    assert 1 not in made.revealed[0]
+    assert (made.total() == sum(made.values.values(), np.zeros(20, np.uint64))).all()  # three of the four others do
+
+
+def test_wrong_shares_are_noticed() -> None:
+    made = Sum(5, 3).run()
+    made.revealed[0] = dict(made.revealed[0]) | {1: bytes(66)}
+    with pytest.raises(FedfewError, match=r"E423 site 1: .* fit together"):
+        made.total()
+    made.revealed = {i: made.revealed[i] for i in range(2)}
+    with pytest.raises(FedfewError, match="2 shares are left, 3 are needed"):
+        made.total()
+
+
+def test_fixed_point_sums_are_exact_to_half_a_step_a_site_and_cannot_overflow() -> None:
+    rng, sites, bound = np.random.default_rng(0), 1000, 3.0
+    step = finest(bound, sites)
+    assert bound * sites / step <= 2**62 < 2 * bound * sites / step
+    values = rng.uniform(-bound, bound, (sites, 50))
+    values[:, 0], values[:, 1] = bound, -2 * bound  # the largest sum; and what lies outside is cut
+    words = np.zeros(50, np.uint64)
+    for row in values:
+        words = words + encoded(row, step, bound)
+    total = np.clip(values, -bound, bound).sum(0)
+    assert np.abs(decoded(words, step) - total).max() <= sites * step / 2 + 1e-9
+    with pytest.raises(ArithmeticError):
+        encoded(np.array([np.nan]), step, bound)
