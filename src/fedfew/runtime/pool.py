@@ -220,7 +220,7 @@ class PoolFleet:
                 return Missing(client, Refusal.TOO_LARGE, reason)
             reply = worker.answers.read(tensors["reply"], copy=True)
             memory = worker.answers.read(tensors["memory"], copy=True)
-            self._secrets[client] = worker.answers.read(tensors["secrets"], copy=True)
+            self._secrets[client] = worker.answers.read(tensors.get("secrets", {}), copy=True)
         except ValueError as error:
             return Missing(client, Refusal.SHAPE, f"the reply cannot be read: {error}")
         self._memory.pop(client, None)
