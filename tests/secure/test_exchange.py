@@ -253,6 +253,7 @@ def test_an_interrupted_run_repeats_the_round_with_new_keys_and_ends_equal(tmp_p
         ({"aggregator.name": "median"}, "aggregator.name"),
         ({"compression.kind": "int8"}, "compression.kind"),
         ({"clients": 2}, "participation"),
+        ({"fleet.kind": "flower"}, "privacy.sums"),
         ({"privacy.honest": 0.9}, "privacy.honest"),
         ({"privacy.unit": "image", "privacy.noise": 1.0}, "privacy.unit"),
         ({"privacy.sums": "open", "privacy.unit": "image"}, "privacy.unit"),

@@ -102,6 +102,9 @@ def sum_misfits(config: Config, schema: Schema) -> Iterator[FedfewError]:
     elif rule.name not in MEANS or (rule.settings.get("cap") and rule.settings.get("by") != "frequency"):
         why = f"the weights of aggregator {rule.name} depend on the answers, which the server does not see one by one"
         yield FedfewError("E113", "aggregator.name", why, f"Use {', '.join(MEANS)} (without cap where images count)")
+    if config.fleet.kind == "flower":
+        why = "secure sums run in simulation only: sites on a network do not know each other's keys yet"
+        yield FedfewError("E113", "privacy.sums", why, 'Use fleet.kind = "pool" or "inline", or noise at each site')
     if config.compression.kind != "none":
         why = "masked numbers cannot be compressed"
         yield FedfewError("E113", "compression.kind", why, "Remove the section [compression]")

@@ -73,6 +73,10 @@ def checked_config(document: Mapping[str, Any], allowed: Collection[str]) -> Con
     """
     refuse_foreign_code({**document, "dataset": {}, "partition": {}}, allowed)
     config = check({**document, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
+    if config.privacy.sums == "secure":  # this site could not tell other sites from the server
+        raise FedfewError(
+            "E417", "config", "secure sums run in simulation only", 'The server must set privacy.sums = "open"'
+        )
     if isinstance(config.method, Oracle) or config.entry.pools:
         reason = f"{config.method_name} needs the labels of this site's images, which nobody has"
         raise FedfewError("E417", "config", reason, "The server must choose a method that trains without them")
