@@ -44,7 +44,7 @@ SHARED: dict[str, Any] = {
     "dataset.test": 1500, "dataset.validation": 50, "dataset.unlabeled": 1000, "model.width": 8,
 }  # fmt: skip
 _WARM = {"method.warmup": 60, "server.epochs": 5}
-_MIXED = {"server.epochs": 20, "server.batch": 10, "method.views": 3, "client.batch": 16}
+_MIXED = {"server.augment": "none", "method.views": 3, "client.batch": 16, "client.epochs": 1}
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmix": ("quick", _MIXED),
     "fedfew": ("fedfew", _WARM | {"client.epochs": 1}),

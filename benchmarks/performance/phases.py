@@ -31,7 +31,7 @@ from fedfew.runs.session import one_thread, start
 RANGES = {"augment": "fedfew.data.samples.images.Images.views", "update": "fedfew.training.sgd._step"}
 """Functions whose operations are counted under the function's name, wherever else they occur."""
 SERVER_EPOCHS = {"cifar": 1, "mnist": 5}
-"""As in the presets paper-tuned and quick."""
+"""As in the preset paper-tuned; on digits, a short turn."""
 BACKWARD = "autograd::engine::evaluate_function"
 KINDS = ("forward convolutions", "backward convolutions", "other forward", "other backward", *RANGES, "outside torch")
 

@@ -5,7 +5,7 @@ with the same first two numbers; before a change they are deprecated for one suc
 any time.
 """
 
-from fedfew.aggregators.combine import weighted_mean
+from fedfew.aggregators.weighted import weighted_mean
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.samples import LabeledSet, OwnView, Samples, StrongView

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedfew.aggregators import AGGREGATORS, robust
-from fedfew.aggregators.combine import blocks
 from fedfew.aggregators.robust import fltrust, krum, trimmed_mean
-from fedfew.aggregators.weighted import fednova, uniform
+from fedfew.aggregators.weighted import blocks, fednova, uniform
 from fedfew.config.checks import krum_misfit
 from fedfew.core.network import Network
 from fedfew.core.types import Contribution, ServerState

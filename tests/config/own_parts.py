@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedfew.aggregators.combine import weighted_mean
+from fedfew.aggregators.weighted import weighted_mean
 from fedfew.core.layout import Payload, Vector
 from fedfew.core.samples import LabeledSet
 from fedfew.core.settings import Doc, NonNegative

@@ -93,7 +93,7 @@ def test_a_site_whose_images_are_negatives_is_named(digits: Path, capsys: Captur
 
 def test_configs_of_other_datasets_are_checked_too(tmp_path: Path, capsys: Capture) -> None:
     said = fedfew(capsys, "check", "quick", "--json")
-    assert (said.status, said.json["clients"], sum(said.json["classes"].values())) == (0, 20, 100)
+    assert (said.status, said.json["clients"], sum(said.json["classes"].values())) == (0, 20, 50)
     assert "quick: ready" in fedfew(capsys, "check", "quick").out
     assert "E108" in fedfew(capsys, "check", "quick", "--set", "clients=100000").err
 

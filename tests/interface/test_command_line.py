@@ -103,7 +103,7 @@ def completed(shell: str, line: str) -> list[str]:
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 @pytest.mark.parametrize(
     ("line", "offers"),
-    [("fedfew la", "label-next"), ("fedfew run --with", "--with-baseline"), ("fedfew run qui", "quick"),
+    [("fedfew la", "label-next"), ("fedfew run --no", "--no-baseline"), ("fedfew run qui", "quick"),
      ("fedfew deploy doctor cl", "client"), ("fedfew explain E10", "E104")],
 )  # fmt: skip
 def test_shells_complete(shell: str, line: str, offers: str) -> None:

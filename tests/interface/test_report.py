@@ -129,7 +129,7 @@ def test_missing_bounds_are_said_plainly(runs: Path, tmp_path: Path) -> None:
 
 def test_bounds_come_from_the_same_scenario_and_seed_only(tmp_path: Path) -> None:
     run = written_run(tmp_path / "run", [record(1)], seed=1)
-    written_run(tmp_path / "other-labels", [record(1, accuracy=0.9)], method__name="server-only", labels=50)
+    written_run(tmp_path / "other-labels", [record(1, accuracy=0.9)], method__name="server-only", labels=80)
     written_run(tmp_path / "seed0", [record(1, accuracy=0.3)], method__name="server-only")
     written_run(tmp_path / "seed2", [record(1, accuracy=0.5)], method__name="server-only", seed=2)
     lower = bounds_of(Run.open(run), read_all(tmp_path)[0])[0]
@@ -185,14 +185,14 @@ def test_runs_on_other_test_images_are_compared_apart(tmp_path: Path) -> None:
 def test_rows_are_told_apart_by_what_differs_and_scenarios_never_share_a_chart(tmp_path: Path) -> None:
     for mu in (0.1, 10.0):
         written_run(tmp_path / f"mu{mu}", [record(1)], partition__mu=mu)
-    written_run(tmp_path / "labels", [record(1)], partition__mu=10.0, labels=50)
+    written_run(tmp_path / "labels", [record(1)], partition__mu=10.0, labels=80)
     (table,) = tables(read_all(tmp_path)[0])
     settings = {"partition.mu 0.1", "partition.mu 10.0"}
     assert {part for text in table.settings for part in text.split(", ") if "mu" in part} == settings
     curves = {f.title: len(f.series) for f in table.figures if isinstance(f, Lines) and f.key.endswith("accuracy")}
     rounds = Run.open(tmp_path / "labels").planned
     assert curves == {
-        f"Accuracy (mini-mnist, {labels} labels, {rounds} rounds)": count for labels, count in ((100, 2), (50, 1))
+        f"Accuracy (mini-mnist, {labels} labels, {rounds} rounds)": count for labels, count in ((50, 2), (80, 1))
     }
 
 

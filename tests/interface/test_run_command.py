@@ -33,10 +33,10 @@ def config(tmp_path: Path) -> Path:
 
 def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    said = fedfew(capsys, "run", config, "--out", "runs/one", "--json")
+    said = fedfew(capsys, "run", config, "--no-baseline", "--out", "runs/one", "--json")
     assert said.status == 0, said.err
     assert said.out.count("\n") == 1
-    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds", "verdict"}
+    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds", "verdict", "baseline"}
     assert said.json["accuracy"].keys() == {"last", "mean_last_10", "best_by_validation"}
     assert said.json["run"] == "runs/one"
     assert said.json["rounds"] == 2
@@ -73,31 +73,43 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
 
 
 def test_a_log_file_has_a_line_for_each_round(config: Path, tmp_path: Path, capsys: Capture) -> None:
-    said = fedfew(capsys, "run", config, "--out", tmp_path / "run", "--json")
+    said = fedfew(capsys, "run", config, "--no-baseline", "--out", tmp_path / "run", "--json")
     scores = [f"{100 * (record['accuracy'] or 0.0):.1f} %" for record in Run.open(tmp_path / "run").rounds]
     lines = [line.partition(",")[0] for line in said.err.splitlines() if line.startswith("round ")]
     assert lines == [f"round {i}/2: accuracy {score}" for i, score in enumerate(scores, 1)]
 
 
-def test_with_baseline_makes_the_pair_and_a_plain_run_suggests_it(
+def test_server_only_training_follows_unless_it_is_there_or_not_wanted(
     config: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    alone = fedfew(capsys, "run", config, "--out", tmp_path / "alone" / "run")
-    assert "--with-baseline" in alone.err and "labels alone" not in alone.out
+    alone = fedfew(capsys, "run", config, "--no-baseline", "--out", tmp_path / "alone" / "run")
+    assert "Without --no-baseline" in alone.err and "labels alone" not in alone.out
     assert "accuracy after the last round" in alone.out and "run folder: " in alone.out
-    said = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "pair" / "run")
+    assert not (tmp_path / "alone" / "run-server-only").exists()
+
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "pair" / "run")
     own, base = Run.open(tmp_path / "pair" / "run"), Run.open(tmp_path / "pair" / "run-server-only")
-    figures = f"{100 * (own.accuracy() or 0):.1f} % against {100 * (base.accuracy() or 0):.1f} % with your labels alone"
-    assert figures in said.out and "--with-baseline" not in said.err
-    again = fedfew(capsys, "run", config, "--set", "client.lr=0.01", "--out", tmp_path / "pair" / "other")
-    assert "with your labels alone" in again.out  # a matching baseline is there
+    accuracies = [f"{100 * (run.accuracy() or 0):.1f} %" for run in (own, base)]
+    assert f"{accuracies[0]} against {accuracies[1]} with your labels alone" in said.out
+    row = next(line for line in said.out.splitlines() if line.startswith("accuracy after the last round"))
+    assert row.split("round")[1].split("  ")[-1].strip() == accuracies[1] and accuracies[0] in row
+    assert max(map(len, said.out.splitlines()[:12])) <= 80 and "--no-baseline" not in said.err
+
+    again = fedfew(capsys, "run", config, "--set", "client.lr=0.01", "--out", tmp_path / "pair" / "other", "--json")
+    assert again.json["baseline"] == str(base.path) and "with your labels alone" in again.json["verdict"]["sentence"]
+    assert not (tmp_path / "pair" / "other-server-only").exists()
+
+
+def test_a_method_without_a_pair_and_a_folder_that_is_taken_stop_nothing(
+    config: Path, tmp_path: Path, capsys: Capture
+) -> None:
     before = ("--set", "method.name=fedavg", "--set", "method.order=before")
-    refused = fedfew(capsys, "run", config, "--with-baseline", *before, "--out", tmp_path / "before")
-    assert refused.status == 2 and "E113" in refused.err and "before the server's turn" in refused.err
+    said = fedfew(capsys, "run", config, *before, "--out", tmp_path / "before" / "run")
+    assert said.status == 0 and "Not compared with server-only training" in said.err
+    assert "before the server's turn" in said.err and "labels alone" not in said.out
     (tmp_path / "full-server-only").mkdir()
-    (tmp_path / "full-server-only" / "mine").write_text("")
-    refused = fedfew(capsys, "run", config, "--with-baseline", "--out", tmp_path / "full")
-    assert refused.status == 2 and "E301" in refused.err and not (tmp_path / "full").exists()
+    said = fedfew(capsys, "run", config, "--out", tmp_path / "full", "--json")
+    assert said.json["baseline"] == str(tmp_path / "full-server-only-2")
 
 
 def test_the_time_left_is_told_by_a_usual_round(
@@ -273,7 +285,7 @@ def test_partition(tmp_path: Path, capsys: Capture) -> None:
 def test_presets(capsys: Capture) -> None:
     found = fedfew(capsys, "presets", "--json").json["presets"]
     assert "quick" in found
-    assert found["quick"].startswith("FedMix on the bundled digits")
+    assert found["quick"].startswith("FedMix with FedFreq on the bundled digits")
     whole = fedfew(capsys, "presets", "median")
     assert tomllib.loads(whole.out) == load("median").document == fedfew(capsys, "presets", "median", "--json").json
 

@@ -12,7 +12,7 @@ import torch
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from fedfew.aggregators.combine import blocks, by_coordinate, weighted_mean
+from fedfew.aggregators.weighted import blocks, by_coordinate, weighted_mean
 from fedfew.core.layout import Vector
 from fedfew.core.settings import Count, Doc, Natural
 from fedfew.core.types import Aggregate, Contribution

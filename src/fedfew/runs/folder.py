@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from fedfew.core.errors import FedfewError
@@ -93,12 +94,7 @@ def is_held(folder: Path, locks: frozenset[int] | None) -> bool | None:
 def new_folder(out: str | Path | None, name: str) -> Path:
     """The folder of a new run: ``out``, or runs/NAME-TIME; a folder that is not empty is refused."""
     if out is None:
-        base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-        path, number = base, 1
-        while path.exists():
-            number += 1
-            path = base.with_name(f"{base.name}-{number}")
-        return path
+        return free_folder(Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}")
     path = Path(out)
     with writing(path):
         if path.resolve() == Path.cwd():
@@ -106,6 +102,12 @@ def new_folder(out: str | Path | None, name: str) -> Path:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise FedfewError("E301", str(path), "is not empty" if path.is_dir() else "is a file")
     return path
+
+
+def free_folder(path: Path) -> Path:
+    """The path, with a number added if something is there."""
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(candidate for candidate in chain([path], numbered) if not candidate.exists())
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedfew.config.files import flat
 from fedfew.core.errors import FedfewError
-from fedfew.core.extras import import_optional
 from fedfew.core.text import percent
 from fedfew.runs import reading
 from fedfew.runs.alarms import Alarm, alarms
@@ -343,6 +342,8 @@ class Run:
 
     def to_frame(self) -> "DataFrame":
         """The numbers of all rounds as a pandas DataFrame, one row per round."""
+        from fedfew.core.extras import import_optional
+
         pandas = import_optional("pandas", "pandas", "to_frame")
         rows = [scalars(record) for record in self.records]
         frame: DataFrame = pandas.DataFrame(rows, index=[record["round"] for record in self.records])

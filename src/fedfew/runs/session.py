@@ -19,7 +19,6 @@ from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import Config
 from fedfew.core.environment import environment, keep_freed_memory
 from fedfew.core.errors import FedfewError
-from fedfew.core.extras import require
 from fedfew.core.storage import Warn, digest, file_digest, locked, write_atomically
 from fedfew.core.types import Fleet, Report, ServerState
 from fedfew.runs.checkpoints import Checkpoints, Memory, Warmup
@@ -153,6 +152,8 @@ def network_of(config: Config) -> NetworkModule | None:
     """The network that the config asks for, if any; imported only then."""
     if config.fleet.kind != "flower":
         return None
+    from fedfew.core.extras import require  # noqa: PLC0415 - a local run needs no network
+
     require("flower", "fleet.kind = 'flower'")
     network: NetworkModule = import_module("fedfew.deploy.server.network")
     return network

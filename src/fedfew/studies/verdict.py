@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,8 +11,11 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.statistics import Interval, Judged, accuracy_interval, paired_difference
-from fedfew.studies.bounds import BASELINE, Bound
 
+if TYPE_CHECKING:
+    from fedfew.studies.bounds import Bound
+
+BASELINE = BOUNDS[0]
 FEWEST = 10
 """Fewest labels to suggest."""
 
@@ -91,7 +94,7 @@ def baseline_of(config: Config) -> Config:
     return load(config.document, {"method.name": BASELINE, "aggregator.name": "auto", "vote.prior": "server"})
 
 
-def verdict(run: Run, bounds: Sequence[Bound]) -> Verdict | None:
+def verdict(run: Run, bounds: "Sequence[Bound]") -> Verdict | None:
     """A finished run compared with its server-only pair (same seeds and recipe, finished too); None if there is none.
 
     Bounds get no verdict: what true labels bring is not what the sites' images bring.

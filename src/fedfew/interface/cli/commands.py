@@ -87,9 +87,9 @@ app = group(
     ),
     command(
         "run:run",
-        "Train a model. Any method, aggregator, model, dataset and partition can be combined.",
-        CONFIG, SCALE, OVERRIDES, NEW_RUN,
-        flag("--with-baseline", "Then train server-only too, and report what the clients add."),
+        "Train a model. Any method, aggregator, model, dataset and partition can be combined. Server-only training "
+        "follows, to say what the clients add.",
+        CONFIG, SCALE, OVERRIDES, NEW_RUN, flag("--no-baseline", "Do not train server-only for comparison."),
         JSON,
     ),
     command(

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
 from fedfew.interface.progress import counting, follow
-from fedfew.runs.folder import new_folder, siblings
+from fedfew.runs.folder import free_folder, siblings
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Session, reopen, start
 
@@ -20,24 +21,18 @@ BASELINE = BOUNDS[0]
 
 
 def run(
-    config: str, scale: str | None, overrides: dict[str, Any], out: Path | None, with_baseline: bool, json: bool
+    config: str, scale: str | None, overrides: dict[str, Any], out: Path | None, no_baseline: bool, json: bool
 ) -> None:
-    """Train: any method × aggregator × model × dataset × partition."""
+    """Train: any method × aggregator × model × dataset × partition, and server-only training to compare it with."""
     settings = load(config, scaled_overrides(config, scale, overrides))
-    baseline = None
-    if with_baseline and settings.method_name != BASELINE:  # refuse invalid settings now rather than after the run
-        from fedfew.studies.verdict import baseline_of  # noqa: PLC0415 - few runs have a pair
-
-        baseline = baseline_of(settings)
-        if out is not None:
-            new_folder(_baseline_folder(out), "")
     with counting("features of images") as report:
         session = start(settings, out, report=report)
-    finish(session, json, baseline=baseline)
+    finish(session, json, baseline=not no_baseline and _has_baseline(settings))
 
 
-def _baseline_folder(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}-{BASELINE}")
+def _has_baseline(config: "Config") -> bool:
+    """Whether server-only training here says what the clients add."""
+    return config.method_name not in BOUNDS and bool(config.labels) and not config.remote
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
@@ -59,23 +54,75 @@ def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) 
     return changes
 
 
-def finish(session: Session, json: bool, *, baseline: "Config | None" = None) -> None:
-    """Show the progress to the end, then the table or the JSON line; ``baseline`` is trained after it."""
+def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
+    """Show the progress to the end, then the table or the JSON line.
+
+    With ``baseline``, server-only training follows unless its run is in the same folder already.
+    """
     config = session.parts.config
     follow(session, f"{config.method_name} on {config.dataset.name}")
-    if baseline is not None:
-        alone = start(baseline, _baseline_folder(session.folder.path))
-        follow(alone, f"{BASELINE} on {config.dataset.name}")
-    done = Run(session.folder)
-    summary, verdict = done.summary, _verdict(done)
-    accuracy = summary["accuracy"]
+    run = Run(session.folder)
+    alone, verdict = _known_baseline(run)
+    if baseline and alone is None and (alone := _train_baseline(session)):
+        from fedfew.studies.verdict import weigh  # noqa: PLC0415 - only for a pair
+
+        verdict = weigh([run], [alone], sum(run.classes.get("server", ())) or run.labels)
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
-        about = {"run": str(session.folder.path)} | {key: summary[key] for key in keys}
-        print_json(about | {"verdict": None if verdict is None else verdict.as_json()})
+        about = {"run": str(run.path)} | {key: run.summary[key] for key in keys}
+        pair = {"verdict": verdict and verdict.as_json(), "baseline": alone and str(alone.path)}
+        print_json(about | pair)
         return
-    title = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}"
-    rows = {
+    _show(run, alone)
+    if verdict is not None:
+        out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
+    elif _has_baseline(config) and alone is None:
+        note("What do the clients add? Without --no-baseline, `fedfew run` compares with server-only training.")
+
+
+def _known_baseline(run: Run) -> "tuple[Run | None, Verdict | None]":
+    """The server-only run of the pair and what the clients add, if it is in the same folder."""
+    others = [Run.open(path) for path in siblings(run.path)]
+    if not others:
+        return None, None
+    from fedfew.studies.bounds import bounds_of  # noqa: PLC0415 - a first run has no pair
+    from fedfew.studies.verdict import verdict  # noqa: PLC0415
+
+    bounds = bounds_of(run, others)
+    made = verdict(run, bounds)
+    return (bounds[0].runs[0], made) if made else (None, None)
+
+
+def _train_baseline(session: Session) -> Run | None:
+    """Server-only training with everything else equal, next to the run; None if there is none to compare with."""
+    from fedfew.studies.verdict import baseline_of  # noqa: PLC0415 - only for a pair
+
+    try:
+        settings = baseline_of(session.parts.config)
+    except FedfewError as fault:
+        note(f"Not compared with server-only training: {fault.message}.")
+        return None
+    path = session.folder.path
+    alone = start(settings, free_folder(path.with_name(f"{path.name}-{BASELINE}")))
+    follow(alone, f"{BASELINE} on {settings.dataset.name}")
+    return Run(alone.folder)
+
+
+def _show(run: Run, alone: Run | None) -> None:
+    """A table of the run, with server-only training beside it."""
+    summary = run.summary
+    title = f"{summary['method']} + {summary['aggregator']} on {summary['dataset']}, {summary['rounds']} rounds"
+    rows, others = _rows(summary), _rows(alone.summary) if alone else {}
+    if alone:
+        print_table(("", run.method, alone.method), [[key, rows[key], others.get(key, "–")] for key in rows], title)
+    else:
+        print_table(("", ""), rows.items(), title)
+    say(f"run folder: {run.path}" + (f" (server-only: {alone.path})" if alone else ""))
+
+
+def _rows(summary: dict[str, Any]) -> dict[str, str]:
+    accuracy = summary["accuracy"]
+    return {
         "accuracy after the last round": percent(accuracy["last"]),
         "accuracy, best by validation": percent(accuracy["best_by_validation"]),
         **_measures(summary),
@@ -85,14 +132,8 @@ def finish(session: Session, json: bool, *, baseline: "Config | None" = None) ->
         "updates left out / rounds skipped": f"{summary['rejected'] + summary['missing']} / {summary['skipped']}",
         "seconds": f"{summary['seconds']:.1f}",
         **_privacy(summary.get("privacy")),
-        "model SHA-256": summary["model_sha256"][:16] + "…",
+        "model SHA-256": summary["model_sha256"][:12] + "…",
     }
-    print_table(("", ""), rows.items(), f"{title}, {summary['rounds']} rounds")
-    say(f"run folder: {session.folder.path}")
-    if verdict is not None:
-        out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
-    elif done.method not in BOUNDS and config.labels and not config.remote:
-        note("What do the clients add? Run again with --with-baseline to compare with server-only training.")
 
 
 def _measures(summary: dict[str, Any]) -> dict[str, str]:
@@ -102,17 +143,6 @@ def _measures(summary: dict[str, Any]) -> dict[str, str]:
     auroc = "–" if summary["auroc"] is None else f"{summary['auroc']:.3f}"
     names = ("balanced accuracy", "AUROC", "calibration error (ECE)")
     return dict(zip(names, (percent(summary["balanced_accuracy"]), auroc, percent(summary["ece"])), strict=True))
-
-
-def _verdict(run: Run) -> "Verdict | None":
-    """What the clients add, if the server-only run of the pair is in the same folder."""
-    others = [Run.open(path) for path in siblings(run.path)]
-    if not others:
-        return None
-    from fedfew.studies.bounds import bounds_of  # noqa: PLC0415 - a first run has no pair
-    from fedfew.studies.verdict import verdict  # noqa: PLC0415
-
-    return verdict(run, bounds_of(run, others))
 
 
 def _privacy(spent: dict[str, Any] | None) -> dict[str, str]:
