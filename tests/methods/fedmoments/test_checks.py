@@ -7,14 +7,20 @@ import torch
 from tests.methods.fedmoments.scene import CLASSES, METHOD, WIDTH, asked, survey_of, trained, world
 from torch import Tensor
 
+from fedfew.core.network import Network
+from fedfew.core.samples import LabeledSet
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite
 from fedfew.data.samples import Vectors
+from fedfew.methods.fedmoments.basis import features as features_of
 from fedfew.methods.fedmoments.em import ClassSums
-from fedfew.methods.fedmoments.method import features as features_of
+from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.survey import Space, Tally
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.models.backbones.pretrained import LENGTH
+from fedfew.models.layers import Head
 from fedfew.runtime.gate import Gate
+from fedfew.runtime.wire import Wire
 
 SHAPE = METHOD.shape(CLASSES, WIDTH)
 RULE = Implausible(SHAPE)
@@ -56,6 +62,24 @@ def test_a_survey_that_no_images_give_is_refused() -> None:
     shifted[:WIDTH] += 100.0
     for lie in (-sums, 10 * sums, turned, shifted):
         assert RULE(lie, payload, 40)
+
+
+@pytest.mark.parametrize("images", [1, 2, 40])
+@pytest.mark.parametrize("copies", [1, 30])
+def test_what_eight_bits_make_of_few_or_equal_images_is_accepted(images: int, copies: int) -> None:
+    rng = torch.Generator().manual_seed(0)
+    head = Head(64, CLASSES)
+    network = Network.of(head)
+    labels = torch.arange(CLASSES).repeat(5)
+    x = torch.rand(20 + images, 1, 64, generator=rng) ** 4
+    x = LENGTH * x / x.norm(dim=2, keepdim=True)
+    site = ServerSite(network, LabeledSet(Vectors(x[:20]), labels), CLASSES)
+    state = METHOD.warm_up(METHOD.start(network.snapshot()), site, torch.Generator())
+    payload, wire = METHOD.broadcast(state, 0), Wire(METHOD, FEDMOMENTS.encoding)
+    own = x[20:].repeat(copies, 1, 1)
+    sent = wire.train_client(payload, ClientSite(0, network, Vectors(own), CLASSES), torch.Generator())
+    decoded = wire.decode(ClientUpdate(0, sent.reply, len(own)), payload, network.layout)
+    assert Gate().check(decoded, payload, METHOD.reply_schema(network.layout), len(own)) is None
 
 
 def test_a_header_that_no_images_give_is_refused() -> None:

@@ -10,9 +10,9 @@ from fedfew.core.network import Network
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.answers import Answer, answered, collect, keep, kept, online
 from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of
+from fedfew.methods.fedmoments.basis import features as features_of
 from fedfew.methods.fedmoments.em import THINNEST, responsibilities, spread_of
 from fedfew.methods.fedmoments.logistic import logistic
-from fedfew.methods.fedmoments.method import features as features_of
 from fedfew.methods.fedmoments.path import Rule, paths_of
 from fedfew.methods.fedmoments.prior import label_spread, prior_of
 from fedfew.methods.fedmoments.share import UNKNOWN, Share, folds_of, judged_share, label_model

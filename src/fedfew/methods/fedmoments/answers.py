@@ -8,7 +8,7 @@ many clients    sums are collected until they cover as many images as the survey
                 (online EM, O. Cappé and E. Moulines 2009); a client counts once in a collection
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,3 +75,55 @@ def online(extra: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
     running = rho * mean + (1 - rho) * extra["sums"] if "sums" in extra else mean
     rest = {name: t for name, t in extra.items() if name not in ("heard", "collected", "collected_images")}
     return rest | {"sums": running}
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What is known of the present step after a round."""
+
+    extra: dict[str, Tensor]
+    heard: float
+    """Images that answered the present scores,"""
+    known: float
+    """of so many."""
+    moved: float
+    """The share of the former that changed class since the step before."""
+    advanced: Callable[[], tuple[dict[str, Tensor], Tensor]]
+    """The state and the sums of all clients for the M-step."""
+
+
+Weights = Callable[[Sequence[Answer]], list[float]]
+
+
+def few_heard(
+    extra: Mapping[str, Tensor], answers: Sequence[Answer], weights: Weights, images: float, step: int
+) -> Heard:
+    """With these answers, where the latest of each client is kept; ``images`` were surveyed."""
+    state = keep(extra, answers)
+    everyone = kept(state)
+    fresh = [answer for answer in everyone if answer.step == step]
+
+    def advanced() -> tuple[dict[str, Tensor], Tensor]:
+        parts = [weight * answer.sums.double() for weight, answer in zip(weights(everyone), everyone, strict=True)]
+        return state, torch.stack(parts).sum(0)
+
+    known = max(images, float(sum(answer.images for answer in everyone)))
+    return Heard(state, float(sum(answer.images for answer in fresh)), known, moved_of(fresh), advanced)
+
+
+def many_heard(
+    extra: Mapping[str, Tensor], answers: Sequence[Answer], weights: Weights, images: float, step: int
+) -> Heard:
+    """With these answers, where they are collected until they cover as many images as were surveyed."""
+    state = collect(extra, answers, weights(answers))
+
+    def advanced() -> tuple[dict[str, Tensor], Tensor]:
+        after = online(state, step)
+        return after, images * after["sums"]
+
+    return Heard(state, float(state["collected_images"]), images, moved_of(answers), advanced)
+
+
+def moved_of(answers: Sequence[Answer]) -> float:
+    """The share of images that changed class."""
+    return sum(float(answer.sums[1]) for answer in answers) / max(sum(answer.images for answer in answers), 1)

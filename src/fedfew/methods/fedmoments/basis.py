@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from fedfew.core.network import Network
+from fedfew.core.samples import Samples
+from fedfew.models.backbones.pretrained import LENGTH
 
 REACH = 3.0
 """Bound on the root mean square of an image's y; that of the server's labels is 1."""
@@ -47,6 +49,13 @@ def _random(width: int, directions: int) -> Tensor:
     draws = torch.randn(width, directions, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     orthonormal: Tensor = torch.linalg.qr(draws).Q
     return orthonormal
+
+
+def features(samples: Samples) -> Tensor:
+    """The vectors of samples, in float64 and at most ``LENGTH`` long."""
+    x = samples.vectors()
+    shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+    return shortened
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,14 +1,21 @@
 """EM on class moments: a client's sums for several models at once, and Gaussian classes with one covariance."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedfew.core.layout import Payload
+
 TEMPERATURES = 2.0 ** (torch.arange(-6, 13).double() / 2)
 """Temperatures at which clients report how sure the model is, so that the server can choose one."""
 THINNEST = 0.1
 """Smallest share of within-class variance in the total variance of a direction; CIFAR-10 has 0.2 and more."""
+
+
+SENT = ("weight", "bias", "fold_weight", "fold_bias", "previous_weight", "previous_bias", "alpha", "temperature", "mix")
+"""The models that clients score their images with, in the server's state and in its messages."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,11 @@ class ClassSums:
     confidence: Tensor
     """Σ over images of the largest probability, at each of ``TEMPERATURES``."""
 
+    def scaled(self, scale: Tensor) -> "ClassSums":
+        """Sums of y as sums of v = scale · y."""
+        width = self.moments.shape[1]
+        return ClassSums(self.counts.clamp_min(1e-9), self.moments * scale[:width], self.confidence)
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -72,6 +84,31 @@ class Scores:
 
     def __call__(self, v: Tensor) -> Tensor:
         return v[:, : len(self.weight)] @ self.weight + self.bias
+
+
+def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
+    """Models for the server's state, with the weights before them."""
+    first, *rest = models
+    weight, bias = first.weight.float(), first.bias.float()
+    return {
+        "weight": weight,
+        "bias": bias,
+        "fold_weight": torch.stack([model.weight.float() for model in rest]),
+        "fold_bias": torch.stack([model.bias.float() for model in rest]),
+        "alpha": torch.tensor([model.alpha for model in models]),
+        "temperature": torch.tensor([model.temperature for model in models]),
+        "mix": torch.stack([model.mix.float() for model in models]),
+        "previous_weight": torch.zeros_like(weight) if before is None else before["weight"],
+        "previous_bias": torch.zeros_like(bias) if before is None else before["bias"],
+    }
+
+
+def sent_scores(payload: Payload) -> list[Scores]:
+    """The models in a message to a client."""
+    weights = [payload["weight"], *payload["fold_weight"]]
+    biases = [payload["bias"], *payload["fold_bias"]]
+    rest = zip(payload["temperature"].tolist(), payload["alpha"].tolist(), payload["mix"].double(), strict=True)
+    return [Scores(w.double(), b.double(), *more) for w, b, more in zip(weights, biases, rest, strict=True)]
 
 
 def client_sums(

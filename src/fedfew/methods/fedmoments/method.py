@@ -24,6 +24,7 @@ Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -33,26 +34,22 @@ from torch import Tensor
 from fedfew.aggregators import AGGREGATORS
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
-from fedfew.core.samples import Samples
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
-from fedfew.methods.fedmoments.answers import Answer, answered, collect, keep, kept, online
-from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of
-from fedfew.methods.fedmoments.em import TEMPERATURES, ClassSums, Scores, Shape, client_sums
+from fedfew.methods.fedmoments.answers import Answer, answered, few_heard, many_heard
+from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of, features
+from fedfew.methods.fedmoments.em import SENT, TEMPERATURES, ClassSums, Shape, client_sums, packed, sent_scores
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
-from fedfew.methods.fedmoments.plausibility import Implausible, sent_scores
+from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
-from fedfew.methods.fedmoments.survey import Tally, moments_of
+from fedfew.methods.fedmoments.survey import Space, Tally, moments_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
-from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.training.updates import scalar
 from fedfew.transforms.compression import Compressed, Int8
 
 NEW = 0.25
 """The survey ends when at most this share of a round's clients are new."""
-SENT = ("weight", "bias", "fold_weight", "fold_bias", "previous_weight", "previous_bias", "alpha", "temperature", "mix")
-"""The models that clients score their images with, in the server's state and in its messages."""
 
 
 @dataclass(frozen=True)
@@ -148,23 +145,20 @@ class FedMoments(Federated):
         extra, new = self._surveyed(state, updates, site, shape)
         state = replace(state, extra=extra)
         images = Tally.of(extra, shape.width).images
-        if "weight" not in extra:
-            if not images or (images < self.survey and new > NEW * len(updates)):
-                return state, Outcome(metrics={"surveyed": images})
-            paths = self._paths(extra, site, shape)
-            mixes = [self._mix(path, None) for path in paths]
-            begun = packed([path.start(mix) for path, mix in zip(paths, mixes, strict=True)], None)
-            metrics = {"surveyed": images, "alpha": paths[0].prior.alpha, "directions": float(paths[0].prior.seen)}
-            return replace(state, extra=extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
-        answers = [
-            Answer(u.client, u.examples, u.reply["sums"][: shape.length])
-            for u in updates
-            if u.examples and len(u.reply["sums"]) in (shape.length, shape.length + Tally.length(shape.width))
-        ]
+        if "weight" not in extra and (not images or (images < self.survey and new > NEW * len(updates))):
+            return state, Outcome(metrics={"surveyed": images})
         try:
-            return self._step(state, answers, site, shape)
+            return self._step(state, updates, site, shape) if "weight" in extra else self._begin(state, site, shape)
         except RuntimeError:  # torch's LinAlgError, for sums with much noise, say: the model stays
             return state, Outcome(metrics={"settled": 0.0})
+
+    def _begin(self, state: ServerState, site: ServerSite, shape: Shape) -> RoundEnd:
+        """The first scores: class means of the labels, shrunk according to the clients' spread."""
+        paths = self._paths(state.extra, site, shape)
+        begun = packed([path.start(self._mix(path, None)) for path in paths], None)
+        metrics = {"surveyed": Tally.of(state.extra, shape.width).images, "alpha": paths[0].prior.alpha}
+        metrics |= {"directions": float(paths[0].prior.seen)}
+        return replace(state, extra=state.extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
 
     def _surveyed(
         self, state: ServerState, updates: Updates, site: ServerSite, shape: Shape
@@ -188,68 +182,48 @@ class FedMoments(Federated):
             tally = tally.add(own, update.examples, weight) if weight else tally
         return state.extra | tally.tensors(), len(new)
 
-    def _step(self, state: ServerState, answers: Sequence[Answer], site: ServerSite, shape: Shape) -> RoundEnd:
+    def _step(self, state: ServerState, updates: Updates, site: ServerSite, shape: Shape) -> RoundEnd:
         """Add the clients' sums; once they cover enough images, a step of EM and a new model."""
-        extra, step = dict(state.extra), int(state.extra["step"])
-        images = Tally.of(extra, shape.width).images
-        paths = self._paths(extra, site, shape)
-        scale = extra["scale"].double()
-        fresh: Sequence[Answer]
+        lengths = (shape.length, shape.length + Tally.length(shape.width))
+        read = [(u, u.reply["sums"]) for u in updates if u.examples]
+        answers = [Answer(u.client, u.examples, sums[: shape.length]) for u, sums in read if len(sums) in lengths]
+        paths, scale = self._paths(state.extra, site, shape), state.extra["scale"].double()
+        weights = partial(self._weights, space=paths[0].space, shape=shape, scale=scale)
+        images, step = Tally.of(state.extra, shape.width).images, int(state.extra["step"])
         if self.many:
-            extra = collect(extra, answers, self._weights(answers, paths[0], shape, scale))
-            heard, known, fresh = float(extra["collected_images"]), images, answers
+            news = many_heard(state.extra, answers, weights, images, step)
         else:
-            extra = keep(extra, answers)
-            everyone = kept(extra)
-            fresh = [answer for answer in everyone if answer.step == step]
-            heard = float(sum(answer.images for answer in fresh))
-            known = max(images, float(sum(answer.images for answer in everyone)))
-        waited = 0.0 if answers else float(extra.get("waited", torch.zeros(()))) + 1
-        most = heard >= self.hear * known
-        weights = {answer.client: float(answer.images) for answer in answers}
-        share_of = Outcome({k: n / sum(weights.values()) for k, n in weights.items()}, {"heard": heard / max(known, 1)})
-        if not heard or not (most or waited >= self.patience):
-            return replace(state, extra=extra | {"waited": scalar(waited)}), share_of
-        if self.many:
-            extra = online(extra, step)
-            total = images * extra["sums"]
-        else:
-            trusted = self._weights(everyone, paths[0], shape, scale)
-            total = sum(
-                (w * a.sums.double() for w, a in zip(trusted, everyone, strict=True)),
-                torch.zeros(shape.length, dtype=torch.float64),
-            )
-        moved = sum(float(answer.sums[1]) for answer in fresh) / max(sum(a.images for a in fresh), 1)
+            news = few_heard(state.extra, answers, weights, images, step)
+        extra, most = news.extra, news.heard >= self.hear * news.known
+        waited = 0.0 if answers else float(extra.get("waited", scalar(0.0))) + 1
+        counted = sum(answer.images for answer in answers)
+        shares = {answer.client: answer.images / counted for answer in answers}
+        metrics = {"heard": news.heard / max(news.known, 1.0)}
+        if not news.heard or not (most or waited >= self.patience):
+            return replace(state, extra=extra | {"waited": scalar(waited)}), Outcome(shares, metrics)
+        metrics |= {"moved": news.moved}
         last = float(extra.get("moved", scalar(2.0)))
-        if most and moved >= last:  # what is left is noise: the step before was the last
-            return replace(state, extra=extra | {"done": scalar(1.0)}), Outcome(
-                share_of.weights, {"moved": moved, "settled": 1.0}
-            )
-        sums = [in_units(part, scale) for part in shape.read(total)]
+        if most and news.moved >= last:  # what is left is noise: the step before was the last
+            return replace(state, extra=extra | {"done": scalar(1.0)}), Outcome(shares, metrics | {"settled": 1.0})
+        extra, total = news.advanced()
+        sums = [part.scaled(scale) for part in shape.read(total)]
         omega, trust = self._model(extra, site, paths, sums)
-        mixes = [self._mix(path, part) for path, part in zip(paths, sums, strict=True)]
-        scores = [path.step(part, mix) for path, part, mix in zip(paths, sums, mixes, strict=True)]
-        extra |= packed(scores, extra)
-        done = float(most and moved < self.settled)
-        extra |= {
-            "moved": scalar(moved if most else last),
-            "done": scalar(done),
-            "step": scalar(step + 1.0),
-            "waited": scalar(0.0),
-        }
-        metrics = share_of.metrics | {"moved": moved, "alpha": scores[0].alpha, "trust": trust}
-        metrics |= {"temperature": scores[0].temperature, "settled": done}
-        return replace(state, omega=omega, extra=extra), Outcome(share_of.weights, metrics)
+        scores = [path.step(part, self._mix(path, part)) for path, part in zip(paths, sums, strict=True)]
+        done = float(most and news.moved < self.settled)
+        after = {"moved": news.moved if most else last, "done": done, "step": step + 1.0, "waited": 0.0}
+        extra = extra | packed(scores, extra) | {name: scalar(value) for name, value in after.items()}
+        metrics |= {"alpha": scores[0].alpha, "trust": trust, "temperature": scores[0].temperature, "settled": done}
+        return replace(state, omega=omega, extra=extra), Outcome(shares, metrics)
 
     def _labeled(self, extra: Mapping[str, Tensor], site: ServerSite) -> Tensor:
         """The server's labeled images v (N×p)."""
         frame = Frame.sent(extra)
         return frame.scale * frame(features(site.labeled.samples), basis_of(site.network, self.directions))
 
-    def _weights(self, answers: Sequence[Answer], path: Path, shape: Shape, scale: Tensor) -> list[float]:
+    def _weights(self, answers: Sequence[Answer], space: Space, shape: Shape, scale: Tensor) -> list[float]:
         """How much each of these answers counts, see ``trust.py``."""
-        parts = [in_units(shape.read(answer.sums.double())[0], scale) for answer in answers]
-        return class_weights(parts, path.space) if parts else []
+        parts = [shape.read(answer.sums.double())[0].scaled(scale) for answer in answers]
+        return class_weights(parts, space) if parts else []
 
     def _mix(self, path: Path, sums: ClassSums | None) -> Tensor:
         """m: the class shares over all clients."""
@@ -293,35 +267,6 @@ class FedMoments(Federated):
         reach = REACH * shape.width**0.5
         most = reach + reach**2 + 2 + (1 + self.folds) * (reach + 1 + len(TEMPERATURES))
         return {"sums": Expected((None,), limit=longest, per_example=most, exact=shape.header, rule=Implausible(shape))}
-
-
-def features(samples: Samples) -> Tensor:
-    """The vectors of samples, in float64 and at most ``LENGTH`` long."""
-    x = samples.vectors()
-    shortened: Tensor = x * (LENGTH / x.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
-    return shortened
-
-
-def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    """Models for the server's state, with the weights before them."""
-    first, *rest = models
-    weight, bias = first.weight.float(), first.bias.float()
-    return {
-        "weight": weight,
-        "bias": bias,
-        "fold_weight": torch.stack([model.weight.float() for model in rest]),
-        "fold_bias": torch.stack([model.bias.float() for model in rest]),
-        "alpha": torch.tensor([model.alpha for model in models]),
-        "temperature": torch.tensor([model.temperature for model in models]),
-        "mix": torch.stack([model.mix.float() for model in models]),
-        "previous_weight": torch.zeros_like(weight) if before is None else before["weight"],
-        "previous_bias": torch.zeros_like(bias) if before is None else before["bias"],
-    }
-
-
-def in_units(sums: ClassSums, scale: Tensor) -> ClassSums:
-    """Sums of y as sums of v."""
-    return replace(sums, counts=sums.counts.clamp_min(1e-9), moments=sums.moments * scale[: sums.moments.shape[1]])
 
 
 def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedfew.core.layout import Payload
 from fedfew.methods.fedmoments.basis import Frame
-from fedfew.methods.fedmoments.em import ClassSums, Scores, Shape
+from fedfew.methods.fedmoments.em import ClassSums, Scores, Shape, sent_scores
 from fedfew.methods.fedmoments.survey import Tally, matrix_of
 from fedfew.models.backbones.pretrained import LENGTH
 
@@ -50,14 +50,6 @@ class Implausible:
         return why
 
 
-def sent_scores(payload: Payload) -> list[Scores]:
-    """The models in a message to a client."""
-    weights = [payload["weight"], *payload["fold_weight"]]
-    biases = [payload["bias"], *payload["fold_bias"]]
-    rest = zip(payload["temperature"].tolist(), payload["alpha"].tolist(), payload["mix"].double(), strict=True)
-    return [Scores(w.double(), b.double(), *more) for w, b, more in zip(weights, biases, rest, strict=True)]
-
-
 def odd_survey(sums: Tensor, frame: Frame, examples: int, longest: float) -> str:
     """Why n features of at most this length cannot have these Σ y and Σ y yᵀ; empty if they can."""
     width = len(frame.scale)
@@ -67,7 +59,8 @@ def odd_survey(sums: Tensor, frame: Frame, examples: int, longest: float) -> str
     if float(second.diagonal().min()) < 0 or total > 1.02 * examples * longest**2:
         return f"has squares that sum to {total:.4g}; 0 to {examples * longest**2:.4g} is possible"
     scatter = second - examples * torch.outer(mean, mean)
-    slack = 0.01 * float(second.diagonal().sum()) + 1e-3
+    steps = (sums[: 2 * width].abs().max() / 127, sums[2 * width :].abs().max() / 127)
+    slack = width**0.5 * float(2 * mean.norm() * steps[0] + steps[1]) + 1e-3 * float(second.diagonal().sum()) + 1e-3
     jitter = slack * torch.eye(width, dtype=torch.float64)
     if int(torch.linalg.cholesky_ex(scatter + jitter).info):
         return "has second moments that no images have"
