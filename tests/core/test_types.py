@@ -17,7 +17,7 @@ CORE = Path(fedfew.core.__file__).parent
 
 def test_a_client_site_has_images_and_no_labels() -> None:
     fields = {f.name for f in dataclasses.fields(ClientSite)}
-    assert fields == {"client", "network", "samples", "classes", "memory", "own_view"}
+    assert fields == {"client", "network", "samples", "classes", "memory", "own_view", "fewest"}
     assert "LabeledSet" not in " ".join(str(f.type) for f in dataclasses.fields(ClientSite))
     assert LabeledSet in [f.type for f in dataclasses.fields(OracleSite)]
     assert not issubclass(OracleSite, ClientSite) and not issubclass(ClientSite, OracleSite)

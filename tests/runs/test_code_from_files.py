@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from fedfew.deploy.plan import make_network, open_server
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.build import checked_config, trial_site
 from fedfew.deploy.site.limits import SiteTerms
+from fedfew.deploy.versions import versions
 from fedfew.inference.evaluate import evaluate_run
 from fedfew.interface.cli.commands import app
 from fedfew.runs.checkpoints import Checkpoints
@@ -102,8 +102,7 @@ def read_by(reader: str, stopped: Path, tmp: Path) -> Callable[[str, str, str], 
         return checked_config(changed(document, section, key, name), [])
 
     def trial(section: str, key: str, name: str) -> Any:
-        head = {"versions": {part: version(part) for part in ("fedfew", "torch")}}
-        return trial_site(0, 1, SiteTerms())(head | {"config": changed(document, section, key, name)})
+        return trial_site(0, 1, SiteTerms())({"versions": versions(), "config": changed(document, section, key, name)})
 
     found: Callable[[str, str, str], Any] = vars()[reader]
     return found

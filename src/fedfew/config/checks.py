@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from fedfew.config.names import is_own, own_code
-from fedfew.config.sums import sum_misfits
 from fedfew.config.tree import Config, Model
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
@@ -29,7 +28,13 @@ def misfits(config: Config) -> Iterator[FedfewError]:
     if all(fault.where != "vote.prior" for fault in own):
         yield from _vote(config)
     yield from _privacy(config)
-    yield from sum_misfits(config, {} if isinstance(config.method, Oracle) else config.method.reply_schema(TOY))
+    if config.privacy.sums == "secure":
+        from fedfew.config.sums import sum_misfits  # noqa: PLC0415 - of an extra
+
+        yield from sum_misfits(config, {} if isinstance(config.method, Oracle) else config.method.reply_schema(TOY))
+    elif config.privacy.unit == "image":
+        why = "noise for single images is added to secure sums only"
+        yield FedfewError("E113", "privacy.unit", why, 'Set privacy.sums = "secure"')
     yield from _compression(config)
     yield from _norm(config)
     yield from _validation(config)

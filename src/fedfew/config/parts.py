@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from torch import nn
 
 from fedfew.config import worker
 from fedfew.config.names import SITES, Named
-from fedfew.config.sums import client_of, exchange_of
 from fedfew.config.tables import apply_overrides
 from fedfew.config.tree import Config
 from fedfew.core.engine import Engine
@@ -30,6 +29,10 @@ from fedfew.runtime.gate import reply_limit
 from fedfew.runtime.pool import PoolFleet
 from fedfew.runtime.site import InlineFleet, Sites
 from fedfew.runtime.wire import Wire
+
+if TYPE_CHECKING:  # cryptography belongs to an extra
+    from fedfew.secure.client import SumClient
+    from fedfew.secure.exchange import SecureExchange
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,7 +150,7 @@ def assemble(config: Config, remote_sites: Sequence[str] = (), report: Report | 
         sizes=None if config.remote else federation.partition.sizes,
         transforms=config.transforms,
         min_updates=config.min_updates,
-        exchange=exchange_of(config),
+        exchange=_sums(config, network)[0],
     )
     labeled = federation.server.to(network.device)
     pools = entry.pools or any(transform.pools for transform in clients.transforms)
@@ -191,8 +194,17 @@ def sites_of(config: Config, data: ClientsData, network: Network) -> Sites:
         validation=data.validation.to(network.device),
         own_view=config.client.own,
         known=config.client_labels.known(data.partition.clients, config.dataset.seed),
-        sums=client_of(config, network),
+        sums=_sums(config, network)[1],
     )
+
+
+def _sums(config: Config, network: Network) -> "tuple[SecureExchange | None, SumClient | None]":
+    """How the server collects and clients answer where the server sees sums only."""
+    if config.privacy.sums != "secure" or not config.entry.asks_clients:
+        return None, None
+    from fedfew.config.sums import client_of, exchange_of  # noqa: PLC0415 - of an extra
+
+    return exchange_of(config), client_of(config, network)
 
 
 def local_fleet(parts: Parts) -> Fleet:

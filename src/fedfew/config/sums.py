@@ -28,19 +28,15 @@ ELSEWHERE = ("fleet", "dataset", "partition")
 """Sections that may differ between the machines of a run."""
 
 
-def exchange_of(config: Config, identity: "Identity | None" = None) -> "SecureExchange | None":
-    """How the server collects updates; None where it sees each of them."""
-    if config.privacy.sums != "secure" or not config.entry.asks_clients:
-        return None
+def exchange_of(config: Config, identity: "Identity | None" = None) -> "SecureExchange":
+    """How the server collects updates that it sees no single one of."""
     from fedfew.secure.exchange import SecureExchange  # noqa: PLC0415 - of an extra
 
     return SecureExchange(_rules(config), identity or _simulated(config), _weights(config))
 
 
-def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient | None":
-    """How clients answer; None where they send single updates."""
-    if config.privacy.sums != "secure" or not config.entry.asks_clients:
-        return None
+def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient":
+    """How clients answer."""
     from fedfew.secure.client import SumClient  # noqa: PLC0415 - of an extra
 
     schema = Wire(config.method, config.transforms).reply_schema(network.layout)
@@ -88,11 +84,6 @@ def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int,
 def sum_misfits(config: Config, schema: Schema) -> Iterator[FedfewError]:
     """Why this config cannot have secure sums."""
     privacy, entry, rule = config.privacy, config.entry, config.aggregator
-    if privacy.sums != "secure":
-        if privacy.unit == "image":
-            why = "noise for single images is added to secure sums only"
-            yield FedfewError("E113", "privacy.unit", why, 'Set privacy.sums = "secure"')
-        return
     require("privacy", "privacy.sums")
     if not entry.asks_clients:
         return

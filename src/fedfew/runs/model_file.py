@@ -21,7 +21,6 @@ from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
-from fedfew.data.rows.encoder import Encoder
 from fedfew.data.samples import Images, Vectors
 from fedfew.models.build import build_model, has_backbone
 from fedfew.runs.folder import MODEL
@@ -49,6 +48,8 @@ def model_file(parts: "Parts", state: ServerState) -> bytes:
     about = {
         "model": {"name": model.name} | dict(model.settings),
         "classes": list(federation.classes),
+        "mean": [],
+        "std": [],
         **{name: federation.about[name] for name in ABOUT if name in federation.about},
         "temperature": temperature(parts.network, federation.validation),
         "calibrated_on": len(federation.validation),
@@ -85,6 +86,8 @@ def predict(model: Run | str | Path, samples: Any, allow_code: Collection[str] =
 def fitting(samples: Any, about: dict[str, Any]) -> Samples:
     """A user's arrays for the model that ``about`` describes."""
     if "encoder" in about:
+        from fedfew.data.rows.encoder import Encoder  # noqa: PLC0415 - only for tables
+
         return Encoder.described(about["encoder"]).fitting(samples)
     if len(about["shape"]) == 1:
         return Vectors(torch.as_tensor(samples).view(len(samples), -1, *about["shape"]))

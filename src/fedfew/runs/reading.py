@@ -85,7 +85,7 @@ class Summary(Shape):
     bytes_up: float = 0
     bytes_down: float = 0
     seconds: float = 0
-    privacy: dict[str, float | None] | None = None
+    privacy: dict[str, float | str | None] | None = None
 
 
 class Evaluation(Shape):
@@ -153,8 +153,8 @@ class About(Shape):
     model: Section
     classes: list[str]
     shape: Annotated[list[Natural], Len(1, 3)]
-    mean: list[float] = []
-    std: list[float] = []
+    mean: list[float]
+    std: list[float]
     encoder: dict[str, Any] = {}
 
 
