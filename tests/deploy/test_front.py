@@ -101,7 +101,13 @@ async def scene(
 
     behind = await asyncio.start_server(superlink, HERE, 0)
     inner = Upstream(behind.sockets[0].getsockname()[1], None)
-    made = Front(inner, SiteKeys.of(folder), {"fedfew": "0.1.0"}, slots, largest_reply)
+    made = Front(
+        inner,
+        SiteKeys.of(as_flower_sends_it(path.read_bytes()) for path in folder.glob("*.pub")),
+        {"fedfew": "0.1.0"},
+        slots,
+        largest_reply,
+    )
     server = await asyncio.start_server(lambda r, w: made.accept(r, w, context), HERE, 0)
     found.port = server.sockets[0].getsockname()[1]
     try:

@@ -75,7 +75,7 @@ def test_expired_and_foreign_certificates_are_refused(tmp_path: Path) -> None:
     assert code_of(lambda: certificates.check_certificate(tmp_path / "none.crt")) == "E505"
 
 
-@pytest.mark.parametrize("sites", [[], ["a", "a"], ["../x"], ["a b"], [""]])
+@pytest.mark.parametrize("sites", [["a", "a"], ["../x"], ["a b"], [""]])
 def test_odd_names_of_sites_are_refused(tmp_path: Path, sites: list[str]) -> None:
     assert code_of(lambda: make_network(tmp_path / "n", sites)) == "E103"
     assert not (tmp_path / "n").exists()

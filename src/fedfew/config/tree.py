@@ -68,6 +68,7 @@ class FleetSettings:
         Count, Doc("flower: number of sites in a trial on this machine; the clients are divided among them")
     ] = 2
     network: Annotated[str, Doc("flower: folder of a real network made by `fedfew deploy init`; empty: a trial")] = ""
+    only: Annotated[str, Doc("flower: names of the sites that a run on a real network asks; empty: all")] = ""
     min_clients: Annotated[
         Natural, Doc("flower: clients that must be online for a round; 0: all at the start, then at least one")
     ] = 0

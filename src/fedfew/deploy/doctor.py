@@ -22,7 +22,7 @@ from fedfew.core.network import Network
 from fedfew.core.storage import locked
 from fedfew.core.streams import stream
 from fedfew.data.samples import Images
-from fedfew.deploy.certificates import check_certificate, check_private, check_site_key
+from fedfew.deploy.certificates import check_expiry, check_private, check_site_key
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
 from fedfew.deploy.server.superlink import answers
@@ -48,11 +48,11 @@ class Check:
 
     @staticmethod
     def of(name: str, look: Callable[[], str]) -> "Check":
-        """Passed with what ``look`` returns, or failed with the fault that it raises."""
+        """Passed with what ``look`` returns, or failed with the fault that it raises; E514 is a warning."""
         try:
             return Check(name, True, look())
         except FedfewError as fault:
-            return Check(name, False, f"{fault.code} {fault.where}: {fault.message}", fault.remedy)
+            return Check(name, fault.code == "E514", f"{fault.code} {fault.where}: {fault.message}", fault.remedy)
 
 
 def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[Check]:
@@ -62,7 +62,8 @@ def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[C
         return
     plan = open_server(folder)
     if not plan.insecure:
-        yield Check.of("certificate", lambda: f"valid until {check_certificate(plan.certificate, plan.ca):%Y-%m-%d}")
+        yield Check.of("certificate", partial(check_expiry, plan.certificate, plan.ca))
+        yield Check.of("authority", partial(check_expiry, plan.ca))
         yield Check.of("private key", partial(check_private, plan.key))
     yield Check.of("site keys", partial(_site_keys, plan))
     yield Check.of("versions", lambda: _listed(versions()))
@@ -78,7 +79,7 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
         return
     plan = open_bundle(bundle, state)
     if not plan.insecure:
-        yield Check.of("authority", lambda: f"valid until {check_certificate(plan.ca):%Y-%m-%d}")
+        yield Check.of("authority", partial(check_expiry, plan.ca))
         yield Check.of("private key", partial(check_site_key, plan.key))
     said: dict[str, Any] = {}
     yield (reached := Check.of("port", partial(_reach, plan, said)))
@@ -91,9 +92,9 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
 
 
 def _site_keys(plan: ServerPlan) -> str:
-    if lacking := [site for site in plan.sites if not plan.public_key(site).is_file()]:
+    if lacking := [site for site in plan.members if not plan.public_key(site).is_file()]:
         raise FedfewError("E505", str(plan.folder / "keys"), f"has no key for {', '.join(lacking)}")
-    return f"public keys of {', '.join(plan.sites)}"
+    return f"public keys of {', '.join(plan.members) or 'no site yet'}"
 
 
 def _listed(versions: dict[str, str]) -> str:
@@ -122,7 +123,7 @@ def _server_step(plan: ServerPlan, allow_code: Collection[str]) -> str:
     config = load(str(source), network | {"server.epochs": 1}, allow_code)
     if getattr(config.method, "warmup", 0):
         config = load(config.document, {"method.warmup": 1}, allow_code)
-    parts = assemble(config, plan.sites)
+    parts = assemble(config, plan.sites or ("none yet",))
     state = parts.algorithm.start(parts.network.snapshot())
     state = parts.algorithm.warm_up(state, parts.server, stream(config.seed, "doctor"))
     if not bool(torch.isfinite(state.sigma).all()):

@@ -9,7 +9,7 @@ import stat
 import tarfile
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
@@ -17,11 +17,13 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedfew.config.files import dumps
 from fedfew.core.errors import FedfewError
-from fedfew.core.storage import writing
+from fedfew.core.storage import write_atomically, writing
 from fedfew.deploy.certificates import as_flower_sends_it, authority, server_certificate, site_key
 
 PORT = 9092
 SERVER, SITE, CONFIG = "server.toml", "site.toml", "config.toml"
+NODES = "nodes.json"
+"""File in the server's folder: site → Flower's number of the node that its key was registered as."""
 STATUS = "status"
 """A site's file with the status of its running client; the doctor reads it."""
 _BUNDLE_LIMIT = 1 << 20
@@ -65,6 +67,8 @@ class ServerPlan(Plan):
 
     listen: str
     sites: tuple[str, ...]
+    """In the order in which they were admitted: a site's place is its number, for ever."""
+    revoked: tuple[str, ...] = ()
     behind: int = 0
     """Port on which the SuperLink waits for nginx, if nginx is the front; 0: the built-in front."""
 
@@ -80,13 +84,29 @@ class ServerPlan(Plan):
     def key(self) -> Path:
         return self.folder / "server.key"
 
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The sites that may connect."""
+        return tuple(site for site in self.sites if site not in self.revoked)
+
+    def asked(self, only: str) -> tuple[str, ...]:
+        """The sites that a run asks to take part: all members, or those it names; E103 if there is no such site."""
+        names = tuple(name.strip() for name in only.split(",") if name.strip()) or self.members
+        unknown = [name for name in names if name not in self.members]
+        if unknown or not names:
+            reason = f"{unknown[0]!r} is not a site of the network" if unknown else "the network has no sites yet"
+            raise FedfewError(
+                "E103", "sites", reason, f"It has {', '.join(self.members) or 'none'}; see `deploy sites`"
+            )
+        return names
+
     def public_key(self, site: str) -> Path:
         return self.folder / "keys" / f"{site}.pub"
 
     def numbers_of_keys(self) -> dict[str, int]:
         """Public key, as Flower sends it → number of the site; empty without TLS."""
-        sites = () if self.insecure else self.sites
-        return {as_flower_sends_it(self.public_key(site).read_bytes()): number for number, site in enumerate(sites)}
+        sites = () if self.insecure else self.members
+        return {as_flower_sends_it(self.public_key(site).read_bytes()): self.sites.index(site) for site in sites}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,76 +137,96 @@ def make_network(
     force: bool = False,
     config: str = "",
 ) -> ServerPlan:
-    """Write NAME/server and NAME/bundles/SITE.tar: authority, certificates, keys, settings."""
-    names = _checked(sites)
+    """Write NAME/server: authority, certificate, settings; and with ``sites`` NAME/bundles/SITE.tar, keys included.
+
+    A network that exists gets the sites that it does not have yet, and keeps everything else.
+    """
+    names = check_names(sites)
+    if (folder / "server" / SERVER).is_file() and not force and (new := set(names) - set(open_server(folder).sites)):
+        server = open_server(folder)
+        server = replace(server, sites=(*server.sites, *(name for name in names if name in new)))
+        _write_bundles(server, folder, [name for name in names if name in new])
+        write_atomically(server.folder / SERVER, settings(server))
+        return server
     if folder.exists() and any(folder.iterdir()) and not force:
         raise FedfewError("E301", str(folder), "is not empty", "Choose another name, or replace its keys with --force")
     listen = listen or ("127.0.0.1" if host in LOOPBACK else "0.0.0.0")
     common: dict[str, Any] = {"network": secrets.token_hex(8), "host": host, "port": port, "insecure": insecure}
     server = ServerPlan(folder=folder / "server", name=folder.name, listen=listen, sites=names, **common)
     server.check()
-    for old in (folder / "bundles", server.folder / "keys"):
+    for old in (folder / "bundles", folder / "admissions", server.folder / "keys"):
         shutil.rmtree(old, ignore_errors=True)
     (server.folder / "keys").mkdir(parents=True)
-    (folder / "bundles").mkdir(parents=True)
-    (server.folder / "state.db").unlink(missing_ok=True)  # it knows the keys of the old network
+    for stale in ("state.db", NODES):  # they know the keys of the old network
+        (server.folder / stale).unlink(missing_ok=True)
     ca = authority(folder.name, days)
     own = server_certificate(ca, host, days)
-    _write(server.ca, ca.public)
-    _write(server.folder / "ca.key", ca.private, secret=True)
-    _write(server.certificate, own.public)
-    _write(server.key, own.private, secret=True)
-    for number, name in enumerate(names):
-        keys = site_key(f"{folder.name}/{name}")
-        site = SitePlan(folder=Path(), name=name, number=number, sites=len(names), **common)
-        _write(server.public_key(name), keys.public)
-        files = {SITE: _settings(site), "ca.crt": ca.public, "site.key": keys.private, "site.pub": keys.public}
-        _write(folder / "bundles" / f"{name}.tar", _tar(files), secret=True)
-    _write(server.folder / SERVER, _settings(server))
+    write_new(server.ca, ca.public)
+    write_new(server.folder / "ca.key", ca.private, secret=True)
+    write_new(server.certificate, own.public)
+    write_new(server.key, own.private, secret=True)
+    _write_bundles(server, folder, names)
+    write_new(server.folder / SERVER, settings(server))
     if config and (force or not (server.folder / CONFIG).exists()):
-        _write(server.folder / CONFIG, config.encode())
+        write_new(server.folder / CONFIG, config.encode())
     return server
+
+
+def _write_bundles(server: ServerPlan, folder: Path, names: Sequence[str]) -> None:
+    """Keys for sites, made here: for trials, and where a site's owner is not at hand."""
+    for name in names:
+        keys = site_key(f"{folder.name}/{name}")
+        site = SitePlan(
+            folder=Path(), network=server.network, name=name, host=server.host, port=server.port,
+            insecure=server.insecure, number=server.sites.index(name), sites=len(server.sites),
+        )  # fmt: skip
+        write_new(server.public_key(name), keys.public)
+        files = {SITE: settings(site), "ca.crt": server.ca.read_bytes(), "site.key": keys.private}
+        (folder / "bundles").mkdir(parents=True, exist_ok=True)
+        write_new(folder / "bundles" / f"{name}.tar", _tar(files | {"site.pub": keys.public}), secret=True)
 
 
 def open_server(folder: Path) -> ServerPlan:
     """The server's side of a network; NAME or NAME/server."""
-    return _plan(ServerPlan, folder if (folder / SERVER).is_file() else folder / "server", SERVER)
+    return plan_of(ServerPlan, folder if (folder / SERVER).is_file() else folder / "server", SERVER)
 
 
 def open_bundle(bundle: Path, state: Path | None = None) -> SitePlan:
     """Unpack a bundle into its site's folder, once; E506 if that folder belongs to another network or site."""
     if bundle.is_dir():
-        return _plan(SitePlan, bundle, SITE)
+        return plan_of(SitePlan, bundle, SITE)
     folder = state or bundle.with_suffix("")
     files = _untar(bundle)
-    new = _plan(SitePlan, folder, SITE, files[SITE])
+    new = plan_of(SitePlan, folder, SITE, files[SITE])
     if (folder / SITE).exists():
-        old = _plan(SitePlan, folder, SITE)
+        old = plan_of(SitePlan, folder, SITE)
         if (old.network, old.name) != (new.network, new.name):
             theirs = f"site {new.name} of {new.network}"
             reason = f"belongs to site {old.name} of network {old.network}, the bundle to {theirs}"
             raise FedfewError("E506", str(folder), reason)
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        _write(folder / name, content, secret=name == "site.key")
+        write_new(folder / name, content, secret=name == "site.key")
     return new
 
 
-def _checked(sites: Sequence[str]) -> tuple[str, ...]:
+def check_names(sites: Sequence[str]) -> tuple[str, ...]:
+    """The names of sites; E103 if one is not valid, or there are two of it."""
     odd = [name for name in sites if not _NAME.fullmatch(name)]
-    if odd or not sites or len(set(sites)) != len(sites):
+    if odd or len(set(sites)) != len(sites):
         reason = f"{odd[0]!r} is not a valid name" if odd else "each site needs a different name"
         raise FedfewError("E103", "--sites", reason, "Give names of letters, digits, - and _, e.g. --sites north,south")
     return tuple(sites)
 
 
-def _settings(plan: Plan) -> bytes:
+def settings(plan: Plan) -> bytes:
+    """The content of server.toml or site.toml."""
     content = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(plan).items()}
     content.pop("folder")
     return dumps(content).encode()
 
 
-def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) -> P:
+def plan_of(kind: type[P], folder: Path, name: str, content: bytes | None = None) -> P:
     """The plan in a folder's file, or in the content of one; E511 if a key is missing or unknown."""
     try:
         table = tomllib.loads(((folder / name).read_bytes() if content is None else content).decode())
@@ -202,7 +242,7 @@ def _plan(kind: type[P], folder: Path, name: str, content: bytes | None = None) 
     return plan
 
 
-def _write(path: Path, content: bytes, *, secret: bool = False) -> None:
+def write_new(path: Path, content: bytes, *, secret: bool = False) -> None:
     """Write a file; a private key is never readable by others, not even briefly."""
     with writing(path):
         path.unlink(missing_ok=True)

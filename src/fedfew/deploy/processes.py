@@ -87,7 +87,7 @@ class ManagedProcess:
     def log_tail(self, lines: int = 6) -> str:
         """The end of its log."""
         with contextlib.suppress(OSError):
-            return " | ".join(self.log.read_text("utf-8", errors="replace").strip().splitlines()[-lines:])[-900:]
+            return " | ".join(self.log.read_text("utf-8", errors="replace").strip().splitlines()[-lines:])[-1800:]
         return ""
 
 
@@ -130,6 +130,14 @@ class Supervisor:
             quick = now - process.started_at < 30
             process.restart_at = now + (min(0.5 * 2 ** min(process.starts, 10), _LONGEST_PAUSE) if quick else 0.5)
         elif now >= process.restart_at:
+            process.restart_at = 0.0
+            process.start()
+
+    def restart(self, name: str) -> None:
+        """End a process and start it again at once, with what its files say now."""
+        with self._lock:
+            process = self.processes[name]
+            process.stop(12.0)
             process.restart_at = 0.0
             process.start()
 

@@ -8,18 +8,15 @@ import base64
 import binascii
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from time import monotonic
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-
-from fedfew.deploy.certificates import as_flower_sends_it
 
 _TOLERANCE = 360.0
 """Largest age of a signature in seconds; the SuperLink is stricter."""
@@ -44,9 +41,8 @@ class SiteKeys:
     known: Mapping[str, ec.EllipticCurvePublicKey]
 
     @classmethod
-    def of(cls, folder: Path) -> "SiteKeys":
-        """The keys of the network's folder."""
-        texts = [as_flower_sends_it(path.read_bytes()) for path in sorted(folder.glob("*.pub"))]
+    def of(cls, texts: Iterable[str]) -> "SiteKeys":
+        """From their PEM texts."""
         keys = {text: serialization.load_pem_public_key(text.encode()) for text in texts}
         return cls({text: key for text, key in keys.items() if isinstance(key, ec.EllipticCurvePublicKey)})
 

@@ -15,16 +15,19 @@ import ssl
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
 import h11
 
+from fedfew.deploy.audit import Refusals, note_seen
 from fedfew.deploy.front.admission import SiteKeys, Slot, Slots
 from fedfew.deploy.front.upstream import IN_MEMORY, PIECE, Answer, AwayError, Upstream
 from fedfew.deploy.plan import ServerPlan, open_server
 from fedfew.deploy.versions import versions
 
+_SEEN_SECONDS = 5.0
 HEAD_SECONDS = 10.0
 """Time limit for the TLS handshake, and again for the head of a request from its first byte."""
 IDLE_SECONDS = 120.0
@@ -70,7 +73,10 @@ class Front:
         about: dict[str, str],
         slots: Slots | None = None,
         largest_reply: int = 1 << 40,
+        refused: Callable[[str, str], None] = lambda address, reason: None,
     ) -> None:
+        self._refused, self.seen = refused, dict[str, float]()
+        """``seen``: key → when a site last asked for something."""
         self._upstream, self._keys, self._about, self._slots = upstream, keys, about, slots or Slots()
         self._largest_reply = largest_reply
         self._uploaded: dict[str, int] = {}
@@ -109,7 +115,9 @@ class Front:
         headers = {name.lower(): value for name, value in request.headers}
         key = self._keys.verified(headers)
         if key is None:
+            self._refused(slot.address, "unknown key, or a signature that is wrong or too old")
             return 400, _UNKNOWN
+        self.seen[key] = time.time()
         return self._room(request, headers, slot, key)
 
     def _room(
@@ -258,14 +266,19 @@ async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
     wanted = 16_384 if most == resource.RLIM_INFINITY else min(16_384, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(files, wanted), most))
     upstream = Upstream(superlink, ssl.create_default_context(cafile=plan.ca))
-    about, keys = versions() | {"network": plan.network}, SiteKeys.of(plan.folder / "keys")
+    numbers, ca = plan.numbers_of_keys(), plan.ca.read_text()
+    about, keys = versions() | {"network": plan.network, "ca": ca}, SiteKeys.of(numbers)
     # three files each: the connection, its spooled body, the connection to the SuperLink
-    front = Front(upstream, keys, about, Slots(most=max(files, wanted) // 3), largest_reply)
+    refused = Refusals(plan.folder).add
+    front = Front(upstream, keys, about, Slots(most=max(files, wanted) // 3), largest_reply, refused)
     server = await asyncio.start_server(
         lambda reader, writer: front.accept(reader, writer, context), plan.listen, plan.port, backlog=1024
     )
     print(f"listening on {plan.listen}:{plan.port}", flush=True)
-    await server.serve_forever()
+    async with server:
+        while True:
+            await asyncio.sleep(_SEEN_SECONDS)
+            note_seen(plan.folder, {plan.sites[numbers[key]]: at for key, at in front.seen.items()})
 
 
 if __name__ == "__main__":

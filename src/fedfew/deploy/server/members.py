@@ -22,6 +22,12 @@ class Membership:
     keys: Mapping[str, int] = field(default_factory=dict)
     """Public key → number of the site. Without keys a node is asked for its number."""
 
+    @property
+    def asked(self) -> int:
+        """How many clients the run asks to take part."""
+        numbers = set(self.keys.values()) if self.keys else range(len(self.sites))
+        return sum(len(self.clients_of(number)) for number in numbers)
+
     def site_of(self, client: int) -> int:
         return client % len(self.sites)
 
@@ -46,11 +52,11 @@ class Attendance:
     def wait(self, settings: FleetSettings) -> list[int]:
         """The clients whose sites can be reached, sorted; waits for as many as a round needs, then raises E503."""
         members, deadline = self.members, monotonic() + settings.wait
-        need = settings.min_clients or (1 if self._met else members.clients)
+        need = settings.min_clients or (1 if self._met else members.asked)
         while True:
             self.look()
             clients = sorted(k for site in self.nodes for k in members.clients_of(site))
-            if len(clients) >= min(need, members.clients):
+            if len(clients) >= min(need, members.asked):
                 self._met = True
                 return clients
             if monotonic() > deadline:

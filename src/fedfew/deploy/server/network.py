@@ -19,12 +19,13 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
 from fedfew.core.types import Report
+from fedfew.deploy import audit
 from fedfew.deploy.messages.heads import head_limit
 from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.superlink import SuperLink
-from fedfew.deploy.site.files import TrialMemory
+from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.runs.folder import SUMMARY
@@ -48,12 +49,14 @@ def start_or_resume(
 ) -> Session:  # fmt: skip
     """The run of a real network, in the network's own folder; an unfinished one is resumed."""
     folder = out or plan.folder / "run"
+    plan.asked(overrides.get("fleet.only", ""))
     fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder.absolute())}
     if is_unfinished(folder):
         return reopen(folder, warn, overrides | fleet, anyway=anyway, allow_code=allow_code)
+    chosen = overrides | fleet | {"clients": len(plan.sites)}
     if config:
-        return start(load(config, overrides | fleet), folder)
-    return start(load(plan.folder / CONFIG, overrides | fleet, allow_code), folder)
+        return start(load(config, chosen), folder)
+    return start(load(plan.folder / CONFIG, chosen, allow_code), folder)
 
 
 def is_unfinished(folder: Path) -> bool:
@@ -70,12 +73,12 @@ def assemble(config: Config, report: Report | None = None) -> Parts:
 
 
 def site_names(config: Config) -> tuple[str, ...]:
-    """The names of remote sites; a trial has none."""
+    """The names of remote sites, as many as there were when the run started; a trial has none."""
     if not config.remote:
         return ()
     if config.fleet.network == PROJECT:
         return tuple(f"node {number}" for number in range(config.clients))
-    return open_server(Path(config.fleet.network)).sites
+    return open_server(Path(config.fleet.network)).sites[: config.clients]
 
 
 def advance(session: Session, report: Report | None = None) -> Generator[RoundRecord]:
@@ -87,10 +90,14 @@ def advance(session: Session, report: Report | None = None) -> Generator[RoundRe
         if session.parts.config.remote:
             plan = open_server(Path(session.parts.config.fleet.network))
             stack.enter_context(locked(plan.folder))
+            asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
+            audit.record(plan.folder, "run started", run=run_id(session.folder.path), folder=path, sites=asked)
             job, link = _start_server(session, plan, stack, plan.folder / "logs")
         else:
             job, link = _start_trial(session, session.folder.path / "network", stack)
         yield from _follow(session, job, link, report)
+        if session.parts.config.remote:
+            audit.record(plan.folder, "run finished", run=run_id(session.folder.path), folder=path)
 
 
 def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> tuple[Job, SuperLink]:
@@ -137,6 +144,7 @@ def _follow(session: Session, job: Job, link: SuperLink, report: Report | None) 
     """Each round once it is in the journal, until the run is finished; a ServerApp that ended is started again."""
     run, done, app = Run(session.folder), session.state.round, KeptAlive(job, link.submit)
     while True:
+        link.refresh()
         working = job.is_at_work()  # looked at first: what it wrote before it ended is then read below
         run = run.again()
         for record in run.records[done:]:

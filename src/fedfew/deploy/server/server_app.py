@@ -56,7 +56,10 @@ def conduct(grid: Grid, job: Job) -> None:
     # the supervisor has compared the environments and warned about damage
     session = reopen(job.run, warn, fleet, anyway=True, allow_code=job.allow_code)
     plan = open_server(Path(job.network))
-    advance(grid, session, Membership(plan.sites, session.parts.config.clients, plan.numbers_of_keys()))
+    config = session.parts.config
+    asked = {plan.sites.index(name) for name in plan.asked(config.fleet.only)}
+    keys = {key: number for key, number in plan.numbers_of_keys().items() if number in asked}
+    advance(grid, session, Membership(plan.sites[: config.clients], config.clients, keys))
 
 
 def advance(grid: Grid, session: Session, members: Membership) -> None:

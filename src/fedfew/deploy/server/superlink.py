@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.storage import write_atomically
 from fedfew.deploy import flower_programs
 from fedfew.deploy.certificates import check_certificate
 from fedfew.deploy.front import proxy
-from fedfew.deploy.plan import ServerPlan
+from fedfew.deploy.plan import NODES, SERVER, ServerPlan, open_server
 from fedfew.deploy.processes import Supervisor, check_port, flower_environment, free_ports, wait_until
 
 _START = 90.0
@@ -51,6 +52,8 @@ class SuperLink:
     server_app: str = "fedfew.deploy.server.server_app:server_app"
     client_app: str = "fedfew.deploy.site.client_app:client_app"
     port: int = field(default_factory=lambda: free_ports(1)[0])
+    _stamps: tuple[int, int] = (0, 0)
+    """When server.toml and the certificate were written, as last taken up."""
 
     def start(self) -> None:
         """Start everything that sites need to connect."""
@@ -76,6 +79,23 @@ class SuperLink:
             words = [str(plan.folder.absolute()), str(self.port), str(self.largest_reply)]
             front = self.supervisor.add("front", [sys.executable, "-m", proxy.__name__, *words], environment)
             wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
+        self._stamps = self._written()
+
+    def refresh(self) -> None:
+        """Take up what changed while running: sites that were admitted or revoked, renewed certificates."""
+        if self.plan.insecure or (now := self._written()) == self._stamps:
+            return
+        renewed, self._stamps = now[1] != self._stamps[1], now
+        self.plan = open_server(self.plan.folder)
+        for name in ("superlink", "front") if renewed else ("front",):
+            self.supervisor.restart(name)
+        wait_until(self._healthy, self.supervisor.processes["superlink"], _START, "SuperLink")
+        self._register()
+
+    def _written(self) -> tuple[int, int]:
+        paths = (self.plan.folder / SERVER, self.plan.certificate)
+        first, second = (path.stat().st_mtime_ns for path in paths)
+        return first, second
 
     @property
     def home(self) -> Path:
@@ -109,14 +129,20 @@ class SuperLink:
         return answers("127.0.0.1", self.port, None if self.plan.insecure else self.plan.ca, "/health")
 
     def _register(self) -> None:
-        """Register the sites' keys; known ones stay."""
-        plan = self.plan
-        keys = {site: str(plan.public_key(site).absolute()) for site in plan.sites}
-        commands = [["supernode", "register", key, "fedfew", "--name", site] for site, key in keys.items()]
-        for site, result in zip(plan.sites, self._flwr(commands), strict=True):
+        """Register the keys of the members; known ones stay, those of revoked sites go."""
+        plan, path = self.plan, self.plan.folder / NODES
+        nodes: dict[str, str] = json.loads(path.read_bytes()) if path.exists() else {}
+        keys = {site: str(plan.public_key(site).absolute()) for site in plan.members}
+        gone = [site for site in nodes if site not in keys]
+        commands = [["supernode", "unregister", nodes.pop(site), "fedfew"] for site in gone]
+        commands += [["supernode", "register", key, "fedfew", "--name", site] for site, key in keys.items()]
+        for site, result in zip((*gone, *keys), self._flwr(commands) if commands else (), strict=True):
             message = str(result.get("error-message", result))
-            if not result.get("success") and "already" not in message.lower():
+            if result.get("success") and site in keys:
+                nodes[site] = str(result["node-id"])
+            elif not result.get("success") and site in keys and "already" not in message.lower():
                 raise FedfewError("E508", f"site {site}", f"its key could not be registered: {message[:300]}")
+        write_atomically(path, json.dumps(nodes).encode())
 
     def submit(self) -> None:
         """Start a Flower run, and with it the ServerApp."""

@@ -28,6 +28,8 @@ DATA = path("--data", "FOLDER|NPZ", "The site's images; labels are never read.")
 AMOUNT = click.FloatRange(0)
 SYSTEMD = flag("--systemd", "Print a unit for systemd and exit.")
 
+FINGERPRINT = text("--fingerprint", "HEX", "What the other side read to you; without it you are asked.", default="")
+
 DOCTOR = group(
     "doctor",
     "Check the server or a site before a run.",
@@ -48,10 +50,11 @@ DEPLOY = group(
     "Train across real machines, connected by Flower.",
     command(
         "deploy:init",
-        "Create a network of sites. Writes certificates, one key pair and one bundle for each site, and the server's "
-        "folder.",
+        "Create a network of sites. Writes the server's folder with its certificates, and with --sites one key pair "
+        "and one bundle for each of them; without, sites ask with `deploy join` and keep their keys.",
         argument("name", "NAME", "Folder of the new network."),
-        text("--sites", "A,B,C", "Names of the sites.", required=True),
+        text("--sites", "A,B,C", "Sites whose keys are made here, for a trial; new ones for a network there is.",
+             default=""),
         text("--server", "HOST", "Name or address of the server.", default="127.0.0.1"),
         number("--port", 9092, 1, "Port of the server.", most=65535),
         text("--config", "PRESET|CONFIG.toml", "What to train.", default="quick", type=CONFIG_NAME),
@@ -66,6 +69,7 @@ DEPLOY = group(
         "Start the network's run, or continue it. Starts Flower's SuperLink on loopback and a TLS front for the sites.",
         NETWORK,
         text("--config", "PRESET|CONFIG.toml", "What to train.", default="", type=CONFIG_NAME),
+        text("--sites", "A,B", "Sites that the run asks to take part (default: all).", default=""),
         OVERRIDES, NEW_RUN,
         flag("--nginx", "Print a configuration for nginx and exit."),
         SYSTEMD, ANYWAY, ALLOW_CODE, JSON,
@@ -79,6 +83,35 @@ DEPLOY = group(
         text("--max-epsilon", "N", "Refuse updates beyond this ε over all runs; 0: no limit.", type=AMOUNT),
         text("--delta", "N", "δ at which --max-epsilon holds (1e-5).", type=AMOUNT),
         ALLOW_CODE, SYSTEMD,
+    ),
+    command(
+        "deploy:join",
+        "Join a network as a site. Makes the site's key and a request for the server; later, with the file that the "
+        "server returned, completes the folder.",
+        argument("folder", "FOLDER", "The site's folder; its name is the site's, unless --name is."),
+        argument("admission", "[ADMISSION]", "SITE.admission from `deploy admit` or `deploy renew`.", required=False),
+        text("--name", "NAME", "Name of the site.", default=""), FINGERPRINT, JSON,
+    ),
+    command(
+        "deploy:admit",
+        "Admit a site to the network. Checks the request's signature and writes what the site needs; no secret is in "
+        "it.",
+        argument("request", "REQUEST", "FOLDER.request from `deploy join`."), NETWORK, FINGERPRINT, JSON,
+    ),
+    command(
+        "deploy:sites",
+        "List the sites of a network. Shows state, when they were last seen, fingerprints, and when certificates end.",
+        NETWORK, JSON,
+    ),
+    command(
+        "deploy:revoke",
+        "Shut a site out of the network. A running server takes that up at once.",
+        argument("site", "SITE", "Name of the site.", str), NETWORK,
+    ),
+    command(
+        "deploy:renew",
+        "Renew the certificates of authority and server. Keys and sites stay; a running server takes them up.",
+        NETWORK, number("--days", 365, 1, "How long the certificates are valid."), JSON,
     ),
     command(
         "deploy:local",

@@ -6,17 +6,23 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import click
+
 from fedfew.config.files import dumps
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
+from fedfew.deploy import joining
+from fedfew.deploy.audit import record
+from fedfew.deploy.certificates import authority_fingerprint, check_expiry, expiry
 from fedfew.deploy.doctor import Check, examine_client, examine_server
+from fedfew.deploy.joining import site_rows
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
 from fedfew.interface.commands.run import finish
-from fedfew.interface.console import err, out, print_json, warn
+from fedfew.interface.console import err, note, out, print_json, print_table, warn
 from fedfew.interface.deploy import printouts
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
 from fedfew.interface.deploy.site_status import keep_online
@@ -43,6 +49,7 @@ def init(
     plan = make_network(
         name, names, host=server, port=port, days=days, insecure=insecure, force=force, config=content
     )  # fmt: skip
+    record(plan.folder, "created", sites=list(plan.sites))
     if json:
         bundles = {site: str(name / "bundles" / f"{site}.tar") for site in plan.sites}
         print_json({"network": plan.network, "server": str(plan.folder), "bundles": bundles})
@@ -53,6 +60,7 @@ def init(
 def server(
     network: Path,
     config: str,
+    sites: str,
     overrides: dict[str, Any],
     out: Path | None,
     nginx: bool,
@@ -67,8 +75,17 @@ def server(
         text = printouts.nginx(plan) if nginx else printouts.systemd_server(plan)
         sys.stdout.write(text)
         return
+    if sites:
+        overrides = overrides | {"fleet.only": sites}
+    for path in () if plan.insecure else (plan.ca, plan.certificate):
+        try:
+            check_expiry(path)
+        except FedfewError as fault:
+            warn(fault)
     session = start_or_resume(plan, warn, config, overrides, out, anyway=anyway, allow_code=allow_code)
-    err.print(f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.sites)}", markup=False)
+    err.print(
+        f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.asked(sites))}", markup=False
+    )
     finish(session, json)
 
 
@@ -95,6 +112,78 @@ def client(
     if terms.max_epsilon:
         require("privacy", "--max-epsilon")
     keep_online(plan, data.absolute(), terms)
+
+
+def join(folder: Path, admission: Path | None, name: str, fingerprint: str, json: bool) -> None:
+    """Make a site's key and request, or complete its folder with what the server returned."""
+    if admission is None:
+        path, shown = joining.request(folder, name)
+        about = {"request": str(path), "fingerprint": shown}
+        steps = printouts.join_steps(folder, path, shown)
+    else:
+        _confirm("the authority of the network", joining.read_admission(folder, admission)[2], fingerprint)
+        plan = joining.accept(folder, admission)
+        about = {"site": plan.name, "server": plan.address}
+        steps = f"Site {plan.name}: server {plan.address}. Next: fedfew deploy client {folder} --data IMAGES"
+    if json:
+        print_json(about)
+    else:
+        out.print(steps, markup=False, soft_wrap=True)
+
+
+def admit(request: Path, network: Path, fingerprint: str, json: bool) -> None:
+    """Let a site into the network, once its fingerprint is confirmed."""
+    plan = open_server(network)
+    name, _, shown = joining.read_request(request)
+    _confirm(f"the key of site {name}", shown, fingerprint)
+    path = joining.admit(plan, request)
+    own = authority_fingerprint(plan.ca.read_bytes())
+    if json:
+        print_json({"site": name, "admission": str(path), "authority": own})
+    else:
+        out.print(printouts.admit_steps(name, path, own), markup=False, soft_wrap=True)
+
+
+def _confirm(thing: str, shown: str, said: str) -> None:
+    """E513 unless the fingerprint is the one that the other side read out: in an option, or by the person here."""
+    if said:
+        if said.replace(" ", "").lower() != shown.replace(" ", ""):
+            raise FedfewError("E513", "--fingerprint", f"{thing} has the fingerprint {shown}")
+    elif not sys.stdin.isatty():
+        reason = f"is missing; {thing} has {shown}"
+        raise FedfewError("E513", "--fingerprint", reason, "Compare it with the other side, then give it")
+    elif not click.confirm(f"Fingerprint of {thing}: {shown}. Did the other side read out the same?", err=True):
+        raise FedfewError("E513", thing, "the fingerprints differ", "Somebody changed the file on its way")
+
+
+def sites(network: Path, json: bool) -> None:
+    """List the sites of a network."""
+    plan = open_server(network)
+    rows, ends = site_rows(plan), {} if plan.insecure else {
+        name: f"{expiry(path.read_bytes()):%Y-%m-%d}"
+        for name, path in (("authority", plan.ca), ("server", plan.certificate))
+    }  # fmt: skip
+    if json:
+        print_json({"network": plan.network, "certificates": ends, "sites": rows})
+        return
+    keys = ("site", "state", "last seen", "versions", "fingerprint")
+    print_table(keys, [[row[key] for key in keys] for row in rows], f"network {plan.name}", words=5)
+    note(f"Certificates end: {', '.join(f'{name} {day}' for name, day in ends.items()) or 'none'}")
+
+
+def revoke(site: str, network: Path) -> None:
+    """Shut a site out of the network."""
+    joining.revoke(open_server(network), site)
+    note(f"Site {site} is shut out; a running server takes that up at once.")
+
+
+def renew(network: Path, days: int, json: bool) -> None:
+    """Renew the certificates of authority and server."""
+    paths = joining.renew(open_server(network), days)
+    if json:
+        print_json({"days": days, "admissions": list(map(str, paths))})
+    else:
+        out.print(printouts.renew_steps(paths, days), markup=False, soft_wrap=True)
 
 
 def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
@@ -133,9 +222,10 @@ def _show(checks: Iterable[Check], json: bool) -> None:
         seen.append(check)
         if not json:
             mark = "[green]PASSED[/]" if check.passed else "[bold red]FAILED[/]"
+            mark = "[yellow]WARNING[/]" if check.passed and check.remedy else mark
             out.print(f"{mark} {check.name}: ", end="")
             out.print(check.detail, markup=False, soft_wrap=True)
-            if not check.passed:
+            if check.remedy:
                 out.print(f"       {check.remedy}", markup=False, soft_wrap=True)
     good = all(check.passed for check in seen)
     if json:

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -22,19 +23,55 @@ OPTIONS = ("min_noise", "max_clip", "max_epsilon", "delta")
 
 def next_steps(plan: ServerPlan) -> str:
     """The commands that follow `deploy init`."""
-    network, first = plan.folder.parent, plan.sites[0]
+    network = plan.folder.parent
     here = shlex.quote(str(network))
-    lines = [
-        f"Network {plan.name}: server {plan.host}:{plan.port}, sites {', '.join(plan.sites)}.",
-        "",
-        "1. Choose what to train: edit " + shlex.quote(str(plan.folder / "config.toml")),
-        f"2. On the server:     fedfew deploy server {here}",
+    first = plan.sites[0] if plan.sites else "SITE"
+    bundles = [
         "3. Give each site its bundle, over a channel you trust (it contains the site's private key):",
         *(f"                        {network / 'bundles' / site}.tar" for site in plan.sites),
         f"4. At each site:      fedfew deploy client {first}.tar --data FOLDER",
         f"If something does not work: fedfew deploy doctor server {here}, fedfew deploy doctor client {first}.tar",
     ]
+    requests = [
+        "3. At each site:      fedfew deploy join SITE",
+        f"   and here, with the file it sends you: fedfew deploy admit SITE.request {here}",
+    ]
+    lines = [
+        f"Network {plan.name}: server {plan.host}:{plan.port}, sites {', '.join(plan.sites) or 'none yet'}.",
+        "",
+        "1. Choose what to train: edit " + shlex.quote(str(plan.folder / "config.toml")),
+        f"2. On the server:     fedfew deploy server {here}",
+        *(bundles if plan.sites else requests),
+    ]
     return "\n".join(lines)
+
+
+def join_steps(folder: Path, request: Path, fingerprint: str) -> str:
+    """What follows `deploy join`."""
+    return (
+        f"The site's key is in {folder} and stays there.\n"
+        f"1. Send {request} to the server's owner.\n"
+        f"2. Read them this fingerprint over the telephone: {fingerprint}\n"
+        f"3. With the file they return:  fedfew deploy join {shlex.quote(str(folder))} {folder.name}.admission"
+    )
+
+
+def admit_steps(name: str, path: Path, authority: str) -> str:
+    """What follows `deploy admit`."""
+    return (
+        f"Site {name} is admitted, from the next run on.\n"
+        f"1. Send it {path}; there is no secret in it.\n"
+        f"2. Read its owner the fingerprint of the network's authority over the telephone: {authority}"
+    )
+
+
+def renew_steps(paths: Sequence[Path], days: int) -> str:
+    """What follows `deploy renew`."""
+    files = "".join(f"\n  {path}" for path in paths)
+    return (
+        f"Certificates are valid for {days} days; all keys stay. Sites online take this up within a day. A site that "
+        f"was away when the old authority expired needs its file, for `fedfew deploy join FOLDER FILE`:{files}"
+    )
 
 
 def nginx(plan: ServerPlan) -> str:

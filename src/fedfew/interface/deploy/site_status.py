@@ -6,6 +6,7 @@ from pathlib import Path
 from time import sleep, time
 
 from fedfew.core.storage import locked
+from fedfew.deploy.joining import take_up_authority
 from fedfew.deploy.plan import STATUS, SitePlan
 from fedfew.deploy.processes import ManagedProcess, Supervisor
 from fedfew.deploy.site.images import count_images
@@ -15,6 +16,7 @@ from fedfew.deploy.site.warm_site import ENDED
 from fedfew.interface.console import err
 
 AWAY = "the server cannot be reached; trying again"
+_DAILY = 12 * 3600.0
 _FRESH = 20.0
 """Seconds for which an answer of the server counts as being online: the SuperNode asks every three."""
 
@@ -36,7 +38,12 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         err.print(f"site {plan.name}: {images}; {where}", markup=False, soft_wrap=True)
         node_log = NodeLog(supervisor.processes[f"node-{plan.name}"], earlier, contact=site.contact)
         ended = _stamp(plan.folder / ENDED)
+        checked = 0.0
         while True:
+            if time() - checked > _DAILY and not plan.insecure:
+                checked = time()
+                if take_up_authority(plan):
+                    err.print(f"site {plan.name}: the network's authority was renewed", markup=False)
             if (now := _stamp(plan.folder / ENDED)) != ended:
                 ended = now
                 err.print(f"site {plan.name}: the run is over; waiting for the next one, Ctrl-C quits", markup=False)

@@ -1,0 +1,72 @@
+"""The life of a real network on loopback: sites that join with keys of their own, are revoked, and outlast a server."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.deploy.cluster import Cluster, cluster, eventually, named
+
+from fedfew.deploy import joining
+from fedfew.deploy.audit import events
+from fedfew.deploy.plan import STATUS, open_server
+from fedfew.deploy.site.ledger import verify
+
+pytestmark = pytest.mark.slow
+
+
+def status(network: Cluster, name: str) -> str:
+    path = network.folder / "sites" / name / STATUS
+    return path.read_text() if path.exists() else ""
+
+
+def test_a_site_joins_with_its_own_key_and_another_is_revoked_in_the_middle_of_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "anywhere"
+    (here / "fedfew").mkdir(parents=True)  # Flower took it for an app
+    monkeypatch.chdir(here)
+    with cluster(tmp_path, {"rounds": 6, "fleet.min_clients": 2}, sites=("a", "b", "c")) as network:
+        joining.revoke(network.plan, "c")
+        (tmp_path / "sites").mkdir()
+        joining.request(tmp_path / "sites" / "d")
+        admission = joining.admit(network.plan, tmp_path / "sites" / "d.request")
+        joining.accept(tmp_path / "sites" / "d", admission)
+        (tmp_path / "d.npz").write_bytes((tmp_path / "c.npz").read_bytes())
+        server = network.server()
+        sites = [network.site("a"), network.site("b")]
+        folder, data = str(tmp_path / "sites" / "d"), str(tmp_path / "d.npz")
+        sites.append(network.start("deploy", "client", folder, "--data", data))
+        assert network.round_done(1), network.words()
+        assert network.rounds()[0]["cohort"] == [0, 1, 3]
+        rows = {row["site"]: row["state"] for row in joining.site_rows(open_server(network.plan.folder))}
+        assert rows == {"a": "online", "b": "online", "c": "revoked", "d": "online"}
+        joining.revoke(network.plan, "b")
+        joining.renew(network.plan, 500)
+        assert server.wait(300) == 0, network.words()
+        assert network.rounds()[-1]["cohort"] == [0, 3], network.rounds()[-1]
+        refused = eventually(lambda: [e for e in events(network.plan.folder) if e["event"] == "refused"], 60)
+        assert refused and refused[0]["address"] == "127.0.0.1"
+    told = [event["event"] for event in events(network.plan.folder) if event["event"] != "refused"]
+    assert told == ["revoked", "admitted", "run started", "revoked", "renewed", "run finished"]
+    summary = verify(tmp_path / "sites" / "d")
+    (run,) = (one for name, one in summary.runs.items() if one.tensors)
+    assert len(run.rounds) == 6 and run.received >= 6 and run.sent >= 6
+
+
+def test_the_status_of_a_site_is_true_after_the_server_was_away(tmp_path: Path) -> None:
+    with cluster(tmp_path, {"rounds": 40}) as network:
+        server = network.server()
+        for name in ("a", "b"):
+            network.site(name)
+        assert network.round_done(1), network.words()
+        assert eventually(lambda: status(network, "a") == "online", 60)
+        server.end()
+        assert eventually(lambda: "cannot be reached" in status(network, "a"), 90), status(network, "a")
+        before = len(network.rounds())
+        network.server()
+        assert network.round_done(before + 2), network.words()
+        assert eventually(lambda: status(network, "a") == "online" and status(network, "b") == "online", 60)
+        log = (network.folder / "sites" / "a" / "logs" / "node-a.log").read_text()
+        assert "\x1b[" not in log and all(line[:4].isdigit() for line in log.splitlines())
+        assert json.loads((network.plan.folder / "audit.jsonl").read_text().splitlines()[0])["event"] == "run started"
+        assert named(server.pid, "superlink") == []
