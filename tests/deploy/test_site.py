@@ -18,6 +18,7 @@ from fedfew.config.parts import Parts, assemble, network_of
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Payload
+from fedfew.core.types import ClientUpdate
 from fedfew.deploy.messages.frames import encode, receive, send
 from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
@@ -25,6 +26,8 @@ from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.files import PrivacyBudget
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
+from fedfew.methods.fedmoments.method import FedMoments
+from fedfew.runtime.gate import Gate
 from fedfew.transforms.epsilon import epsilon
 
 Tiny = Callable[..., Parts]
@@ -254,6 +257,47 @@ def test_a_site_refuses_what_is_beyond_its_limits(
     head, content = message(parts, parts.network.snapshot())
     reply, up = real(tmp_path / "s", images, **terms).answer(head | {"about": head["about"] | about}, content)
     assert reply["answers"] == [{"client": 1, "code": code}] and not up
+
+
+def test_a_real_site_sends_no_class_sum_of_few_images_and_refuses_sharp_scores(
+    tiny: Tiny, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the server's scores each of twenty images is of three classes to 0.5, 0.4 and 0.1: the third has two."""
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "data"))
+    kept = {name: tiny().config.document[name] for name in ("dataset", "partition", "clients", "labels", "seed")}
+    model = {"name": "efficientnet-lite0", "size": 32}
+    parts = assemble(check(kept | {"model": model, "method": {"name": "fedmoments"}}))
+    method, classes = parts.algorithm, parts.server.classes
+    assert isinstance(method, FedMoments)
+    shape, models = method.shape(classes, 1280), 1 + method.folds
+    scores = torch.full((classes,), -1e3)
+    scores[:3] = torch.tensor([0.5, 0.4, 0.1]).log()
+    payload = {name: torch.zeros(form) for name, form in shape.sent.items()} | {
+        "survey": torch.zeros(()), "scale": torch.ones(shape.width), "temperature": torch.ones(models),
+        "bias": scores, "fold_bias": scores.repeat(method.folds, 1),
+        "alpha": torch.full((models,), 1e6), "mix": torch.full((models, classes), 1 / classes),
+    }  # fmt: skip
+
+    def ask(asked: Payload, name: str, **terms: float) -> Any:
+        index, content = pack({"x": asked})
+        job = {"client": 1, "tensors": index["x"]}
+        head = {"kind": "train", "round": 0, "jobs": [job]} | run_description(parts, "run")
+        reply, up = real(tmp_path / name, images, **terms).answer(head, content)
+        (answer,) = reply["answers"]
+        return answer | ({"reply": unpack(answer["tensors"], up)} if "tensors" in answer else {})
+
+    def counts(name: str, **terms: float) -> list[list[float]]:
+        answer = ask(payload, name, **terms)
+        update = ClientUpdate(1, answer["reply"], answer["examples"])
+        decoded = parts.wire.decode(update, payload, parts.network.layout)
+        assert Gate().check(decoded, payload, method.reply_schema(parts.network.layout), 20) is None
+        return [sums.counts[:4].tolist() for sums in shape.read(decoded.reply["sums"])]
+
+    assert counts("all", min_class=0) == [pytest.approx([10, 8, 2, 0], abs=1e-3)] * models
+    assert counts("default") == [pytest.approx([20 * 5 / 9, 20 * 4 / 9, 0, 0], abs=1e-3)] * models
+    assert counts("nine", min_class=9) == [pytest.approx([10, 0, 0, 0], abs=1e-3)] * models
+    for name, value in (("weight", 1e5 * torch.eye(shape.width)[:, :classes]), ("fold_weight", torch.zeros(9, 9, 9))):
+        assert ask(payload | {name: value}, name) == {"client": 1, "code": "E419"}
 
 
 def test_a_run_gets_as_many_answers_as_the_site_gives(tiny: Tiny, images: Path, tmp_path: Path) -> None:

@@ -242,6 +242,10 @@ class Method:
         """Whether clients are selected in this round; False once the method needs nothing more from them."""
         return True
 
+    def refused(self, payload: Payload, layout: Layout) -> str:
+        """Why a site should not answer this payload: an honest server never sends it; empty if it may."""
+        return ""
+
     def reply_schema(self, layout: Layout) -> Schema:
         """What the gate accepts: {"psi"}, one vector near the ω that was sent."""
         return {"psi": Expected((layout.size,), near="omega")}

@@ -4,15 +4,26 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.methods.fedmoments.scene import CLASSES, METHOD, WIDTH, asked, survey_of, trained, world
+from tests.methods.fedmoments.scene import (
+    CLASSES,
+    METHOD,
+    WIDTH,
+    accuracy,
+    alone,
+    asked,
+    cloud,
+    survey_of,
+    trained,
+    world,
+)
 from torch import Tensor
 
 from fedfew.core.network import Network
 from fedfew.core.samples import LabeledSet
-from fedfew.core.types import ClientSite, ClientUpdate, ServerSite
+from fedfew.core.types import ClientSite, ClientUpdate, ServerSite, ServerState
 from fedfew.data.samples import Vectors
 from fedfew.methods.fedmoments.basis import features as features_of
-from fedfew.methods.fedmoments.em import ClassSums
+from fedfew.methods.fedmoments.em import ClassSums, without_few
 from fedfew.methods.fedmoments.method import FEDMOMENTS
 from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.survey import Space, Tally
@@ -147,3 +158,75 @@ def test_a_survey_further_off_than_any_class_counts_less() -> None:
     shifted = [mean + 100 for mean in means]
     assert survey_weights(shifted, squares, labeled, labels) == [1.0] * 60, "all from another camera"
     assert survey_weights([], [], labeled, labels) == []
+
+
+def answer_of(labels: Tensor, fewest: int) -> tuple[list[ClassSums], bool]:
+    """The sums of a client with images of these classes, and whether the gate accepts them."""
+    parts, _, site, _ = world(0.3)
+    payload = METHOD.broadcast(trained(METHOD, parts, site, [range(60)] * 2), 0)
+    client = ClientSite(0, site.network, Vectors(cloud(labels, 9)), CLASSES, fewest=fewest)
+    reply = METHOD.train_client(payload, client, torch.Generator()).reply
+    update = ClientUpdate(0, reply, len(labels))
+    refused = Gate().check(update, payload, METHOD.reply_schema(site.network.layout), len(labels))
+    return SHAPE.read(reply["sums"][: SHAPE.length].double()), refused is None
+
+
+@pytest.mark.parametrize("fewest", [1, 2, 3, 5, 8, 12, 20, 40])
+def test_what_is_left_out_is_many_images_or_none_and_the_gate_accepts_the_rest(fewest: int) -> None:
+    """The survey holds Σ y of all images: three that are left out would be known as a difference."""
+    for last in (3, 10):
+        labels = torch.tensor([0] * 30 + [CLASSES - 1] * last)
+        (every, _), (kept, accepted) = answer_of(labels, 0), answer_of(labels, fewest)
+        assert accepted
+        for before, after in zip(every, kept, strict=True):
+            few = before.counts < fewest
+            assert not after.counts[few].any() and not after.moments[few].any()
+            if float(before.counts[few].sum()) >= fewest or few.all():
+                assert torch.equal(after.counts[~few], before.counts[~few])
+                assert torch.equal(after.moments[~few], before.moments[~few])
+            else:
+                assert float(after.counts.sum()) == pytest.approx(len(labels), abs=1e-3)
+                assert torch.allclose(after.moments.sum(0), before.moments.sum(0), atol=1e-3)
+
+
+@pytest.mark.parametrize(("shares", "counts"), [
+    ([0.5, 0.4, 0.1], [10 + 10 / 9, 8 + 8 / 9, 0]),
+    ([0.4, 0.2, 0.2, 0.2], [8, 0, 0, 0]),
+    ([0.24, 0.24, 0.24, 0.24, 0.04], [0, 0, 0, 0, 0]),
+    ([0.25, 0.75, 0.0], [5, 15, 0]),
+])  # fmt: skip
+def test_nothing_that_a_client_sends_is_a_sum_of_fewer_than_five(shares: list[float], counts: list[float]) -> None:
+    """Twenty images with the same responsibilities: 2 of 20 are shared out as 10 to 8; 12 of 20 are left out."""
+    r = torch.tensor(shares, dtype=torch.float64).expand(20, -1)
+    sums = without_few(r, 5).sum(0)
+    assert torch.allclose(sums, torch.tensor(counts, dtype=torch.float64))
+    rest = 20 - float(sums.sum())
+    assert abs(rest) < 1e-9 or rest >= 5
+
+
+def test_em_works_with_sites_that_leave_out_small_classes() -> None:
+    """Forty images at each client, of few classes each: most are still heard."""
+    parts, _, site, test = world(0.3)
+
+    def leave_out(update: ClientUpdate, state: ServerState) -> ClientUpdate:
+        client = ClientSite(update.client, site.network, Vectors(parts[update.client]), CLASSES, fewest=5)
+        reply = METHOD.train_client(METHOD.broadcast(state, update.client), client, torch.Generator()).reply
+        return replace(update, reply=reply)
+
+    state = trained(METHOD, parts, site, [range(60)] * 8, leave_out)
+    assert accuracy(site, state.omega, test) > accuracy(site, alone(METHOD, site), test) + 0.02
+
+
+def test_a_site_refuses_sharp_scores_and_models_beyond_the_configs() -> None:
+    parts, _, site, _ = world(0.3)
+    layout = site.network.layout
+    state = trained(METHOD, parts, site, [range(60)] * 3)
+    payload = METHOD.broadcast(state, 61)
+    assert METHOD.refused(payload, layout) == "" and METHOD.refused({"survey": payload["survey"]}, layout) == ""
+    assert "sharpness" in METHOD.refused(payload | {"weight": 1e4 * payload["weight"]}, layout)
+    assert "sharpness" in METHOD.refused(payload | {"fold_weight": 1e4 * payload["fold_weight"]}, layout)
+    more = payload | {"fold_weight": payload["fold_weight"].repeat(9, 1, 1)}
+    assert "form" in METHOD.refused(more, layout), "every model is one more sum over the same images"
+    for name in payload.keys() - {"survey"}:
+        lacking = {key: value for key, value in payload.items() if key != name}
+        assert bool(METHOD.refused(lacking, layout)) == (name != "weight"), name

@@ -66,6 +66,8 @@ def train_jobs(
                 raise FedfewError("E417", "client", f"{client} is not a client of this site")
             payload, layout = unpack(job["tensors"], arrays), ready.sites.network.layout
             check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout, ready.max_weight)
+            if why := ready.sites.algorithm.refused(payload, layout):
+                raise FedfewError("E419", "payload", why)
             charge()
             update = _train(ready, round, client, payload, memory_of(run, client))
         except FedfewError as fault:

@@ -45,6 +45,14 @@ class Shape:
     def length(self) -> int:
         return self.header + self.classes * sum(self.widths)
 
+    @property
+    def sent(self) -> dict[str, tuple[int, ...]]:
+        """The form of each part of the server's message."""
+        models, first, second = 1 + self.folds, (self.width, self.classes), (self.fold_width, self.classes)
+        forms = [first, first[1:], (self.folds, *second), (self.folds, self.classes), first, first[1:]]
+        rest = {"scale": (self.width,), "origin": (self.width,), "step": ()}
+        return dict(zip(SENT, [*forms, (models,), (models,), (models, self.classes)], strict=True)) | rest
+
     def read(self, sums: Tensor) -> list["ClassSums"]:
         """The sums for each model, in the coordinates y."""
         rows = sums[2 : self.header].view(1 + self.folds, -1)
@@ -85,6 +93,11 @@ class Scores:
     def __call__(self, v: Tensor) -> Tensor:
         return v[:, : len(self.weight)] @ self.weight + self.bias
 
+    def sharpness(self, scale: Tensor) -> float:
+        """How fast the difference of two scores can grow with y: at ∞, each image belongs to one class alone."""
+        weight = self.weight.T * scale[: len(self.weight)].double()
+        return float(torch.cdist(weight, weight).max())
+
 
 def packed(models: Sequence[Scores], before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
     """Models for the server's state, with the weights before them."""
@@ -112,14 +125,18 @@ def sent_scores(payload: Payload) -> list[Scores]:
 
 
 def client_sums(
-    v: Tensor, y: Tensor, models: list[Scores], before: Scores, step: float, steps: int
+    v: Tensor, y: Tensor, models: list[Scores], before: Scores, step: float, steps: int, fewest: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """What a client with images v (and y) sends, see ``Shape``; and its images' classes by the first model."""
+    """What a client with images v (and y) sends, see ``Shape``; and its images' classes by the first model.
+
+    A class with fewer than ``fewest`` images by a model is sent as nothing, see ``without_few``.
+    """
     header, sums, votes = [], [], []
     for model in models:
         scores = model(v)
         r = responsibilities(scores, model.alpha, model.mix, steps)
         votes.append(r.argmax(1))
+        r = without_few(r, fewest) if fewest else r
         header += [r.sum(0), sureness(scores * model.temperature)]
         sums.append((r.T @ y[:, : len(model.weight)]).flatten())
     moved = (models[0](v).argmax(1) != before(v).argmax(1)).sum()
@@ -135,6 +152,20 @@ def responsibilities(scores: Tensor, alpha: float, mix: Tensor, steps: int) -> T
         r = r / r.sum(1, keepdim=True).clamp_min(1e-300)
         own = (r.sum(0) + alpha * mix) / (len(r) + alpha)
     return r
+
+
+def without_few(r: Tensor, fewest: int) -> Tensor:
+    """Responsibilities without the classes that have fewer than ``fewest`` images.
+
+    Σ y is known from the survey, so what is left out is known as one sum. If that sum has fewer images too, they are
+    shared out among the other classes, and nothing is left out: for two of these, c and j, r_c/r_j stays as it was.
+    """
+    many = r.sum(0) >= fewest
+    left_out = float(r[:, ~many].sum())
+    if left_out >= fewest or not many.any():
+        return r * many
+    shared = (r + 1e-30) * many
+    return shared / shared.sum(1, keepdim=True)
 
 
 def temperature_for(curve: Tensor, target: float) -> float:

@@ -50,6 +50,8 @@ from fedfew.transforms.compression import Compressed, Int8
 
 NEW = 0.25
 """The survey ends when at most this share of a round's clients are new."""
+SHARPEST = 1000.0
+"""Largest sharpness of scores that a site computes, see ``Scores.sharpness``; on CIFAR-10 it was 21."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class FedMoments(Federated):
             models = sent_scores(payload)
             weight, bias = payload["previous_weight"].double(), payload["previous_bias"].double()
             before = replace(models[0], weight=weight, bias=bias)
-            own, votes = client_sums(v, y, models, before, float(payload["step"]), self.steps)
+            own, votes = client_sums(v, y, models, before, float(payload["step"]), self.steps, site.fewest)
             sums, metrics = [own], metrics | {"coverage": 1.0}
         if float(payload["survey"]):
             sums.append(moments_of(y))
@@ -259,6 +261,16 @@ class FedMoments(Federated):
         full = b * basis @ weight
         offset = b * (bias - extra["origin"].double() @ weight)
         return as_model(site, full + g * own.weight, offset + g * own.bias), s
+
+    def refused(self, payload: Payload, layout: Layout) -> str:
+        """Models of another form, each of which is one more sum over the same images, or of very sharp scores."""
+        if "weight" not in payload:
+            return ""
+        for name, form in self.shape(*layout.shapes[0]).sent.items():
+            if name not in payload or tuple(payload[name].shape) != form:
+                return f"{name} does not have the form {form} that the config gives it"
+        sharpest = max(model.sharpness(payload["scale"]) for model in sent_scores(payload))
+        return f"scores of sharpness {sharpest:.4g}; the limit is {SHARPEST:g}" if sharpest > SHARPEST else ""
 
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: of the classes, of the survey, or both."""

@@ -2,7 +2,8 @@
 
     survey    Σ y and Σ y yᵀ of n features no longer than LENGTH: Σ y yᵀ − (Σ y)(Σ y)ᵀ/n has no negative eigenvalue,
               and the squares of v + origin add up to at most n LENGTH²
-    shares    every image is distributed over the classes once: Σ_c n_c = n, n_c ≥ 0, ‖Σ r_c x‖ ≤ n_c LENGTH
+    shares    every image is distributed over the classes at most once (a site withholds classes with few images):
+              Σ_c n_c ≤ n, n_c ≥ 0, ‖Σ r_c x‖ ≤ n_c LENGTH
     header    of n images, 0 to n changed class; the more temperature the less sure a model, from n down to n/C
     order     r_c/r_j grows with z_c − z_j, so the images claimed for c score higher in it than those claimed for j:
               mean over r_c of (z_c − z_j) ≥ mean over r_j of (z_c − z_j), for each pair of classes
@@ -84,7 +85,7 @@ def odd_classes(sums: ClassSums, frame: Frame, model: Scores, examples: int, lon
     """Why a client that was sent this model cannot have these sums; empty if it can."""
     counts, width = sums.counts, len(model.weight)
     slack = 1e-3 * examples + 1e-3
-    if bool((counts < -slack).any()) or abs(float(counts.sum()) - examples) > slack:
+    if bool((counts < -slack).any()) or float(counts.sum()) > examples + slack:
         return f"distributes {float(counts.sum()):.4g} images over the classes but has {examples}"
     moments = sums.moments * frame.scale[:width]
     features = moments + counts[:, None] * frame.origin[:width]
