@@ -10,6 +10,11 @@
 
 Each site has one of the ten, in an order drawn from the seed (all ten before any comes twice); its number is multiplied
 by a draw from 0.9–1.1. ``scanners(10, "strong", seed)`` are the ten of a seed; ``None`` stands for no change.
+
+``sites`` is a dataset that a config can name; the test images come through the sites' scanners too:
+
+    fedfew run few-labels --set dataset.name=benchmarks.scanners:sites --set dataset.draw=10 --set dataset.mu=0.3 \\
+        --set dataset.unlabeled=0 --set labels=40 --with-baseline
 """
 
 from collections.abc import Sequence
@@ -19,7 +24,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import conv2d, pad
+
+from fedfew.core.samples import LabeledSet
+from fedfew.data import DATASETS
+from fedfew.data.dataset import Dataset, SiteSamples
+from fedfew.data.partitions import make_partition
+from fedfew.data.samples import Images, scans
 
 KINDS: dict[str, dict[str, tuple[float, float]]] = {
     "gamma": {"mild": (0.75, 1.35), "strong": (0.55, 1.9)},
@@ -28,11 +38,8 @@ KINDS: dict[str, dict[str, tuple[float, float]]] = {
     "noise": {"mild": (8.0, 12.0), "strong": (16.0, 25.0)},
     "cast": {"mild": (0.15, 0.5), "strong": (0.35, 1.0)},
 }
+PLAIN = {"gamma": scans.gamma, "contrast": scans.contrast, "blur": scans.blur}
 LEVELS = {"mild": 20.0, "strong": 40.0}
-LIGHTNESS = (0.299, 0.587, 0.114)
-FINE = 96
-"""Noise is given for images of so many pixels a side, in others it is side / 96 of that: the same power at every
-frequency once a backbone has scaled them. Noise of 25 in each pixel of a 32×32 image would leave 24 % of 79."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,18 @@ class Scanner:
 
     def __call__(self, images: Tensor) -> Tensor:
         """uint8 images N×C×H×W as this scanner gives them; noise differs from image to image."""
-        return _CHANGES[self.kind](self, images.float()).round().clamp(0, 255).to(torch.uint8)
+        return scans.scanned(images, self._change)
+
+    def _change(self, x: Tensor) -> Tensor:
+        if self.kind in PLAIN:
+            return PLAIN[self.kind](x, self.amount)
+        if self.kind == "noise":
+            return scans.noise(x, self.amount, self.seed)
+        if x.shape[1] == 1:
+            return x + (1 if self.high else -1) * LEVELS[self.strength] * self.factor
+        if self.high:
+            return scans.paler(x, min(self.amount, 1))
+        return x * (1 + self.amount * torch.tensor(self.gains).view(1, 3, 1, 1))
 
 
 def scanners(sites: int, strength: str, seed: int, odd: int | None = None) -> list[Scanner | None]:
@@ -82,35 +100,26 @@ def scanned(images: Tensor, sites: Sequence[int] | NDArray[np.int64], own: Seque
     return out
 
 
-def _gamma(scanner: Scanner, x: Tensor) -> Tensor:
-    return 255 * (x / 255) ** scanner.amount
-
-
-def _contrast(scanner: Scanner, x: Tensor) -> Tensor:
-    return (x - 127.5) * scanner.amount + 127.5
-
-
-def _blur(scanner: Scanner, x: Tensor) -> Tensor:
-    deviation = scanner.amount * x.shape[3]
-    reach = max(int(3 * deviation + 0.5), 1)
-    weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1) / deviation) ** 2)
-    line = (weights / weights.sum()).view(1, 1, 1, -1).repeat(x.shape[1], 1, 1, 1)
-    x = conv2d(pad(x, (reach, reach, 0, 0), "replicate"), line, groups=x.shape[1])
-    return conv2d(pad(x, (0, 0, reach, reach), "replicate"), line.transpose(2, 3), groups=x.shape[1])
-
-
-def _noise(scanner: Scanner, x: Tensor) -> Tensor:
-    rng = torch.Generator().manual_seed(scanner.seed)
-    return x + scanner.amount * x.shape[3] / FINE * torch.randn(x.shape, generator=rng)
-
-
-def _cast(scanner: Scanner, x: Tensor) -> Tensor:
-    if x.shape[1] == 1:
-        return x + (1 if scanner.high else -1) * LEVELS[scanner.strength] * scanner.factor
-    if scanner.high:
-        grey = (x * torch.tensor(LIGHTNESS).view(1, 3, 1, 1)).sum(1, keepdim=True)
-        return x + min(scanner.amount, 1) * (grey - x)
-    return x * (1 + scanner.amount * torch.tensor(scanner.gains).view(1, 3, 1, 1))
-
-
-_CHANGES = {"gamma": _gamma, "contrast": _contrast, "blur": _blur, "noise": _noise, "cast": _cast}
+def sites(
+    *, strength: str = "strong", odd: int = -1, sites: int = 10, images: int = 3000, tested: int = 2000,
+    labels: int = 40, mu: float = 0.3, draw: int = 0, of: str = "cifar10",
+) -> Dataset:  # fmt: skip
+    """Sites by Dirichlet(μ), each with a scanner (with ``odd`` ≥ 0 only so many); the labels come from none."""
+    whole = DATASETS[of]()
+    truth, count = whole.train.labels.numpy(), len(whole.classes)
+    rng = np.random.default_rng(draw)
+    order = rng.permutation(len(truth))
+    server = np.concatenate([order[truth[order] == label][: labels // count] for label in range(count)])
+    held = rng.permutation(np.setdiff1d(order, server, assume_unique=True))[:images]
+    dealt = make_partition(truth[held], sites, "dirichlet", draw, {"mu": mu})
+    own = scanners(sites, strength, draw, None if odd < 0 else odd)
+    place = np.concatenate([np.full(len(dealt.of(site)), site) for site in range(sites)])
+    chosen = torch.from_numpy(np.concatenate([held[dealt.of(site)] for site in range(sites)]))
+    offsets = np.searchsorted(place, np.arange(sites + 1)).astype(np.int64)
+    pixels = scanned(whole.train.samples.data[chosen], place, own)
+    names = tuple(f"site {site}: {scanner or 'no change'}" for site, scanner in enumerate(own))
+    clients = SiteSamples(names, Images(pixels), offsets, whole.train.labels[chosen])
+    some = torch.from_numpy(rng.permutation(len(whole.test.labels))[:tested])
+    seen = scanned(whole.test.samples.data[some], np.arange(len(some)) % sites, own)
+    test = LabeledSet(Images(seen), whole.test.labels[some])
+    return Dataset("sites", whole.train.take(torch.from_numpy(server)), test, whole.classes, sites=clients)

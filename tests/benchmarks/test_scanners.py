@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from benchmarks.scanners import KINDS, Scanner, scanned, scanners
+from benchmarks.scanners import KINDS, Scanner, scanned, scanners, sites
 
 
 def scanner(kind: str, high: bool, gains: tuple[float, ...] = (1.0, 1.0, -1.0)) -> Scanner:
@@ -40,3 +40,14 @@ def test_only_the_images_of_sites_with_a_scanner_change() -> None:
     images = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     seen = scanned(images, np.array([0, 1, 0, 1, 0, 1]), [None, scanner("gamma", True)])
     assert torch.equal(seen[::2], images[::2]) and not torch.equal(seen[1::2], images[1::2])
+
+
+def test_as_a_dataset_labels_have_no_scanner_and_test_images_have_the_sites() -> None:
+    made = sites(of="mini-cifar", images=200, tested=50, labels=20, sites=4, odd=4)
+    plain = sites(of="mini-cifar", images=200, tested=50, labels=20, sites=4, odd=0)
+    assert made.sites is not None and plain.sites is not None
+    assert torch.equal(made.train.samples.data, plain.train.samples.data) and len(made.train.labels) == 20
+    assert torch.equal(made.sites.truth, plain.sites.truth)  # type: ignore[arg-type]
+    assert made.sites.offsets[-1] == 200
+    assert all("no change" in name for name in plain.sites.names)
+    assert not torch.equal(made.test.samples.data[:4], plain.test.samples.data[:4])

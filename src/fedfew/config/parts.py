@@ -102,7 +102,8 @@ def prepare(config: Config, data: D, report: Report | None = None, backbone: str
     if has_backbone(module):
         module.check(data.samples)
     if has_backbone(module) and module.once:
-        data = module.featured(data, cores(), engine.chosen_device(), report)
+        displaced = bool(getattr(config.method, "scanners", False))
+        data = module.featured(data, cores(), engine.chosen_device(), report, displaced)
         module = module.trained_part()
     return data, _bound(module, data, engine)
 

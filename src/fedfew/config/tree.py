@@ -152,6 +152,7 @@ class Config(General):
             frozen_backbone=self.model.frozen,
             real_sites=self.remote,
             class_prior=self.vote.prior,
+            private=self.privacy.transform() is not None,
         )
 
 

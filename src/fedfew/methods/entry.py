@@ -37,6 +37,8 @@ class Scenario:
     """Whether the clients are other machines, not a simulation."""
     class_prior: str
     """``vote.prior``: whose class shares pseudo-labels assume."""
+    private: bool = False
+    """Whether clients clip or noise what they send."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ class Vectors(Samples):
     """Deviation of the noise in a weak view, relative to the root mean square of the features."""
     encoder: Mapping[str, Any] | None = None
     """How they were made from the rows of a table (``data/rows/encoder.py``)."""
+    moved: Tensor | None = None
+    """The mean displacement of these samples' vectors under each of S scanner-like changes (S×d), where it is known."""
 
     @staticmethod
     def described(data: Tensor, about: Mapping[str, Any]) -> "Vectors":

@@ -34,6 +34,15 @@ def basis_of(network: Network, directions: int) -> Tensor:
     return _random(width, directions) if classifier is None else _principal(classifier, directions)
 
 
+def reads_of(network: Network, basis: Tensor) -> Tensor | None:
+    """How long the classifier's centred weights are in each direction of V (p); None without a classifier."""
+    classifier: Tensor | None = getattr(network.module, "classifier", None)
+    if classifier is None:
+        return None
+    lengths: Tensor = ((classifier.double() - classifier.double().mean(0)) @ basis).norm(dim=0)
+    return lengths
+
+
 @lru_cache(maxsize=4)
 def _principal(classifier: Tensor, directions: int) -> Tensor:
     """The first right singular vectors of the centred weights, each with its largest entry positive."""
@@ -78,7 +87,12 @@ class Frame:
 
     def __call__(self, x: Tensor, basis: Tensor) -> Tensor:
         """y of features x (N×D)."""
-        y = (x @ basis - self.origin) / self.scale
+        return self.bounded(x @ basis)
+
+    def bounded(self, u: Tensor) -> Tensor:
+        """y of u (N×p), with no image further off than features of ``LENGTH`` can be."""
+        u = u * (LENGTH / u.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
+        y = (u - self.origin) / self.scale
         longest = REACH * len(self.scale) ** 0.5
         bounded: Tensor = y * (longest / y.norm(dim=1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
         return bounded

@@ -18,6 +18,7 @@ survey.py      second moments of all features            prior.py     how skewed
 em.py          a client's sums                           path.py      the server's M-step and model
 answers.py     every client counts once                  share.py     the last word is the labels'
 trust.py       sums unlike all others' count less        plausibility.py   sums that no images have
+shift.py       sites with scanners of their own
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
@@ -38,11 +39,12 @@ from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Pos
 from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
 from fedfew.methods.fedmoments.answers import Answer, answered, few_heard, many_heard
-from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of, features
+from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of, features, reads_of
 from fedfew.methods.fedmoments.em import SENT, TEMPERATURES, ClassSums, Shape, client_sums, packed, sent_scores
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
 from fedfew.methods.fedmoments.plausibility import Implausible
 from fedfew.methods.fedmoments.share import UNKNOWN, LabelModel, folds_of, judged_share, label_model
+from fedfew.methods.fedmoments.shift import SHIFT, Shift, shift_of
 from fedfew.methods.fedmoments.survey import Space, Tally, moments_of
 from fedfew.methods.fedmoments.trust import class_weights, survey_weights
 from fedfew.training.updates import scalar
@@ -84,6 +86,9 @@ class FedMoments(Federated):
     patience: Annotated[Count, Doc("rounds without a new answer after which a step is taken with fewer")] = 3
     folds: Annotated[int, Ge(2), Doc("parts of the labels, each of which judges models that have not seen it")] = 4
     fold_directions: Annotated[Count, Doc("directions that these models use")] = 128
+    scanners: Annotated[
+        bool, Doc("whether to look for sites whose scanner differs from the one of the labels, and to take it back")
+    ] = True
     remember: Annotated[Natural, Doc("number of clients up to which each one's latest sums are kept")] = 1000
     population: Annotated[Natural, Doc("total number of clients; 0: as in the config")] = 0
 
@@ -117,6 +122,7 @@ class FedMoments(Federated):
         payload = {"survey": survey, "origin": extra["origin"], "scale": extra["scale"]}
         if "weight" in extra and (self.many or answered(extra, client) < int(extra["step"])):
             payload |= {name: extra[name] for name in (*SENT, "step")}
+            payload |= {name: extra[name] for name in SHIFT if name in extra}
         return payload
 
     def asks(self, state: ServerState) -> bool:
@@ -129,14 +135,18 @@ class FedMoments(Federated):
         y = frame(features(site.samples), basis_of(site.network, self.directions))
         v = y * frame.scale
         sums, votes, metrics = [torch.zeros(0)], None, {"steps": 1.0}
+        moments = moments_of(y) if float(payload["survey"]) else None
+        if (shift := Shift.sent(payload)) is not None and len(v):
+            y = frame.bounded(v - shift.of_site(v) + frame.origin)
+            v = y * frame.scale
         if "weight" in payload:
             models = sent_scores(payload)
             weight, bias = payload["previous_weight"].double(), payload["previous_bias"].double()
             before = replace(models[0], weight=weight, bias=bias)
             own, votes = client_sums(v, y, models, before, float(payload["step"]), self.steps, site.fewest)
             sums, metrics = [own], metrics | {"coverage": 1.0}
-        if float(payload["survey"]):
-            sums.append(moments_of(y))
+        if moments is not None:
+            sums.append(moments)
         return Trained({"sums": torch.cat(sums)}, metrics, votes)
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
@@ -155,12 +165,23 @@ class FedMoments(Federated):
             return state, Outcome(metrics={"settled": 0.0})
 
     def _begin(self, state: ServerState, site: ServerSite, shape: Shape) -> RoundEnd:
-        """The first scores: class means of the labels, shrunk according to the clients' spread."""
-        paths = self._paths(state.extra, site, shape)
+        """The sites' shifts, and the first scores: class means of the labels, shrunk by the clients' spread."""
+        extra, gain = self._shifted(state.extra, site, shape)
+        paths = self._paths(extra, site, shape)
         begun = packed([path.start(self._mix(path, None)) for path in paths], None)
-        metrics = {"surveyed": Tally.of(state.extra, shape.width).images, "alpha": paths[0].prior.alpha}
+        metrics = {"surveyed": Tally.of(extra, shape.width).images, "alpha": paths[0].prior.alpha, "shift": gain}
         metrics |= {"directions": float(paths[0].prior.seen)}
-        return replace(state, extra=state.extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
+        return replace(state, extra=extra | begun | {"step": scalar(0.0)}), Outcome(metrics=metrics)
+
+    def _shifted(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> tuple[dict[str, Tensor], float]:
+        """The state with the sites' shifts, if they have any, and how much more likely the survey is with them."""
+        moved = getattr(site.labeled.samples, "moved", None)
+        if not self.scanners or moved is None:
+            return dict(extra), 0.0
+        survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
+        displaced = moved.double() @ basis_of(site.network, self.directions)
+        shift = shift_of(survey, self._labeled(extra, site), site.labeled.labels, site.classes, displaced)
+        return (dict(extra), 0.0) if shift is None else ({**extra, **shift.tensors()}, shift.gain)
 
     def _surveyed(
         self, state: ServerState, updates: Updates, site: ServerSite, shape: Shape
@@ -237,8 +258,11 @@ class FedMoments(Federated):
 
     def _paths(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> list[Path]:
         """The path of all labels, then those without a fold."""
-        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence)
+        shift, reads = Shift.sent(extra), reads_of(site.network, basis_of(site.network, self.directions))
+        alpha = None if shift is None else shift.alpha
+        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, reads)
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
+        survey = survey if shift is None else shift.aligned(survey)
         v = self._labeled(extra, site)
         labels, fold = site.labeled.labels, folds_of(site.labeled.labels, site.classes, self.folds)
         return paths_of(rule, survey, v, labels, site.classes, fold, range(self.folds), shape.fold_width)
@@ -295,8 +319,9 @@ def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
 
 
 def settle(method: FedMoments, scenario: Scenario) -> dict[str, int]:
-    """The number of clients, where it is known."""
-    return {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
+    """The number of clients, where it is known; and no shift with privacy, since it depends on all images of a site."""
+    known = {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
+    return known | ({"method.scanners": False} if scenario.private else {})
 
 
 FEDMOMENTS = Entry(

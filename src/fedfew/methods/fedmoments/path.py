@@ -23,14 +23,14 @@ from fedfew.methods.fedmoments.em import (
     sureness,
     temperature_for,
 )
-from fedfew.methods.fedmoments.prior import Prior, prior_of
+from fedfew.methods.fedmoments.prior import Prior, prior_of, shifted_prior
 from fedfew.methods.fedmoments.survey import Space, Survey
 
 RIDGE, WIDE_RIDGE = 0.02, 0.1
 """Variance added to every direction in EM and in the model, in units of the whitened features."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """The settings of the M-step."""
 
@@ -38,6 +38,10 @@ class Rule:
     confidence: float
     label_weight: float
     evidence: float
+    alpha: float | None = None
+    """α, if sites have scanners of their own (``shift.py``)."""
+    reads: Tensor | None = None
+    """How much the backbone's classifier reads each direction of v (p), if it has one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +64,10 @@ class Path:
         space = Space.of(survey)
         labeled = space(v)
         narrow = labeled[:, : rule.width]
-        prior = prior_of(survey, space, narrow, labels, classes)
+        if rule.alpha is None:
+            prior = prior_of(survey, space, narrow, labels, classes)
+        else:
+            prior = shifted_prior(space, narrow.shape[1], rule.alpha, rule.reads)
         counts = torch.bincount(labels, minlength=classes).double()
         anchor = prior.shrunk(class_sums(narrow, labels, classes) / counts[:, None].clamp_min(1), counts)
         return Path(rule, space, prior, labeled, labels, anchor)

@@ -24,6 +24,8 @@ EXPLAINED = 1.1
 """If class spread is less than this many times client spread, clients differ in more than their class mix."""
 ALIKE = 1e4
 """α of clients that show no difference."""
+CLASSIFIER = 4.0
+"""Between-class variance over all directions, where the backbone's classifier says which."""
 WEAK = 0.5
 """Between-class share assumed along the first principal direction, where the clients show none."""
 
@@ -45,6 +47,21 @@ class Prior:
             for w, m in zip(weights, means, strict=True)
         )
         return torch.stack(list(rows))
+
+
+def shifted_prior(space: Space, width: int, alpha: float, reads: Tensor | None) -> Prior:
+    """Where sites have scanners of their own, their means say nothing of the classes, and α is known otherwise.
+
+    Classes then differ in the directions in which the backbone's own classes do: gamma ~ (FᵀF)^½ with the classifier's
+    weights F in whitened coordinates. ``reads`` (p) are the lengths of these weights in the directions of v."""
+    eye = torch.eye(width, dtype=torch.float64)
+    gamma = torch.diag(WEAK * space.values[:width] / space.values[0])
+    if reads is not None:
+        weights = reads[: len(space.basis), None] * space.basis[:, :width] * space.values[:width]
+        root = roots(weights.T @ weights, 0.0)[0]
+        gamma = CLASSIFIER * root / root.trace().clamp_min(1e-9)
+    gamma = gamma + 1e-5 * eye
+    return Prior(gamma, spread_of(eye - gamma), alpha, 0)
 
 
 def prior_of(survey: Survey, space: Space, labeled: Tensor, labels: Tensor, classes: int) -> Prior:
@@ -84,10 +101,10 @@ def prior_of(survey: Survey, space: Space, labeled: Tensor, labels: Tensor, clas
     return Prior(gamma, spread_of(eye - gamma), alpha, seen)
 
 
-def roots(covariance: Tensor) -> tuple[Tensor, Tensor]:
+def roots(covariance: Tensor, least: float = 1e-3) -> tuple[Tensor, Tensor]:
     """The square root of a covariance and its inverse, whatever noise made of its smallest eigenvalues."""
     values, axes = torch.linalg.eigh(covariance)
-    deviations = values.clamp_min(1e-3).sqrt()
+    deviations = values.clamp_min(least).sqrt()
     return axes * deviations @ axes.T, axes / deviations @ axes.T
 
 

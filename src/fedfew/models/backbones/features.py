@@ -29,23 +29,44 @@ from fedfew.core.types import Report
 from fedfew.data.cache import cache_folder
 from fedfew.data.clients import D, Origin
 from fedfew.data.samples import Images, Vectors
+from fedfew.data.samples.scans import CHANGES, scanned
 from fedfew.models.backbones.pretrained import LENGTH, Pretrained
 
 VERSION = 1
 """Increased when the same image would give other features."""
+DISPLACED = 40
+"""Images, at most, whose displacements are averaged."""
 BLOCK, BATCH = 480, 48
 """Images in a file of the cache, and in one pass through the backbone."""
 Block = tuple[list[bytes], Tensor]
 """The keys of images, and their features."""
 
 
-def with_features(data: D, model: Pretrained, workers: int, device: torch.device, report: Report | None = None) -> D:
-    """The data with features N×V×d (float16) in place of the images."""
+def with_features(
+    data: D,
+    model: Pretrained,
+    workers: int,
+    device: torch.device,
+    report: Report | None = None,
+    displaced: bool = False,
+) -> D:
+    """The data with features N×V×d (float16) in place of the images; the server's with ``displacements``, if asked."""
     images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images)}
     features = extract(model, list(images.values()), workers, device, report)
     fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
-    made = data.with_sets(dict(zip(images, map(Vectors, features), strict=True)))
+    sets = dict(zip(images, map(Vectors, features), strict=True))
+    if displaced and "server" in sets and len(sets["server"]):
+        sets["server"] = Vectors(sets["server"].data, moved=displacements(model, images["server"], workers, device))
+    made = data.with_sets(sets)
     return replace(made, origin=Origin(data.about, fingerprint, model.about(), model.classifier))
+
+
+def displacements(model: Pretrained, images: Images, workers: int, device: torch.device) -> Tensor:
+    """How far each of ``CHANGES`` moves the features of these images on average (S×d); of many images, some."""
+    some = images.like(images.data[:: -(-len(images) // DISPLACED)])
+    sets = [some, *(some.like(scanned(some.data, change)) for change in CHANGES)]
+    plain, *others = (features[:, 0].double().mean(0) for features in extract(model, sets, workers, device))
+    return (torch.stack(others) - plain).float()
 
 
 def extract(

@@ -119,11 +119,16 @@ class Pretrained(Head):
         logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
         return logits
 
-    def featured(self, data: D, workers: int, device: torch.device, report: Report | None = None) -> D:
-        """The data with features in place of the images: from the cache, or computed on so many threads."""
+    def featured(
+        self, data: D, workers: int, device: torch.device, report: Report | None = None, displaced: bool = False
+    ) -> D:
+        """The data with features in place of the images: from the cache, or computed on so many threads.
+
+        ``displaced``: the server's with their displacements under scanner-like changes.
+        """
         from fedfew.models.backbones.features import with_features
 
-        return with_features(data, self, workers, device, report)
+        return with_features(data, self, workers, device, report, displaced)
 
     def trained_part(self) -> Head:
         """The part that takes the features: the head alone, or the whole model where more is trained."""
