@@ -14,7 +14,7 @@ by a draw from 0.9–1.1. ``scanners(10, "strong", seed)`` are the ten of a seed
 ``sites`` is a dataset that a config can name; the test images come through the sites' scanners too:
 
     fedfew run few-labels --set dataset.name=benchmarks.scanners:sites --set dataset.draw=10 --set dataset.mu=0.3 \\
-        --set dataset.unlabeled=0 --set labels=40 --with-baseline
+        --set dataset.unlabeled=0 --set labels=40
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Images as another scanner, camera or protocol would show them: gamma, contrast, blur, noise and color.
 
-``CHANGES`` are ten kinds, each mild and strong. They show in which directions scanners move a backbone's features.
+``CHANGES`` are 21 of them, mild and strong. They show in which directions scanners move a backbone's features.
 """
 
 from collections.abc import Callable

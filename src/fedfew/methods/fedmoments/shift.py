@@ -31,7 +31,7 @@ SKEWS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.6, 0.8)
 SHIFT = ("shift_into", "shift_out", "shift_alpha")
 """Its tensors, in the server's state and in its messages."""
 CLEAR = 5.0
-"""Gain in log-likelihood from which there is a shift: none was above 0 without one, none below 11 with one."""
+"""Gain in log-likelihood from which there is a shift; ten strong scanners on CIFAR-10 give more than 300."""
 
 
 @dataclass(frozen=True, eq=False)
