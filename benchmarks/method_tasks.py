@@ -200,7 +200,7 @@ def config_of(task: Task, arm: str, seed: int, start: str) -> Config:
             shared |= {"start": "", "method.warmup": task.start_epochs + shared["server.epochs"]}
     if kind == "ds-fl" and task.shared.get("dataset.name") == "cifar10":
         shared["dataset.open"] = 1000
-    return load(preset, shared | task.own.get(kind, {}) | own)
+    return load(preset, shared | task.own.get(kind, {}) | own, keep_settings=True)
 
 
 def other_setting(task: Task, arm: str) -> dict[str, tuple[Any, Any]]:

@@ -38,7 +38,7 @@ def cells(plan: Plan, figures: Iterable[str]) -> dict[str, Cells]:
 
 
 def _cells(plan: Plan, arms: Sequence[Arm]) -> Cells:
-    plain = {arm.key: load(arm.preset or plan.preset, arm.overrides).document for arm in arms}
+    plain = {arm.key: load(arm.preset or plan.preset, arm.overrides, keep_settings=True).document for arm in arms}
     # a setting that no arm has is misspelt: every arm gets it, to be refused with a hint
     unknown = {path for path in plan.overrides if not any(_has(document, path) for document in plain.values())}
     planned: Cells = {}
@@ -59,8 +59,8 @@ def config_of(plan: Plan, arm: Arm, seed: int, overrides: Overrides) -> Config:
     """The config of one run: preset, scale, the method's recipe, ``--set``, and last what defines the arm."""
     own = {**arm.recipe, **overrides, **arm.overrides, "seed": seed, "dataset.seed": seed}
     if arm.preset:
-        return load(arm.preset, own)
-    return load(plan.preset, scaled(plan.preset, plan.scale, own)[0])
+        return load(arm.preset, own, keep_settings=True)
+    return load(plan.preset, scaled(plan.preset, plan.scale, own)[0], keep_settings=True)
 
 
 def cell_name(document: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from fedfew.runs.session import Experiment, Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
 from fedfew.studies.compare import Comparison
-from fedfew.studies.sweep import cells_of, identity, located
+from fedfew.studies.sweep import cells_of, identity, located, repeated
 
 __all__ = ["compare", "resume", "run", "sweep"]
 
@@ -34,9 +34,13 @@ def run(
     *,
     out: str | Path | None = None,
     if_exists: IfExists = "error",
+    keep_settings: bool = False,
     progress: bool = True,
 ) -> Run:
     """Run a preset, a TOML file or a table to its end; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}.
+
+    A method that they name has its published settings and aggregator; with ``keep_settings`` it has those of the
+    config's method, as far as they have the same name.
 
     ``out`` is the run folder (default: runs/NAME-TIME). If it already holds a run, ``if_exists`` decides: "error"
     refuses, "continue" finishes that run if needed and returns it (its settings must be the same), and "renew"
@@ -44,7 +48,7 @@ def run(
     """
     if if_exists not in ("error", "continue", "renew"):
         raise FedfewError("E103", "if_exists", f"is {if_exists!r}", 'Use "error", "continue" or "renew"')
-    experiment = Experiment.load(source, overrides)
+    experiment = Experiment.load(source, overrides, keep_settings=keep_settings)
     there = out is not None and (Path(out) / CONFIG).is_file()
     if not there or if_exists == "error":
         return _to_the_end(experiment.start(out), progress)
@@ -74,14 +78,21 @@ def sweep(
     overrides: Mapping[str, Any] | None = None,
     *,
     out: str | Path,
+    seeds: int = 0,
+    fix: str = "",
+    keep_settings: bool = False,
     jobs: int = 0,
 ) -> list[Run]:
-    """Run every combination of the grid's values, e.g. {"method.name": ["server-only", "fedmix"], "seed": [0, 1]}.
+    """Run every combination of the grid's values, e.g. {"method.name": ["server-only", "fedmix"]}, with several seeds.
+
+    Each of ``seeds`` draws labels, partition, model and cohorts anew; ``fix="data"`` keeps labels and partition.
+    Methods are as published, unless ``keep_settings``.
 
     The runs are stored in ``out`` and returned in the grid's order, the last key varying fastest. Finished ones are not
     repeated, interrupted ones continue. ``jobs`` run at a time. A run's error is raised after the others are done.
     """
-    cells, folder = cells_of(source, overrides or {}, grid), Path(out)
+    base, axes = repeated(source, overrides or {}, grid, seeds, fix)
+    cells, folder = cells_of(source, base, axes, keep_settings=keep_settings), Path(out)
     tally = run_all(cells, folder, jobs=jobs, command=f"fedfew.sweep(..., out={str(out)!r})")
     for fault in tally.failed.values():
         raise fault

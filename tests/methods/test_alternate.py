@@ -116,13 +116,17 @@ def finish(method: Method, network: Network, psis: list[tuple[Tensor, dict[str, 
 
 
 @pytest.mark.parametrize("make", [semifl, fl2])
-def test_the_server_trains_before_the_first_round_and_after_every_aggregation(make: Any) -> None:
+@pytest.mark.parametrize("epochs", [0, 4])
+def test_the_server_trains_after_every_aggregation_and_before_the_first_round_only_if_asked(
+    make: Any, epochs: int
+) -> None:
     network = net()
-    method = make(server_momentum=0.0)
+    method = make(server_momentum=0.0, warmup=epochs)
     ones = torch.ones(network.layout.size)
     before, state, site, _ = finish(method, network, [(ones, {"steps": 2.0}), (3 * ones, {"steps": 1.0})])
     start = theta(network)
-    assert torch.equal(before.sigma, train_server(method.server, start, replace(state, round=0), site, seeded(0)))
+    warmed = train_server(method.server, start, replace(state, round=0), site, seeded(0), 1.0, epochs)
+    assert torch.equal(before.sigma, warmed if epochs else start), "as published, the clients come first"
     middle = before.sigma + 2 * ones
     expected = train_server(method.server, middle, replace(before, round=0), site, seeded(100))
     assert torch.allclose(state.omega, expected, atol=1e-6)

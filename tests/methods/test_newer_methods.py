@@ -197,7 +197,7 @@ def test_momentum_that_lasts_makes_two_rounds_one() -> None:
 
 
 def test_momentum_is_kept_by_each_client_and_by_the_server() -> None:
-    method, site, away = semifl(momentum_lasts=True), client_site(0), server_site()
+    method, site, away = semifl(momentum_lasts=True, warmup=1), client_site(0), server_site()
     state = method.warm_up(method.start(random_theta(1)), away, generator(0))
     assert state.extra[CARRIED].any()
     first = method.train_client(payload_of(random_theta(1)), site, generator(0))

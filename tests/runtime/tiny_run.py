@@ -24,7 +24,7 @@ TINY: dict[str, Any] = {
     "clients": 12,
     "participation": 0.25,
     "labels": 20,
-    "dataset": {"name": "mini-mnist", "validation": 50, "test": 100, "unlabeled": 120},
+    "dataset": {"name": "mini-mnist", "validation": 50, "test": 100, "unlabeled": 120, "seed": 0},
     "partition": {"kind": "dirichlet", "mu": 0.5, "skew": 0.5},
     "model": {"name": "cnn", "width": 4},
     "method": {"name": "fedmix", "threshold": 0.2},

@@ -16,7 +16,7 @@ from fedfew.core.storage import locked
 from fedfew.runs.run import Run
 from fedfew.studies.parallel import advance_parallel, check_jobs
 from fedfew.studies.search import best_validation, search, space_of
-from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, cells_of, index, slug
+from fedfew.studies.sweep import Cell, CellEvent, advance, axes_of, cells_of, index, repeated, slug
 
 
 def unwanted(fault: FedfewError) -> None:
@@ -56,6 +56,16 @@ def test_an_interval_that_is_none_or_nothing_to_search_is_refused(option: str) -
         space_of([], [option])
     with pytest.raises(FedfewError, match="E103"):
         space_of([], [])
+
+
+def test_a_seed_repeats_everything_unless_the_data_are_held_still() -> None:
+    base, axes = repeated("quick", {"seed": 4}, {"method.name": ["fedmix", "semifl"]}, 3, "")
+    seeds = [(cell.config.seed, cell.config.dataset.seed) for cell in cells_of("quick", base, axes)]
+    assert seeds == 2 * [(4, 4), (5, 5), (6, 6)]
+    base, axes = repeated("quick", {"dataset.seed": 7}, {}, 2, "data")
+    assert [(c.config.seed, c.config.dataset.seed) for c in cells_of("quick", base, axes)] == [(0, 7), (1, 7)]
+    with pytest.raises(FedfewError, match="--seeds"):
+        repeated("quick", {}, {"seed": [0, 1]}, 2, "")
 
 
 def test_names_can_be_read_and_do_not_clash() -> None:

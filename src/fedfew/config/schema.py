@@ -26,7 +26,8 @@ from fedfew.config.names import (
     own_code,
     refuse_code,
 )
-from fedfew.config.tables import Table, absolute_paths, apply_overrides, is_known, read
+from fedfew.config.published import adapted, for_head, with_data_seed
+from fedfew.config.tables import Table, absolute_paths, apply_overrides, read
 from fedfew.config.tree import (
     AUTO,
     LINEAR,
@@ -44,7 +45,6 @@ from fedfew.core.errors import ConfigErrors, FedfewError
 from fedfew.core.samples import OwnView
 from fedfew.core.settings import Setting, settings_of
 from fedfew.data import DATASETS
-from fedfew.methods import METHODS
 
 T = TypeVar("T")
 STRICT = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
@@ -54,17 +54,24 @@ def load(
     source: str | Path | Table,
     overrides: Mapping[str, Any] | None = None,
     allow_code: Collection[str] | None = None,
+    *,
+    keep_settings: bool = False,
 ) -> Config:
     """A checked config from a preset's name, a file or a table, with dotted overrides applied.
+
+    A method that the overrides name has its published settings and aggregator; with ``keep_settings`` it has those of
+    the config's method, as far as they have the same name.
 
     ``allow_code`` is for a file that was found rather than named by the person who runs the command: of the user's own
     code, only these names may occur in it. The overrides may name any.
     """
+    overrides = overrides or {}
     if allow_code is not None:
-        allow_code = (*allow_code, *own_code(apply_overrides({}, overrides or {})).values())
+        allow_code = (*allow_code, *own_code(apply_overrides({}, overrides)).values())
     table, where = read(source, allow_code)
-    config = check(absolute_paths(apply_overrides(table, overrides or {}), Path()), where, allow_code)
-    if any(key.startswith("objective.") for key in overrides or {}) and (fault := unused_objective(config)):
+    table = apply_overrides(adapted(table, overrides, keep_settings), overrides)
+    config = check(absolute_paths(table, Path()), where, allow_code)
+    if any(key.startswith("objective.") for key in overrides) and (fault := unused_objective(config)):
         raise ConfigErrors([fault])
     return config
 
@@ -76,7 +83,7 @@ def check(table: Table, where: str = "config", allow_code: Collection[str] | Non
     """
     if allow_code is not None:
         refuse_code(table, allow_code, where)
-    read = _Reader(_on_features(table), where)
+    read = _Reader(with_data_seed(for_head(table)), where)
     read.bring_sites()
     general = read.part("", General)
     named = {section: read.named(section) for section in NAMED}
@@ -143,18 +150,6 @@ def _built(general: General, named: Mapping[str, Named[Any]], parts: Table, docu
         document[section][key] = value
         config = replace(config, **{section: replace(getattr(config, section), **{key: value})})
     return config
-
-
-def _on_features(table: Table) -> Table:
-    """On vectors, a method without settings in the config is replaced by its ``on_features`` method."""
-    match table:
-        case {"method": {"name": str(method), **own}, "model": {"name": str(model), **options}} if not own:
-            known = settings_for("model", model) if is_known("model", model) else {}
-            trained = options.get("train", known["train"].default) if "train" in known else ""
-            frozen = model == LINEAR or trained == "head"
-            if frozen and method in METHODS and (better := METHODS[method].on_features):
-                return table | {"method": {"name": better}}
-    return table
 
 
 @dataclass

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from fedfew.config.files import flat, parse, presets
-from fedfew.config.names import is_own, refuse_code
-from fedfew.config.tree import NAMED, settings_for
+from fedfew.config.names import refuse_code
+from fedfew.config.published import adapted
+from fedfew.config.tree import NAMED, is_known, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.data import DATASETS
 
@@ -33,7 +34,8 @@ def read(
     below = base if base in presets() else str(folder / Path(base).expanduser())
     if below in chain or str(Path(below).resolve()) in chain:
         raise FedfewError("E118", where, f"base = {base!r} leads back to itself")
-    return absolute_paths(apply_overrides(read(below, allow_code, chain)[0], flat(table)), folder), where
+    own, table = flat(table), adapted(read(below, allow_code, chain)[0], flat(table), where in presets())
+    return absolute_paths(apply_overrides(table, own), folder), where
 
 
 def absolute_paths(table: Table, folder: Path) -> Table:
@@ -75,7 +77,3 @@ def apply_overrides(table: Table, overrides: Mapping[str, Any]) -> Table:
                 del target[old]
         target[key] = value
     return merged
-
-
-def is_known(section: str, name: Any) -> bool:
-    return isinstance(name, str) and (name == "auto" or name in NAMED[section][1] or is_own(name))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Gt, Le
 from torch import nn
 
-from fedfew.config.names import REGISTRIES, SITES, Named, settings_named
+from fedfew.config.names import REGISTRIES, SITES, Named, is_own, settings_named
 from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.samples import OwnView
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 class General:
     """The keys outside any section."""
 
-    seed: Annotated[Natural, Doc("random seed of model, training and cohorts; the split has its own dataset.seed")] = 0
+    seed: Annotated[
+        Natural, Doc("random seed of everything: model, training, cohorts, and the split unless dataset.seed is given")
+    ] = 0
     rounds: Annotated[Count, Doc("rounds of training")] = 150
     clients: Annotated[Count, Doc("K: number of clients")] = 100
     participation: Annotated[float, Gt(0), Le(1), Doc("F: share of the clients selected in each round")] = 0.05
@@ -207,3 +209,8 @@ def settings_for(section: str, name: str) -> dict[str, Setting]:
         return settings_of(ALWAYS[section])
     named = settings_named(section, name)
     return named | settings_of(DatasetSettings) if section == "dataset" else named
+
+
+def is_known(section: str, name: Any) -> bool:
+    """Whether a section can name this: an entry of its registry, or the user's own."""
+    return isinstance(name, str) and (name == AUTO or name in NAMED[section][1] or is_own(name))

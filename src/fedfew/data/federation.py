@@ -66,7 +66,7 @@ class Split:
         Literal["standard", "paper"],
         Doc("standard: the official test set; paper: train and test images merged, 2,000 held out"),
     ] = "standard"
-    seed: Annotated[Natural, Doc("seed of the split and of the partition")] = 0
+    seed: Annotated[Natural, Doc("seed of the split and of the partition; if it is not given, that of the run")] = 0
     validation: Annotated[
         Natural, Doc("number of labeled images held out for validation; of your own folders' images at most a quarter")
     ] = 1000

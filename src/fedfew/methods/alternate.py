@@ -19,8 +19,10 @@ from fedfew.methods.entry import Federated
 from fedfew.training.label_shift import PLAIN_VOTE, Voting
 from fedfew.training.sgd import Hooks, LocalSGD, LossOf, descend
 from fedfew.training.supervised import train_server
-from fedfew.training.updates import Warmup, aggregate_active, contributions, step_size, with_momentum
+from fedfew.training.updates import aggregate_active, contributions, step_size, with_momentum
 
+PUBLISHED = {"momentum_lasts": True, "shift": 4, "hole": 0.0}
+"""How SemiFL and (FL)² train on images of 32×32 pixels."""
 CARRIED = "sgd_velocity"
 """The key of the momentum in the server's state and in a client's memory."""
 
@@ -31,15 +33,17 @@ class Alternate(Federated):
 
     server_momentum: Annotated[NonNegative, Doc("m: server momentum, the share of past changes that is kept")] = 0.5
     lambda_s: Annotated[NonNegative, Doc("weight of the server's cross-entropy")] = 1.0
-    warmup: Warmup = 0
+    warmup: Annotated[Natural, Doc("server epochs before the first round; 0: none, the clients are first")] = 0
     momentum_lasts: Annotated[bool, Doc("server and clients keep their SGD momentum from round to round")] = False
     shift: Annotated[Natural, Doc("largest shift of a client's view in pixels")] = 2
     hole: Annotated[Fraction, Doc("side of the grey square in strong views, as a share of the image; 0: none")] = 0.5
     vote: Voting = PLAIN_VOTE
 
     def warm_up(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:
-        """The server trains alone, so that the first pseudo-labels are useful."""
-        sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
+        """The server trains alone, so that the first pseudo-labels are useful; not at all as published (0 epochs)."""
+        sigma, kept = state.omega, dict[str, Tensor]()
+        if self.warmup:
+            sigma, kept = self.train(state.omega, state, site, rng, self.warmup)
         return replace(state, sigma=sigma, extra=state.extra | self.vote.learn(site) | kept)
 
     def before_clients(self, state: ServerState, site: ServerSite, rng: torch.Generator) -> ServerState:

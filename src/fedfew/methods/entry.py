@@ -49,6 +49,8 @@ class Entry(Generic[M]):
     """Its class, or a function that makes it."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Fields whose default differs from the class's."""
+    published: Mapping[str, Any] = field(default_factory=dict)
+    """Settings as published where the default is another, such as one for smaller images."""
     aggregator: str = "fedavg"
     """The aggregator it was published with, used where the config names none."""
     unfit: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +82,11 @@ class Entry(Generic[M]):
             name: replace(setting, default=self.defaults.get(name, setting.default))
             for name, setting in settings_of(self.method).items()
         }
+
+    @property
+    def as_published(self) -> dict[str, Any]:
+        """The value of every setting with which the method was published."""
+        return {name: setting.default for name, setting in self.settings.items()} | dict(self.published)
 
     def takes(self, part: str) -> bool:
         """Whether it takes a part of the config, such as ``objective``, ``vote`` or ``client_labels``."""

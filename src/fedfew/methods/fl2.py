@@ -21,7 +21,7 @@ from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc, Fraction, NonNegative
 from fedfew.core.types import ClientSite, Trained
-from fedfew.methods.alternate import Alternate
+from fedfew.methods.alternate import PUBLISHED, Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 
@@ -95,4 +95,10 @@ class FL2(Alternate):
             network.vector[:n].copy_(here)
 
 
-FL2_ENTRY = Entry(FL2, aggregator="status", unfit=STARTS_FROM_SERVER, strong_views=True)
+FL2_ENTRY = Entry(
+    FL2,
+    published=PUBLISHED | {"warmup": 50},
+    aggregator="status",
+    unfit=STARTS_FROM_SERVER,
+    strong_views=True,
+)

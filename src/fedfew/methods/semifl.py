@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 from fedfew.core.layout import Payload
 from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite, Trained
-from fedfew.methods.alternate import Alternate
+from fedfew.methods.alternate import PUBLISHED, Alternate
 from fedfew.methods.entry import Entry
 from fedfew.methods.fedavg import STARTS_FROM_SERVER
 from fedfew.objectives.mixmatch import beta_draw
@@ -65,4 +65,6 @@ class SemiFL(Alternate):
         return loss + self.lambda_mix * (lam * cross_entropy(logits, sure) + (1 - lam) * other)
 
 
-SEMIFL = Entry(SemiFL, aggregator="uniform", unfit=STARTS_FROM_SERVER, sums="active", strong_views=True)
+SEMIFL = Entry(
+    SemiFL, published=PUBLISHED, aggregator="uniform", unfit=STARTS_FROM_SERVER, sums="active", strong_views=True
+)

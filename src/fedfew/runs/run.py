@@ -164,6 +164,19 @@ class Run:
             return TITLES.get(self.method, self.method)
         return f"{self.method} + {self.aggregator}"
 
+    @cached_property
+    def deviations(self) -> dict[str, tuple[Any, Any]]:
+        """Settings of its method and aggregator that are not as published, each with the published value."""
+        from fedfew.config.published import deviations
+
+        return {} if self.method in BOUNDS else deviations(self.flat)
+
+    @property
+    def unpublished(self) -> str:
+        """The same as text: ``threshold 0.8 (published 0.95)``; empty if there are none."""
+        short = {key.removeprefix("method."): values for key, values in self.deviations.items()}
+        return ", ".join(f"{key} {own} (published {published})" for key, (own, published) in short.items())
+
     # its results
 
     @cached_property

@@ -238,9 +238,17 @@ class Experiment:
     config: Config
 
     @staticmethod
-    def load(source: str | Path | dict[str, Any], overrides: Mapping[str, Any] | None = None) -> "Experiment":
-        """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}."""
-        return Experiment(load(source, overrides))
+    def load(
+        source: str | Path | dict[str, Any],
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        keep_settings: bool = False,
+    ) -> "Experiment":
+        """From a preset's name, a TOML file or a table; ``overrides`` are dotted, e.g. {"partition.mu": 0.1}.
+
+        A method that they name is as published, or with ``keep_settings`` has the settings of the config's own.
+        """
+        return Experiment(load(source, overrides, keep_settings=keep_settings))
 
     def start(self, out: str | Path | None = None, command: str = "", report: Report | None = None) -> Session:
         """A session whose rounds are pulled with ``advance()``.

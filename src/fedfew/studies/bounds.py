@@ -27,6 +27,8 @@ RECIPE = ("server.", "method.lambda_s", "start", "evaluate.ema", "engine.autocas
 IMPLIED: dict[str, Any] = {"method.lambda_s": 1.0}
 """Values that hold for methods without the key."""
 WARMUP, POLICY, ORDER = "method.warmup", "norm.policy", "method.order"
+NO_FIRST_TURN = (BASELINE, POOLED, "semifl", "fl2")
+"""Methods whose server does not train before the first round unless a warm-up is set."""
 Flat = dict[str, Any]
 
 
@@ -89,7 +91,7 @@ def _epochs_before(flat: Flat) -> int:
     """The server's epochs before the first round; most methods take a usual turn where no warm-up is set."""
     if WARMUP not in flat:
         return 0
-    return int(flat[WARMUP] or (0 if flat[METHOD] in (BASELINE, POOLED) else flat["server.epochs"]))
+    return int(flat[WARMUP] or (0 if flat[METHOD] in NO_FIRST_TURN else flat["server.epochs"]))
 
 
 @dataclass(frozen=True, eq=False)

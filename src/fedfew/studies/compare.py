@@ -40,6 +40,8 @@ class Row:
     runs: tuple[str, ...]
     rounds: int
     partial: bool
+    unpublished: str = ""
+    """Settings that are not as published, as text."""
 
     @property
     def shown(self) -> dict[str, str]:
@@ -157,11 +159,14 @@ def _differing(entries: Sequence[Scored], differ: Iterable[str]) -> list[str]:
     for key in differ:
         if key in SEEDS or key == METHOD:
             continue
-        name = SHORT.get(key.rpartition(".")[0])
+        section = key.rpartition(".")[0]
+        # settings of a method, a model, … are only compared among runs that share it; a method brings its aggregator
+        within = [SHORT.get(section), METHOD if section == "aggregator" else None]
         values: dict[Any, set[Any]] = {}
         for flat in (entry.flat for entry in entries):
-            if key in flat:  # settings of a method, a model, … are only compared among runs that share it
-                values.setdefault(flat.get(name) if name and key != name else None, set()).add(hashable(flat, key))
+            if key in flat:
+                shared = tuple(flat.get(name) for name in within if name and name != key)
+                values.setdefault(shared, set()).add(hashable(flat, key))
         if any(len(different) > 1 for different in values.values()):
             keys.append(key)
     return keys
@@ -201,6 +206,7 @@ def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: 
         runs=tuple(str(run.path) for run in runs),
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
+        unpublished="; or ".join(dict.fromkeys(run.unpublished for run in runs)),
     )
     return row, sorted(faults)
 
@@ -210,6 +216,8 @@ def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Ite
     mixed = [key for key in _differing(group, differ)[1:] if key not in row.key]
     notes = [f"{row.label} averages over runs that differ in {', '.join(mixed)}: add them to --by"] if mixed else []
     notes += [f"{row.label}: {fault}" for fault in faults]
+    if row.unpublished:
+        notes.append(f"* {row.label} is not as published: {row.unpublished}")
     if row.partial:
         reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {reached}")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from fedfew.config.files import parse_set
 from fedfew.config.names import own_code
 from fedfew.config.schema import load
+from fedfew.config.tables import Table, apply_overrides, read
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, digest
@@ -114,8 +115,33 @@ def grid_axis(option: str) -> tuple[str, list[Any]]:
     return key.strip(), values
 
 
+def repeated(
+    source: str | Path | Table, base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]], seeds: int, fix: str
+) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+    """The overrides and axes of a sweep with ``seeds`` repetitions, counted from the config's seed.
+
+    Each draws labels, partition, model and cohorts anew; with ``fix = "data"`` labels and partition stay.
+    """
+    if fix not in ("", "data"):
+        raise FedfewError("E103", "--fix", f"{fix!r} cannot be held still", "Use --fix data")
+    if seeds and "seed" in axes:
+        raise FedfewError("E113", "--seeds", "the seeds are also given with --grid seed", "Keep one of the two")
+    table = apply_overrides(read(source)[0], base)
+    first, section = table.get("seed", 0), table.get("dataset", {})
+    if seeds:
+        axes = {**axes, "seed": list(range(first, first + seeds))}
+        base = {key: value for key, value in base.items() if key != "seed"}
+    if fix and "dataset.seed" in axes:
+        raise FedfewError("E113", "--fix data", "--grid varies dataset.seed", "Keep one of the two")
+    return {**base, "dataset.seed": section.get("seed", first)} if fix else dict(base), dict(axes)
+
+
 def cells_of(
-    source: str | Path | dict[str, Any], base: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]
+    source: str | Path | Table,
+    base: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    *,
+    keep_settings: bool = False,
 ) -> list[Cell]:
     """The cells of a sweep, the last key varying fastest; every config is checked before anything runs."""
     both = [key for key in axes if key in base]
@@ -125,7 +151,7 @@ def cells_of(
     if wrong or not axes:
         raise FedfewError("E103", f"grid {', '.join(wrong)}".strip(), "has no list of values", "Give one for each key")
     chosen = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
-    return [Cell(slug(own), load(source, {**base, **own})) for own in chosen]
+    return [Cell(slug(own), load(source, {**base, **own}, keep_settings=keep_settings)) for own in chosen]
 
 
 def slug(overrides: Mapping[str, Any]) -> str:

@@ -52,7 +52,12 @@ def columns(comparison: "Comparison") -> list[str]:
 def cells(row: "Row") -> list[str]:
     """The text of these columns; the first is the row's label if the method is not among its keys."""
     numbers = [accuracy_text(row.accuracy), difference_text(row), str(row.accuracy.n)]
-    return [row.shown.get(METHOD, row.label), *numbers, size(row.bytes_up), size(row.bytes_down)]
+    return [marked(row, row.shown.get(METHOD, row.label)), *numbers, size(row.bytes_up), size(row.bytes_down)]
+
+
+def marked(row: "Row", text: str) -> str:
+    """The text with a star, if the row's settings are not as published; a note then tells which."""
+    return f"{text}*" if row.unpublished else text
 
 
 def _texts(comparison: "Comparison") -> list[list[str]]:
@@ -98,6 +103,7 @@ def as_rows(comparison: "Comparison") -> list[dict[str, Any]]:
         against = {"difference": gap and gap.mean, "difference_low": gap and gap.low}
         against |= {"difference_high": gap and gap.high, "pairs": gap.n if gap else 0}
         about = {
+            "not_as_published": row.unpublished,
             "significant": {None: "", True: "yes", False: "no"}[gap.significant if gap else None],
             "bytes_up": row.bytes_up, "bytes_down": row.bytes_down, "rounds": row.rounds, "finished": not row.partial,
         }  # fmt: skip
@@ -127,6 +133,7 @@ def to_latex(comparison: "Comparison") -> str:
     lines = [f"\\begin{{tabular}}{{{'l' * len(by)}rrlrr}}", "\\toprule", " & ".join(head) + " \\\\", "\\midrule"]
     for row in comparison.rows:
         keys = ["--" if text == "–" else _escaped(text) for text in row.shown.values()]
+        keys[0] = marked(row, keys[0])
         numbers = [str(row.accuracy.n), _dashes(accuracy_text(row.accuracy)), _dashes(difference_text(row))]
         numbers += [f"{row.bytes_up / 1e6:.3g}", f"{row.bytes_down / 1e6:.3g}"]
         lines.append(" & ".join([*keys, *numbers]) + " \\\\")

@@ -27,6 +27,9 @@ from fedfew.interface.cli.deploy import DEPLOY, LEDGER
 CSV = flag("--csv", "Print a CSV table.")
 SCALE = text("--scale", "full|laptop", "CIFAR-10: ResNet-9 of width 64 and 55,000 images, or 16 and 11,000.")
 RUNS_FOLDER = path("--out", "DIR", "Folder of the runs.")
+KEEP_SETTINGS = flag(
+    "--keep-settings", "A method that you name keeps the config's settings and aggregator; else it is as published."
+)
 JOBS = number("--jobs", 0, 0, "Runs at a time, one process each; 0: one run at a time on all cores.")
 UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to continue.", metavar="ROUND")
 MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
@@ -89,7 +92,8 @@ app = group(
         "run:run",
         "Train a model. Any method, aggregator, model, dataset and partition can be combined. Server-only training "
         "follows, to say what the clients add.",
-        CONFIG, SCALE, OVERRIDES, NEW_RUN, flag("--no-baseline", "Do not train server-only for comparison."),
+        CONFIG, SCALE, OVERRIDES, KEEP_SETTINGS, NEW_RUN,
+        flag("--no-baseline", "Do not train server-only for comparison."),
         JSON,
     ),
     command(
@@ -163,6 +167,9 @@ app = group(
         "kept, interrupted ones are continued.",
         CONFIG,
         text("--grid", "KEY=A,B,…", "Values of a key; repeat for a grid.", multiple=True),
+        number("--seeds", 0, 0, "Repeat everything with N seeds; each draws labels, clients, model and cohorts anew."),
+        text("--fix", "data", "Hold labels and clients still; seeds then repeat the training alone.", default=""),
+        KEEP_SETTINGS,
         number("--optuna", 0, 0, "Search with N trials instead of all values."),
         text("--range", "KEY=LOW:HIGH[:log]", "optuna: an interval to search.", "ranges", multiple=True),
         SCALE, OVERRIDES, RUNS_FOLDER, JOBS, UNTIL, ANYWAY, JSON,

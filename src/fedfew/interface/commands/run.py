@@ -21,10 +21,16 @@ BASELINE = BOUNDS[0]
 
 
 def run(
-    config: str, scale: str | None, overrides: dict[str, Any], out: Path | None, no_baseline: bool, json: bool
+    config: str,
+    scale: str | None,
+    overrides: dict[str, Any],
+    keep_settings: bool,
+    out: Path | None,
+    no_baseline: bool,
+    json: bool,
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition, and server-only training to compare it with."""
-    settings = load(config, scaled_overrides(config, scale, overrides))
+    settings = load(config, scaled_overrides(config, scale, overrides), keep_settings=keep_settings)
     with counting("features of images") as report:
         session = start(settings, out, report=report)
     finish(session, json, baseline=not no_baseline and _has_baseline(settings))

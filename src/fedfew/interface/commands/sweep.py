@@ -24,13 +24,16 @@ from fedfew.runs.statistics import Interval
 from fedfew.studies.learning_curve import gains, halves, pairs, sentence
 from fedfew.studies.parallel import check_jobs
 from fedfew.studies.search import best_validation, search, space_of
-from fedfew.studies.sweep import axes_of, cells_of, located
+from fedfew.studies.sweep import axes_of, cells_of, located, repeated
 from fedfew.studies.verdict import Gain
 
 
 def sweep(
     config: str,
     grid: tuple[str, ...],
+    seeds: int,
+    fix: str,
+    keep_settings: bool,
     optuna: int,
     ranges: tuple[str, ...],
     scale: str | None,
@@ -48,6 +51,9 @@ def sweep(
     if jobs:
         check_jobs(jobs)
     if optuna:
+        if seeds or fix or keep_settings:
+            why = "a search has its own trials, each a config of its own"
+            raise FedfewError("E113", "--optuna", why, "Leave out --seeds, --fix and --keep-settings")
         if until:
             raise FedfewError("E113", "--until", "a search judges finished trials", "Use --set rounds=N instead")
         if jobs > 1:
@@ -58,11 +64,11 @@ def sweep(
     else:
         if ranges:
             raise FedfewError("E113", "--range", "is only for a search", "Add --optuna N, or give values with --grid")
-        if not grid:
+        if not grid and not seeds:
             raise FedfewError("E103", "--grid", "there is nothing to vary", "Write e.g. --grid partition.mu=0.1,1,10")
-        tally = run_all(
-            cells_of(config, base, axes_of(grid)), folder, jobs=jobs, until=until, anyway=anyway, command=command
-        )
+        base, axes = repeated(config, base, axes_of(grid), seeds, fix)
+        cells = cells_of(config, base, axes, keep_settings=keep_settings)
+        tally = run_all(cells, folder, jobs=jobs, until=until, anyway=anyway, command=command)
     _show(tally, folder, json)
 
 

@@ -35,6 +35,8 @@ def setup(run: Run) -> str:
         parts.insert(1, f"{each} labels at {100 * known('client_labels.share', 1.0):g} % of the clients")
     if weights := [f"{letter} = {value}" for letter, value in mix.items() if value is not None]:
         parts.insert(2, ", ".join(weights))
+    if run.unpublished:
+        parts.append(f"not as published: {run.unpublished}")
     return " · ".join(parts)
 
 
