@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from fedfew.config.names import SITES, find
-from fedfew.config.tree import LINEAR, NAMED, is_known, settings_for
+from fedfew.config.tree import AUTO, LINEAR, NAMED, is_known, settings_for
 from fedfew.core.errors import FedfewError
 from fedfew.data import DATASETS
 from fedfew.methods import METHODS
@@ -42,8 +42,8 @@ def as_published(table: Table, overrides: Mapping[str, Any]) -> Table:
     entry = find("method", str(name))
     kept = {key: value for key, value in method.items() if key in ("name", *SERVER_RECIPE)}
     own = {key: value for key, value in entry.published.items() if key not in SERVER_RECIPE}
-    rule = {"name": entry.aggregator}
-    return table | {"method": kept | own, "aggregator": rule}
+    settings = any(key.startswith("aggregator.") for key in overrides)
+    return table | {"method": kept | own, "aggregator": {"name": entry.aggregator if settings else AUTO}}
 
 
 def without_partition(table: Table, overrides: Mapping[str, Any]) -> Table:

@@ -30,7 +30,6 @@ from fedfew.config.published import adapted, for_head, with_data_seed
 from fedfew.config.tables import Table, absolute_paths, apply_overrides, read
 from fedfew.config.tree import (
     AUTO,
-    LINEAR,
     NAMED,
     PLAIN,
     SECTIONS,
