@@ -27,7 +27,7 @@ TINY: dict[str, Any] = {
     "clients": 6,
     "participation": 0.85,
     "labels": 20,
-    "dataset": {"name": "mini-mnist", "validation": 10, "test": 20, "unlabeled": 48, "open": 12},
+    "dataset": {"name": "mini-mnist", "validation": 10, "test": 20, "unlabeled": 48, "open": 12, "seed": 0},
     "partition": {"kind": "dirichlet", "mu": 1.0},
     "server": {"lr": 0.05, "momentum": 0.9, "epochs": 1, "batch": 10},
     "client": {"lr": 0.02, "batch": 8},

@@ -102,4 +102,7 @@ def test_sweep_and_compare(tmp_path: Path) -> None:
 def test_the_reference_names_everything_public() -> None:
     page = api_page()
     assert [name for name in fedfew.__all__ if name not in page] == []
-    assert "`fedfew.run(source, overrides=None, *, out=None, if_exists='error', progress=True)`" in page
+    assert (
+        "`fedfew.run(source, overrides=None, *, out=None, if_exists='error', keep_settings=False, progress=True)`"
+        in page
+    )

@@ -107,6 +107,20 @@ def test_server_only_does_not_depend_on_partition_or_aggregator() -> None:
     assert all("the same experiment" in why for why in found.left_out.values())
 
 
+def test_a_cross_product_of_seeds_counts_once_for_each_split() -> None:
+    """Splits 0 and 1 with two seeds of training each: means 0.5 and 0.7, so n = 2 and the mean is 0.6."""
+    levels = [(0, 0, 0.4), (1, 0, 0.6), (0, 1, 0.6), (1, 1, 0.8)]
+    found = compare([flat(a, seed=s, dataset__seed=split) for s, split, a in levels])
+    assert found.rows[0].accuracy.n == 2 and found.rows[0].accuracy.mean == pytest.approx(0.6)
+    assert found.rows[0].accuracy.sd == pytest.approx(0.2 / 2**0.5)
+    assert not any("training alone" in note for note in found.notes)
+
+
+def test_one_split_for_all_seeds_is_told() -> None:
+    found = compare([flat(0.4, seed=s, dataset__seed=0) for s in range(3)])
+    assert found.rows[0].accuracy.n == 3 and any("training alone" in note for note in found.notes)
+
+
 def test_runs_with_the_same_seeds_are_no_repetitions() -> None:
     levels = ((0, 0.1, 0.4), (0, 1.0, 0.5), (1, 0.1, 0.6), (1, 1.0, 0.7))
     found = compare([flat(a, seed=s, partition__mu=mu) for s, mu, a in levels], ["method"])

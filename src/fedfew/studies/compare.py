@@ -218,6 +218,8 @@ def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Ite
     notes += [f"{row.label}: {fault}" for fault in faults]
     if row.unpublished:
         notes.append(f"* {row.label} is not as published: {row.unpublished}")
+    if row.accuracy.n > 1 and len({entry.run.seeds[1] for entry in group}) == 1:
+        notes.append("All seeds of a row have the same labels and clients: intervals cover the training alone")
     if row.partial:
         reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {reached}")
@@ -225,8 +227,13 @@ def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Ite
 
 
 def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:
-    """One value for each pair of seeds: runs that share them are not independent repetitions."""
-    by_seeds: dict[tuple[int, int], list[float]] = {}
-    for seeds, value in values:
-        by_seeds.setdefault(seeds, []).append(value)
-    return [fmean(own) for own in by_seeds.values()]
+    """One value for each split, or for each seed of training where there is one split.
+
+    Runs that share it are not independent repetitions, so a cross product of seeds counts once for each split.
+    """
+    known = list(values)
+    several = len({split for (_, split), _ in known}) > 1
+    by_seed: dict[int, list[float]] = {}
+    for seeds, value in known:
+        by_seed.setdefault(seeds[1] if several else seeds[0], []).append(value)
+    return [fmean(own) for own in by_seed.values()]
