@@ -50,6 +50,7 @@ def test_the_paper_s_methods_are_shown_in_80_columns_with_a_reason_each(
     monkeypatch.setattr(console.out, "width", 80)
     said = fedfew(capsys, "demo", "--data", "photos", "--seeds", "2", "--out", str(tmp_path / "demo"))
     lines = said.out.splitlines()
+    assert lines[0] == "20 labels, 4 clients with unlabeled photographs, 2 rounds, 2 seeds"
     for arm in COMPARISONS["photos"][1].values():
         (row,) = [line for line in lines if line.startswith(f"{arm.title}  ")]
         assert len(row) <= 80 and " %" in row and ("±" in row)  # in one line, not folded

@@ -45,7 +45,9 @@ class CBAFed(Federated):
 
     threshold: Annotated[Fraction, Doc("τ: base of the class thresholds; frequent classes get a higher one")] = 0.84
     highest: Annotated[Fraction, Doc("upper bound of every class threshold")] = 0.95
-    tail: Annotated[NonNegative, Doc("an unsure image takes its second class where that one's P is below this")] = 0.03
+    tail: Annotated[
+        NonNegative, Doc("an unsure image takes its second class where that one's P is below this; 0: never")
+    ] = 0.03
     label_weight: Annotated[Positive, Doc("a label of the server counts as this many pseudo-labels in the mean")] = 1.0
     server_residual: Annotated[Fraction, Doc("share of its earlier model in the server's own; 0: none")] = 0.8
     server_interval: Annotated[Count, Doc("passes over the server's labels between two such mixes")] = 5

@@ -33,9 +33,13 @@ class Gate:
     max_growth: Annotated[NonNegative, Doc("longest reply, as a multiple of what was sent; 0: no bound")] = 1000.0
     max_examples: Annotated[Count, Doc("most images a client may claim, where its size is unknown")] = 1_000_000
     max_times: Annotated[
-        NonNegative, Doc("a size that is only claimed counts up to this many times the median; 0: no limit")
+        NonNegative,
+        Doc("where sizes are unknown, a client counts for at most this many times the cohort's median; 0: no limit"),
     ] = 5.0
-    clip: Annotated[NonNegative, Doc("changes longer than this many times the median are shortened; 0: never")] = 3.0
+    clip: Annotated[
+        NonNegative,
+        Doc("a change is shortened if it exceeds this many times the usual median and the server's own step; 0: never"),
+    ] = 3.0
     max_harm: Annotated[
         NonNegative, Doc("an update is refused if a quarter of it adds more than this to the server's loss; 0: never")
     ] = 0.5
