@@ -1,0 +1,124 @@
+"""What a site puts into a sum: weights, clipping, and its share of the noise."""
+
+from dataclasses import replace
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Expected, Payload, Reply
+from fedfew.core.types import Trained
+from fedfew.runs.summary import privacy_of
+from fedfew.secure.content import Codec
+from fedfew.secure.fixed_point import Words
+from fedfew.secure.terms import Rules, Terms
+from fedfew.transforms import Privacy
+from fedfew.transforms.epsilon import epsilon
+
+RULES = Rules("run", 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False)
+SENT = {"omega": torch.full((4000,), 0.25)}
+MODEL = {"psi": Expected((4000,), near="omega")}
+SUMS = {"sums": Expected((None,), limit=4000, per_example=2.0)}
+
+
+def total(codec: Codec, replies: list[tuple[Trained, float, int]], payload: Payload = SENT) -> tuple[Reply, float, int]:
+    """Σ of the replies as (reply, weight, images), decoded."""
+    words: Words = np.zeros(1, np.uint64)
+    for trained, weight, images in replies:
+        words = words + codec.encode(trained, payload, weight, images)
+    return codec.decode(words, payload)
+
+
+def model(change: float, steps: float = 1.0) -> Trained:
+    return Trained({"psi": SENT["omega"] + change}, {"steps": steps})
+
+
+def test_models_are_weighted_by_images_and_by_the_servers_weight() -> None:
+    codec = Codec(replace(RULES, by_images=True), MODEL, 3)
+    reply, weight, images = total(codec, [(model(1.0), 1.0, 10), (model(-2.0), 0.5, 40), (model(0.5), 1.0, 0)])
+    assert (weight, images) == (10 + 20, 50)
+    assert torch.allclose(reply["psi"], SENT["omega"] + (10 * 1.0 - 20 * 2.0) / 30, atol=1e-6)
+
+
+def test_a_client_without_a_step_counts_only_where_the_method_says_so() -> None:
+    two = [(model(1.0), 1.0, 5), (model(0.0, steps=0.0), 1.0, 5)]
+    assert float(total(Codec(RULES, MODEL, 3), two)[0]["psi"][0]) == pytest.approx(0.75)
+    assert float(total(Codec(replace(RULES, only_active=True), MODEL, 3), two)[0]["psi"][0]) == pytest.approx(1.25)
+
+
+def test_a_change_is_cut_to_the_reach_and_not_finite_ones_are_not_sent() -> None:
+    reply, _, _ = total(Codec(RULES, MODEL, 3), [(model(1e6), 1.0, 1), (model(0.0), 1.0, 1)])
+    assert torch.allclose(reply["psi"], SENT["omega"] + 16.0 / 2)
+    with pytest.raises(ArithmeticError):
+        total(Codec(RULES, MODEL, 3), [(model(float("nan")), 1.0, 1)])
+
+
+def test_sums_travel_as_they_are() -> None:
+    reply, _, images = total(Codec(RULES, SUMS, 3), [(Trained({"sums": torch.arange(5.0)}), 1.0, 3)] * 3, {})
+    assert torch.equal(reply["sums"], 3 * torch.arange(5.0))
+    assert images == 9
+
+
+@pytest.mark.parametrize(("arrive", "times"), [(10, sqrt(2)), (5, 1.0)])
+def test_the_noise_of_the_sites_adds_up_to_z_c_although_half_drop_out(arrive: int, times: float) -> None:
+    z, clip = 3.0, 0.5
+    codec = Codec(replace(RULES, clip=clip, noise=z), MODEL, 10)  # five of ten are sure to add theirs
+    quiet = Codec(replace(RULES, clip=clip), MODEL, 10)
+    parts = [(model(0.001), 1.0, 7)] * arrive
+    noise = arrive * (total(codec, parts)[0]["psi"] - total(quiet, parts)[0]["psi"]).double()
+    deviation = times * z * clip
+    assert float(noise.std()) == pytest.approx(deviation, rel=6 / sqrt(2 * 4000))  # six standard errors
+    assert abs(float(noise.mean())) < 6 * deviation / sqrt(4000)
+    inside = (noise.abs() < deviation).double().mean()
+    assert float(inside) == pytest.approx(0.6827, abs=6 * 0.4655 / sqrt(4000))  # as of a normal distribution
+
+
+def test_one_site_adds_only_its_share_of_the_noise() -> None:
+    z, clip = 3.0, 0.5
+    codec = Codec(replace(RULES, clip=clip, noise=z), MODEL, 10)
+    noise = total(codec, [(model(0.0), 1.0, 7)])[0]["psi"].double() - SENT["omega"]
+    assert float(noise.std()) == pytest.approx(z * clip / sqrt(5), rel=6 / sqrt(2 * 4000))
+
+
+def test_a_long_change_is_clipped_to_c_and_no_count_goes_with_it() -> None:
+    codec = Codec(replace(RULES, clip=0.5, by_images=True, only_active=True), MODEL, 3)
+    reply, weight, images = total(codec, [(model(1.0), 1.0, 10), (model(3.0, steps=0.0), 1.0, 999)])
+    assert (weight, images) == (2.0, 2)  # one each: neither the images nor whether there was a step
+    assert float((reply["psi"] - SENT["omega"]).norm()) == pytest.approx(0.5, rel=1e-4)  # both at C, in one direction
+
+
+def test_noise_for_one_image_is_measured_by_what_one_image_adds() -> None:
+    codec = Codec(replace(RULES, noise=4.0, per_image=True), SUMS, 10)
+    zero = Trained({"sums": torch.zeros(4000)})
+    noise = total(codec, [(zero, 1.0, 100)] * 5, {})[0]["sums"].double()
+    assert float(noise.std()) == pytest.approx(4.0 * 2.0, rel=6 / sqrt(2 * 4000))
+
+
+def test_too_little_noise_for_whole_numbers_is_refused() -> None:
+    Codec(replace(RULES, clip=1.0, noise=1e-3), MODEL, 100).check()
+    with pytest.raises(FedfewError, match=r"E113 privacy.noise"):
+        Codec(replace(RULES, clip=1.0, noise=1e-13), MODEL, 100).check()
+
+
+def test_epsilon_is_that_of_the_sum_over_all_releases() -> None:
+    record = {"cohort": [0, 1, 2]}
+    spent = privacy_of([record] * 12, Privacy(clip=1.0, noise=30.0, sums="secure"))  # type: ignore[list-item]
+    assert spent is not None
+    assert spent["epsilon"] == pytest.approx(epsilon({30.0: 12}, 1e-5), rel=1e-5)
+
+
+def test_thresholds_are_at_least_three_more_than_half_and_the_share() -> None:
+    assert [RULES.threshold(n) for n in (3, 4, 5, 9, 30, 100)] == [3, 3, 4, 6, 20, 67]
+    assert [replace(RULES, share=0.1).threshold(n) for n in (3, 4, 5, 30)] == [3, 3, 3, 16]
+    assert replace(RULES, share=1.0).threshold(30) == 30
+
+
+def test_weights_that_leave_few_sites_are_refused() -> None:
+    weights = dict.fromkeys(range(9), 1.0)
+    assert Terms.of(0, weights, SENT).check(RULES) == 6
+    with pytest.raises(FedfewError, match=r"E422.*one of few sites"):
+        Terms.of(0, weights | dict.fromkeys(range(5), 0.0), SENT).check(RULES)
+    with pytest.raises(FedfewError, match=r"E422.*too few"):
+        Terms.of(0, {0: 1.0, 1: 1.0}, SENT).check(RULES)
