@@ -89,13 +89,6 @@ def test_a_long_change_is_clipped_to_c_and_no_count_goes_with_it() -> None:
     assert float((reply["psi"] - SENT["omega"]).norm()) == pytest.approx(0.5, rel=1e-4)  # both at C, in one direction
 
 
-def test_noise_for_one_image_is_measured_by_what_one_image_adds() -> None:
-    codec = Codec(replace(RULES, noise=4.0, per_image=True), SUMS, 10)
-    zero = Trained({"sums": torch.zeros(4000)})
-    noise = total(codec, [(zero, 1.0, 100)] * 5, {})[0]["sums"].double()
-    assert float(noise.std()) == pytest.approx(4.0 * 2.0, rel=6 / sqrt(2 * 4000))
-
-
 def test_too_little_noise_for_whole_numbers_is_refused() -> None:
     Codec(replace(RULES, clip=1.0, noise=1e-3), MODEL, 100).check()
     with pytest.raises(FedfewError, match=r"E113 privacy.noise"):

@@ -255,8 +255,6 @@ def test_an_interrupted_run_repeats_the_round_with_new_keys_and_ends_equal(tmp_p
         ({"clients": 2}, "participation"),
         ({"fleet.kind": "flower"}, "privacy.sums"),
         ({"privacy.honest": 0.9}, "privacy.honest"),
-        ({"privacy.unit": "image", "privacy.noise": 1.0}, "privacy.unit"),
-        ({"privacy.sums": "open", "privacy.unit": "image"}, "privacy.unit"),
     ],
 )
 def test_what_a_sum_cannot_serve_is_refused_with_the_reason(changes: dict[str, Any], where: str) -> None:

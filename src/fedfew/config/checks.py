@@ -31,10 +31,7 @@ def misfits(config: Config) -> Iterator[FedfewError]:
     if config.privacy.sums == "secure":
         from fedfew.config.sums import sum_misfits  # noqa: PLC0415 - of an extra
 
-        yield from sum_misfits(config, {} if isinstance(config.method, Oracle) else config.method.reply_schema(TOY))
-    elif config.privacy.unit == "image":
-        why = "noise for single images is added to secure sums only"
-        yield FedfewError("E113", "privacy.unit", why, 'Set privacy.sums = "secure"')
+        yield from sum_misfits(config)
     yield from _compression(config)
     yield from _norm(config)
     yield from _validation(config)
@@ -169,7 +166,7 @@ def unused_objective(config: Config) -> FedfewError | None:
 
 def _privacy(config: Config) -> Iterator[FedfewError]:
     privacy, method = config.privacy, config.method
-    if privacy.noise and not privacy.clip and privacy.unit == "site":
+    if privacy.noise and not privacy.clip:
         why = "noise without clipping protects nothing: one client's change can be arbitrarily large"
         yield FedfewError("E113", "privacy.noise", why, "Set privacy.clip")
     if not privacy.clip:

@@ -9,7 +9,6 @@ from fedfew.aggregators.weighted import capped, fedfreq_weights
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import require
-from fedfew.core.layout import Schema
 from fedfew.core.network import Network
 from fedfew.core.types import ServerState
 from fedfew.runtime.wire import Wire
@@ -64,7 +63,6 @@ def _rules(config: Config) -> "Rules":
         only_active=config.entry.sums == "active",
         clip=privacy.clip,
         noise=privacy.noise,
-        per_image=privacy.unit == "image",
     )
 
 
@@ -81,7 +79,7 @@ def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int,
     return weights
 
 
-def sum_misfits(config: Config, schema: Schema) -> Iterator[FedfewError]:
+def sum_misfits(config: Config) -> Iterator[FedfewError]:
     """Why this config cannot have secure sums."""
     privacy, entry, rule = config.privacy, config.entry, config.aggregator
     require("privacy", "privacy.sums")
@@ -105,6 +103,3 @@ def sum_misfits(config: Config, schema: Schema) -> Iterator[FedfewError]:
     if privacy.honest > privacy.threshold:
         why = "more sites are to add the noise than must stay in a sum"
         yield FedfewError("E113", "privacy.honest", why, "Set privacy.honest ≤ privacy.threshold")
-    if privacy.unit == "image" and (privacy.clip or not all(e.per_example for e in schema.values())):
-        why = f"method {config.method_name} does not bound what one image adds, or privacy.clip bounds a whole site"
-        yield FedfewError("E113", "privacy.unit", why, 'Set privacy.unit = "site" and privacy.clip')

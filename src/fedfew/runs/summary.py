@@ -104,7 +104,7 @@ def privacy_of(records: Sequence[RoundRecord], privacy: "Privacy") -> dict[str, 
 
     Every time a client was sampled counts, used or not: its update may have left.
     """
-    if not privacy.clip and not (privacy.noise and privacy.unit == "image"):
+    if not privacy.clip:
         return None
     asked = Counter(k for record in records for k in record["cohort"])
     most = max(asked.values(), default=0)

@@ -99,11 +99,6 @@ class Codec:
     def _weight_step(self) -> float:
         return finest(float(self.rules.most_images), self.sites)
 
-    @property
-    def _most(self) -> float:
-        """Δ: the length of what is protected, one site's part or one image's."""
-        return sqrt(sum(e.per_example**2 for e in self.schema.values())) if self.rules.per_image else self.rules.clip
-
     def _bound(self, expected: Expected) -> float:
         rules = self.rules
         if rules.clip:
@@ -118,7 +113,7 @@ class Codec:
         if not rules.noise:
             return finest(self._bound(expected), self.sites)
         honest = max(1, int(rules.honest * self.sites + 1e-9))
-        return rules.noise * self._most / sqrt(honest) / S
+        return rules.noise * rules.clip / sqrt(honest) / S
 
     def _clipping(self, changes: dict[str, Tensor]) -> float:
         """The factor by which a site's reply is shortened."""

@@ -40,13 +40,11 @@ class Rules:
     """Whether a site that had nothing to learn from has no weight."""
     clip: float = 0.0
     noise: float = 0.0
-    per_image: bool = False
-    """Whether the noise is for one image of a site, not for all of them."""
 
     @property
     def private(self) -> bool:
         """Whether what is sent is bounded and noisy, so that no count may go with it."""
-        return self.clip > 0 or self.noise > 0
+        return self.clip > 0
 
     def threshold(self, sites: int) -> int:
         """Sites that must stay to the end: the share, but at least three and more than half."""

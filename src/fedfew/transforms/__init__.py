@@ -62,10 +62,6 @@ class Privacy:
         float, Gt(0), Le(1), Doc("secure sums: share of the selected sites that adds the noise z·C together")
     ] = 0.5
     reach: Annotated[Positive, Doc("secure sums: largest change of a weight that a site sends")] = 16.0
-    unit: Annotated[
-        Literal["site", "image"],
-        Doc("secure sums: what the noise hides, all images of a site or, for sums over images, a single one"),
-    ] = "site"
 
     def transform(self) -> "Transform | None":
         """The transform of every reply; None if privacy is off, or part of a secure sum."""
