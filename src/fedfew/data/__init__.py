@@ -31,6 +31,10 @@ DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
             "rows.datasets:vectors",
             "Your own vectors or tables: one file (CSV, parquet, NPZ), or one at the server and one for each site.",
         ),
+        "text": (
+            "rows.datasets:text",
+            "Your own texts: a column of a table, or files in server/<class>/, clients/<site>/ and test/<class>/.",
+        ),
         "npz": ("npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
         "parquet": ("tables:parquet", "Your own images in parquet files."),
         "huggingface": (
@@ -40,6 +44,8 @@ DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
     },
     group="fedfew.datasets",
 )
+NOUNS = {"vectors": "rows", "text": "texts"}
+"""What the samples of a dataset are called; others are images."""
 PARTITIONS: "Registry[Callable[..., Partition | VirtualPartition]]" = Registry(
     "fedfew.data",
     {

@@ -24,12 +24,16 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
             "backbones.transformers_model:transformers_model",
             "Any model of Hugging Face transformers; needs the extra hub.",
         ),
+        "sentence": (
+            "backbones.sentence:sentence",
+            "A sentence encoder for text: MiniLM of the extra text, or one of Hugging Face transformers.",
+        ),
         "timm": ("backbones.timm_model:timm_model", "A pretrained model of the package timm."),
     },
 )
 """Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits;
 one that takes vectors as ``model(width, classes, **settings)``."""
-TAKES = {"linear": "vectors", "mlp": "vectors"}
+TAKES = {"linear": "vectors", "mlp": "vectors", "sentence": "texts"}
 """The kind of samples that a model takes; the others take images."""
 SCALABLE = ("resnet9", "cnn", "wrn")
 """Networks of any width, initialised from the seed."""

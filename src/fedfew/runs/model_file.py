@@ -21,7 +21,7 @@ from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
-from fedfew.data.samples import Images, Vectors
+from fedfew.data.samples import Images, Texts, Vectors
 from fedfew.models.build import build_model, has_backbone
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PIXELS = 0.1
 """Smaller differences of pixel means and deviations come from other images, not from another normalisation."""
-ABOUT = ("shape", "mean", "std", "encoder")
+ABOUT = ("shape", "mean", "std", "encoder", "text")
 """What a model file says of the samples."""
 SURE, UNSURE = 0.5, 10.0
 """Bounds of T: on a few labels a model may always be right, which does not prove that it will be."""
@@ -74,7 +74,7 @@ def load_model(path: str | Path, allow_code: Collection[str] = ()) -> tuple[Netw
 
 
 def predict(model: Run | str | Path, samples: Any, allow_code: Collection[str] = ()) -> Tensor:
-    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one), or of vectors N×d.
+    """Class probabilities N×C of uint8 images N×C×H×W (or C×H×W for a single one), of vectors N×d, or of texts.
 
     ``model`` is a run, or what `load_model` takes.
     """
@@ -89,6 +89,8 @@ def fitting(samples: Any, about: dict[str, Any]) -> Samples:
         from fedfew.data.rows.encoder import Encoder  # noqa: PLC0415 - only for tables
 
         return Encoder.described(about["encoder"]).fitting(samples)
+    if "text" in about:
+        return Texts.of([samples] if isinstance(samples, str) else samples, about["shape"][0], about["text"])
     if len(about["shape"]) == 1:
         return Vectors(torch.as_tensor(samples).view(len(samples), -1, *about["shape"]))
     return Images.fitting(samples, about)

@@ -1,12 +1,13 @@
-"""The dataset ``vectors``: rows of one table, or of a table at the server and one for each site.
+"""The datasets ``vectors`` and ``text``: rows of one table, or of a table at the server and one for each site.
 
 One table:   a column for the label, and where there are any, for site and split. Rows whose split is test are the test
              set; other rows with a label are the server's, and those without belong to their site. Where every row has
              a label it is a simulation: the server gets ``labels`` of them, and partition ``users`` keeps sites.
-A folder:    server.csv, test.csv and clients/<site>.csv, or .parquet, .npz, .npy
+A folder:    server.csv, test.csv and clients/<site>.csv, or .parquet, .npz, .npy; for text also files in
+             server/<class>/, test/<class>/ and clients/<site>/
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,12 +19,13 @@ from torch import Tensor
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet, Samples, joined
-from fedfew.core.settings import Doc, NonNegative
+from fedfew.core.settings import Count, Doc, NonNegative
 from fedfew.data.dataset import Dataset, SiteSamples, folded, held_out, numbered, shown
+from fedfew.data.images.folders import scan
 from fedfew.data.images.own import Fold
 from fedfew.data.rows.encoder import Encoder, Missing, Scale
-from fedfew.data.rows.files import Rows, is_missing, is_rows, read_rows
-from fedfew.data.samples import Vectors
+from fedfew.data.rows.files import Rows, is_missing, is_rows, read_rows, read_text
+from fedfew.data.samples import Texts, Vectors
 
 SPLITS = {"train": "server", "server": "server", "labeled": "server", "test": "test"}
 """What the cells of a split column mean, in any case; any other is a site's."""
@@ -72,6 +74,28 @@ def vectors(
     return assembled("vectors", parts, lambda rows: Vectors(encoder(rows), noise, about), fold)
 
 
+def text(
+    *,
+    path: PathTo = "",
+    text: Annotated[str, Doc("column with the texts")] = "text",
+    label: Label = "label",
+    site: Site = "site",
+    split: Parting = "split",
+    longest: Annotated[Count, Doc("bytes that a text is cut to")] = 1000,
+    fold: Fold = "",
+) -> Dataset:
+    """Your own texts: a column of a table, or files in server/<class>/, clients/<site>/ and test/<class>/."""
+    parts = read_parts(path, label, site, split, text)
+    return assembled("text", parts, lambda rows: Texts.of(rows.column(text), longest, text), fold)
+
+
+def described(rows: Rows, about: Mapping[str, Any]) -> Samples:
+    """Rows as the samples that a model file or a server describes."""
+    if "text" in about:
+        return Texts.of(rows.column(about["text"]), about["shape"][0], about["text"])
+    return Vectors(Encoder.described(about["encoder"])(rows), float(about.get("noise", 0.0)), about["encoder"])
+
+
 def names_of(rows: Rows, columns: str, roles: Sequence[str]) -> list[str]:
     """The columns to learn from."""
     asked = [name.strip() for name in columns.split(",") if name.strip()]
@@ -80,12 +104,15 @@ def names_of(rows: Rows, columns: str, roles: Sequence[str]) -> list[str]:
     return asked or [name for name in rows.columns if name not in roles]
 
 
-def read_parts(path: str, label: str, site: str, split: str) -> Parts:
-    """The rows by part and site; E206 if the server has none."""
+def read_parts(path: str, label: str, site: str, split: str, text: str = "") -> Parts:
+    """The rows by part and site; E206 if the server has none. ``text`` is the column for the content of files."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE" under [dataset]')
     root = Path(path).expanduser()
-    parts = _of_folder(root, label, site) if root.is_dir() else _of_table(read_rows(root), label, site, split)
+    if text and (root / "server").is_dir():
+        parts = _of_texts(root, label, site, text)
+    else:
+        parts = _of_folder(root, label, site) if root.is_dir() else _of_table(read_rows(root), label, site, split)
     for rows in (parts.server, parts.test):
         if bad := np.flatnonzero(~_labeled(rows.column(label))).tolist():
             raise rows.fault(bad[0], label, "is missing", "A row of the server or of the test set needs a label")
@@ -103,6 +130,24 @@ def _of_folder(root: Path, label: str, site: str) -> Parts:
     test = read_rows(files["test"][0]) if files["test"] else server.take(np.arange(0))
     sites = {shown(file.stem): read_rows(file) for file in sorted((root / "clients").glob("*.*")) if is_rows(file)}
     return Parts(server, test, sites, label, site)
+
+
+def _of_texts(root: Path, label: str, site: str, text: str) -> Parts:
+    """Files of text in the folders of classes and sites."""
+    folder = scan(root)
+    held: dict[tuple[str, str], list[Rows]] = {}
+    for file in folder.files:
+        key = (file.part, file.group if file.part == "clients" else "")
+        rows = read_text(root / file.path, text)
+        held.setdefault(key, []).append(rows.with_column(label, file.group) if key[1] == "" else rows)
+    together = {key: Rows.joined(parts) for key, parts in held.items()}
+    if ("server", "") not in together:
+        raise FedfewError("E206", shown(root), "there are no files in server/<class>/", LAYOUT)
+    server = together["server", ""]
+    sites = {
+        shown(name): together["clients", name] for name in folder.groups["clients"] if ("clients", name) in together
+    }
+    return Parts(server, together.get(("test", ""), server.take(np.arange(0))), sites, label, site)
 
 
 def _of_table(rows: Rows, label: str, site: str, split: str) -> Parts:

@@ -5,7 +5,7 @@ A column holds text, numbers, or a vector in every row (N×d, or N×V×d with V 
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ Column = NDArray[Any]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy")
 CSV_CAP = 512 * 2**20
 """Bytes of the largest CSV file: its cells take ten times as much memory."""
+TEXT_CAP = 16 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 """Cells of text that stand for a missing value, in any case."""
 ALIASES = {
@@ -49,6 +50,17 @@ class Rows:
     def take(self, which: NDArray[Any]) -> "Rows":
         """The rows at these positions, or those that a mask selects."""
         return replace(self, columns={n: c[which] for n, c in self.columns.items()}, numbers=self.numbers[which])
+
+    def with_column(self, name: str, cell: str) -> "Rows":
+        """The rows with the same cell in a further column."""
+        return replace(self, columns=self.columns | {name: np.array([cell] * len(self), object)})
+
+    @staticmethod
+    def joined(parts: Sequence["Rows"]) -> "Rows":
+        """Rows of several files of the same columns, one row each."""
+        names = parts[0].columns
+        columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in names}
+        return Rows(str(Path(parts[0].where).parent), columns, np.arange(len(parts)), "file")
 
     def names(self) -> list[str]:
         """A name for every row."""
@@ -99,6 +111,17 @@ def read_rows(path: Path) -> Rows:
     if names is not None and "label" in columns and columns["label"].dtype.kind in "iu":
         columns["label"] = names.ravel().astype(object)[columns["label"]]
     return Rows(shown(path), columns, np.arange(next(iter(lengths.values()))))
+
+
+def read_text(path: Path, column: str = "text") -> Rows:
+    """A file of text as one row; E204 if it is not UTF-8, E205 if it is too large."""
+    if path.stat().st_size > TEXT_CAP:
+        raise FedfewError("E205", shown(path), f"has more than {TEXT_CAP // 2**20} MB", "Give shorter texts")
+    try:
+        content = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise FedfewError("E204", shown(path), "is not UTF-8", "Save it as UTF-8") from None
+    return Rows(shown(path), {column: np.array([content], object)}, np.arange(1), "file")
 
 
 def _csv(path: Path) -> Rows:

@@ -28,7 +28,7 @@ from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import Report
 from fedfew.data.cache import cache_folder
 from fedfew.data.clients import D, Origin
-from fedfew.data.samples import Images, Vectors
+from fedfew.data.samples import Images, Texts, Vectors
 from fedfew.data.samples.scans import CHANGES, scanned
 from fedfew.models.backbones.pretrained import LENGTH, Pretrained
 
@@ -51,12 +51,13 @@ def with_features(
     displaced: bool = False,
 ) -> D:
     """The data with features N×V×d (float16) in place of the images; the server's with ``displacements``, if asked."""
-    images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images)}
+    images = {name: samples for name, samples in data.sets.items() if isinstance(samples, Images | Texts)}
     features = extract(model, list(images.values()), workers, device, report)
     fingerprint = digest(f"{data.fingerprint()} {_settings(model, images['samples'])}".encode())
     sets = dict(zip(images, map(Vectors, features), strict=True))
-    if displaced and "server" in sets and len(sets["server"]):
-        sets["server"] = Vectors(sets["server"].data, moved=displacements(model, images["server"], workers, device))
+    own = images.get("server")
+    if displaced and isinstance(own, Images) and len(own):
+        sets["server"] = Vectors(sets["server"].data, moved=displacements(model, own, workers, device))
     made = data.with_sets(sets)
     return replace(made, origin=Origin(data.about, fingerprint, model.about(), model.classifier))
 
@@ -71,7 +72,7 @@ def displacements(model: Pretrained, images: Images, workers: int, device: torch
 
 def extract(
     model: Pretrained,
-    sets: Sequence[Images],
+    sets: Sequence[Images | Texts],
     workers: int = 1,
     device: torch.device = CPU,
     report: Report | None = None,
@@ -100,7 +101,7 @@ def extract(
     return list(out.split([len(images) for images in sets]))
 
 
-def _settings(model: Pretrained, images: Images) -> str:
+def _settings(model: Pretrained, images: Images | Texts) -> str:
     """Everything features depend on besides the image."""
     kind = "trunk" if model.trained == "last" else "features"
     views = images.crop_settings(model.views)
@@ -174,7 +175,7 @@ def _as_rows(keys: list[bytes]) -> Tensor:
 
 def _computed(
     model: Pretrained,
-    kind: Images,
+    kind: Images | Texts,
     missing: Mapping[bytes, Tensor],
     workers: int,
     device: torch.device,

@@ -20,7 +20,7 @@ from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.types import Report
 from fedfew.data.clients import D
-from fedfew.data.samples import Images, vectors
+from fedfew.data.samples import Images, Texts, vectors
 from fedfew.models.layers import Head
 
 LENGTH = vectors.LENGTH
@@ -143,9 +143,10 @@ class Pretrained(Head):
         """How many numbers ``features`` returns for a view."""
         return prod(self._kept)
 
-    def features(self, images: Images, keys: Tensor) -> Tensor:
+    def features(self, samples: Images | Texts, keys: Tensor) -> Tensor:
         """The features that are computed once, N×V×d; an image's views follow from its key (N×16 bytes)."""
-        crops = images.crops(self.views, keys, self.preprocess, self.preprocess.size)
+        assert isinstance(samples, Images)
+        crops = samples.crops(self.views, keys, self.preprocess, self.preprocess.size)
         return torch.stack([self._once(crop).flatten(1) for crop in crops], 1)
 
     def _once(self, x: Tensor) -> Tensor:
@@ -159,10 +160,10 @@ class Pretrained(Head):
         """From the features computed once to the head's input."""
         if self.trained == "head":
             return features
-        return _of_length(self._part("tail", features.view(-1, *self._kept)))
+        return of_length(self._part("tail", features.view(-1, *self._kept)))
 
     def _embed(self, x: Tensor) -> Tensor:
-        return _of_length(self.backbone(x))
+        return of_length(self.backbone(x))
 
     def check(self, samples: Samples) -> None:
         """E113 for anything but images in [0, 1]: a backbone has its own mean and deviation of pixels."""
@@ -185,7 +186,8 @@ class Pretrained(Head):
         return {"name": self.name, "sha256": self.hash, "preprocess": asdict(self.preprocess), "length": LENGTH}
 
 
-def _of_length(features: Tensor) -> Tensor:
+def of_length(features: Tensor) -> Tensor:
+    """Features of the length that step sizes suit."""
     return LENGTH * F.normalize(features.float(), dim=1)
 
 

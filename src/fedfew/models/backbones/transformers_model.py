@@ -54,7 +54,7 @@ def transformers_model(source: str, size: int) -> Backbone:
     if not source:
         remedy = "Name a local folder, or a model on the hub such as facebook/dinov2-small"
         raise FedfewError("E103", WHERE, "model.source is empty", remedy)
-    module = Features(_load(source))
+    module = Features(load(source))
     last = last_block(n for n, _ in module.named_parameters())
     return Backbone(f"transformers {source}", module, _preprocess(source, size), last)
 
@@ -69,10 +69,11 @@ def last_block(names: Iterable[str]) -> tuple[str, ...]:
     return (prefix, *order[position + 1 :])
 
 
-def _load(source: str) -> nn.Module:
+def load(source: str) -> nn.Module:
+    """The model of a local folder or the hub, from safetensors alone."""
     from transformers import AutoModel
 
-    with _quiet():
+    with quiet():
         for local in (True, False):  # an earlier download is used without asking the hub
             try:
                 model, info = AutoModel.from_pretrained(
@@ -114,7 +115,7 @@ def _preprocess(source: str, size: int) -> Preprocess:
     from transformers.utils import cached_file
 
     try:
-        with _quiet():
+        with quiet():
             path = cached_file(source, "preprocessor_config.json")
         known: dict[str, Any] = json.loads(Path(str(path)).read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -132,7 +133,7 @@ def _preprocess(source: str, size: int) -> Preprocess:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence transformers' progress bars and messages; errors are still raised."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from transformers.utils import logging as own
