@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import Samples, joined
 from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.folders import Folder, ImageFile, walk
@@ -62,6 +63,18 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
     return read_for(about, Folder(Path(), [ImageFile(file) for file in files], problems), asked, report)
 
 
+def find_rows(about: dict[str, Any], paths: Sequence[str | Path]) -> tuple[list[str], Samples]:
+    """The rows of the given tables as the model takes them, and a name for each."""
+    from fedfew.data.rows.datasets import described  # noqa: PLC0415 - only for tables
+    from fedfew.data.rows.files import read_rows  # noqa: PLC0415
+
+    tables = [read_rows(Path(path)) for path in paths]
+    if not any(map(len, tables)):
+        raise FedfewError("E206", ", ".join(map(shown, paths)), "there are no rows", "Give a table with rows")
+    samples = joined([described(rows, about) for rows in tables])
+    return [name for rows in tables for name in rows.names()], samples
+
+
 def read_for(about: dict[str, Any], folder: Folder, asked: str, report: Report | None = None) -> Folder:
     """The images of a folder in the shape that a model takes; E209 if there are none, E204 if it is not square."""
     channels, height, width = about["shape"]
@@ -90,18 +103,24 @@ def predict_files(
     adapt_prior: bool = False,
     report: Report | None = None,
 ) -> Predictions:
-    """Class probabilities of image files.
+    """Class probabilities of image files, or of the rows of tables where the model takes vectors or texts.
 
     ``calibrate`` corrects over-confidence with the temperature found on held-out labels; ``adapt_prior`` corrects
     them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
-    folder = find_images(about, paths, report)
-    probabilities, prior = run.network().probabilities(Images.described(folder.images, about)), None
+    problems: list[Problem] = []
+    samples: Samples
+    if "encoder" in about or "text" in about:
+        names, samples = find_rows(about, paths)
+    else:
+        folder = find_images(about, paths, report)
+        names, problems = [shown(file.path) for file in folder.files], folder.problems
+        samples = Images.described(folder.images, about)
+    probabilities, prior = run.network().probabilities(samples), None
     scale = float(about.get("temperature", 1.0)) if calibrate or adapt_prior else 1.0
     if adapt_prior:
         probabilities, prior = adapt(probabilities, about)
     elif calibrate:
         probabilities = tempered(probabilities, scale)
-    names = [shown(file.path) for file in folder.files]
-    return Predictions(names, probabilities, tuple(about["classes"]), folder.problems, prior, scale)
+    return Predictions(names, probabilities, tuple(about["classes"]), problems, prior, scale)

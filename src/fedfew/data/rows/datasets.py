@@ -86,13 +86,21 @@ def text(
 ) -> Dataset:
     """Your own texts: a column of a table, or files in server/<class>/, clients/<site>/ and test/<class>/."""
     parts = read_parts(path, label, site, split, text)
-    return assembled("text", parts, lambda rows: Texts.of(rows.column(text), longest, text), fold)
+    return assembled("text", parts, lambda rows: texts_of(rows, text, longest), fold)
+
+
+def texts_of(rows: Rows, column: str, longest: int) -> Texts:
+    """A column of texts; E213 for a cell without one."""
+    cells = rows.column(column)
+    if bad := [row for row, cell in enumerate(cells) if cell is None or not str(cell).strip()]:
+        raise rows.fault(bad[0], column, f"is empty, as are {len(bad) - 1:,} more", "Leave such rows out")
+    return Texts.of(cells, longest, column)
 
 
 def described(rows: Rows, about: Mapping[str, Any]) -> Samples:
     """Rows as the samples that a model file or a server describes."""
     if "text" in about:
-        return Texts.of(rows.column(about["text"]), about["shape"][0], about["text"])
+        return texts_of(rows, about["text"], about["shape"][0])
     return Vectors(Encoder.described(about["encoder"])(rows), float(about.get("noise", 0.0)), about["encoder"])
 
 
