@@ -11,6 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel
 
+from fedfew.api import run as run_config
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.core import extras
@@ -21,7 +22,6 @@ from fedfew.inference.predict import predict_files
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.backbones.sentence import sentence
 from fedfew.runs.model_file import predict
-from fedfew.runs.session import run as run_config
 
 WORDS = ("heart", "pulse", "bone", "wrist", "the", "pain")
 
