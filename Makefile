@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-EXTRAS := data,export,flower,hub,pretrained,privacy,sweep,track
+EXTRAS := data,export,flower,hub,pretrained,privacy,sweep,text,track
 GROUPS := --group dev --group docs --group bench
 PIP     = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 COMPILE = $(BIN)/python -m uv pip compile pyproject.toml --all-extras $(GROUPS) --no-annotate --no-emit-package torch \

@@ -76,7 +76,7 @@ def test_a_table_of_texts_becomes_a_model_that_predicts_tables(tmp_path: Path, e
         "server": {"lr": 0.5, "epochs": 20, "batch": 4},
         "fleet": {"kind": "inline"},
     }
-    run = run_config(load(table), out=tmp_path / "run")
+    run = run_config(table, out=tmp_path / "run")
     told = predict_files(run, [path])
     assert told.probabilities.shape == (40, 2) and told.names[0].endswith("notes.csv line 2")
     words = [row["text"] for row in csv.DictReader(path.open())]
