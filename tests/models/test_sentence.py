@@ -17,7 +17,7 @@ from fedfew.config.schema import load
 from fedfew.core import extras
 from fedfew.core.errors import FedfewError
 from fedfew.data.rows.datasets import text
-from fedfew.data.samples import Texts
+from fedfew.data.samples.texts import Texts
 from fedfew.inference.predict import predict_files
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.backbones.sentence import sentence

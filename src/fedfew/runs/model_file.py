@@ -21,7 +21,7 @@ from fedfew.core.samples import LabeledSet, Samples
 from fedfew.core.storage import digest
 from fedfew.core.streams import stream
 from fedfew.core.types import ServerState
-from fedfew.data.samples import Images, Texts, Vectors
+from fedfew.data.samples import Images, Vectors
 from fedfew.models.build import build_model, has_backbone
 from fedfew.runs.folder import MODEL
 from fedfew.runs.reading import About, check
@@ -90,6 +90,8 @@ def fitting(samples: Any, about: dict[str, Any]) -> Samples:
 
         return Encoder.described(about["encoder"]).fitting(samples)
     if "text" in about:
+        from fedfew.data.samples.texts import Texts  # noqa: PLC0415 - only for texts
+
         return Texts.of([samples] if isinstance(samples, str) else samples, about["shape"][0], about["text"])
     if len(about["shape"]) == 1:
         return Vectors(torch.as_tensor(samples).view(len(samples), -1, *about["shape"]))

@@ -25,7 +25,8 @@ from fedfew.data.images.folders import scan
 from fedfew.data.images.own import Fold
 from fedfew.data.rows.encoder import Encoder, Missing, Scale
 from fedfew.data.rows.files import Rows, is_missing, is_rows, read_rows, read_text
-from fedfew.data.samples import Texts, Vectors
+from fedfew.data.samples import Vectors
+from fedfew.data.samples.texts import Texts
 
 SPLITS = {"train": "server", "server": "server", "labeled": "server", "test": "test"}
 """What the cells of a split column mean, in any case; any other is a site's."""

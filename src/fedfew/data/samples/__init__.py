@@ -8,13 +8,19 @@ from torch import Tensor
 
 from fedfew.core.samples import Samples
 from fedfew.data.samples.images import Images
-from fedfew.data.samples.texts import Texts
 from fedfew.data.samples.vectors import Vectors
+
+
+def _texts(data: Tensor, about: Mapping[str, Any]) -> Samples:
+    from fedfew.data.samples.texts import Texts  # noqa: PLC0415 - only for texts
+
+    return Texts.described(data, about)
+
 
 KINDS: dict[str, Callable[[Tensor, Mapping[str, Any]], Samples]] = {
     "images": Images.described,
     "vectors": Vectors.described,
-    "texts": Texts.described,
+    "texts": _texts,
 }
 
 
@@ -24,4 +30,4 @@ def samples_of(data: Tensor, about: Mapping[str, Any]) -> Samples:
     return KINDS[kind](data, about)
 
 
-__all__ = ["KINDS", "Images", "Texts", "Vectors", "samples_of"]
+__all__ = ["KINDS", "Images", "Vectors", "samples_of"]

@@ -28,8 +28,9 @@ from fedfew.core.storage import digest, drop_temporaries, write_atomically
 from fedfew.core.types import Report
 from fedfew.data.cache import cache_folder
 from fedfew.data.clients import D, Origin
-from fedfew.data.samples import Images, Texts, Vectors
+from fedfew.data.samples import Images, Vectors
 from fedfew.data.samples.scans import CHANGES, scanned
+from fedfew.data.samples.texts import Texts
 from fedfew.models.backbones.pretrained import LENGTH, Pretrained
 
 VERSION = 1

@@ -20,7 +20,8 @@ from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.types import Report
 from fedfew.data.clients import D
-from fedfew.data.samples import Images, Texts, vectors
+from fedfew.data.samples import Images, vectors
+from fedfew.data.samples.texts import Texts
 from fedfew.models.layers import Head
 
 LENGTH = vectors.LENGTH

@@ -18,7 +18,8 @@ from fedfew.core.extras import require
 from fedfew.core.samples import Samples
 from fedfew.core.settings import Doc
 from fedfew.core.storage import digest
-from fedfew.data.samples import Images, Texts
+from fedfew.data.samples import Images
+from fedfew.data.samples.texts import Texts
 from fedfew.models.backbones.pretrained import Backbone, Preprocess, Pretrained, Source, of_length
 from fedfew.models.backbones.transformers_model import load, quiet
 from fedfew.models.layers import Head
