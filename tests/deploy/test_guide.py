@@ -23,7 +23,7 @@ def guide() -> list[Block]:
     """The blocks between the headings of the section."""
     text = PAGE.read_text("utf-8")
     first = text[: text.index("\n## Three machines")].count("\n")
-    last = text[: text.index("\n## As a service")].count("\n")
+    last = text[: text.index("\n## Sites come and go")].count("\n")
     return [block for block in blocks_of(PAGE, PAGE.name) if first < block.line < last]
 
 
