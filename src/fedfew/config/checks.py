@@ -166,6 +166,9 @@ def unused_objective(config: Config) -> FedfewError | None:
 
 def _privacy(config: Config) -> Iterator[FedfewError]:
     privacy, method = config.privacy, config.method
+    if privacy.unit == "image":
+        yield from _image_noise(config)
+        return
     if privacy.noise and not privacy.clip:
         why = "noise without clipping protects nothing: one client's change can be arbitrarily large"
         yield FedfewError("E113", "privacy.noise", why, "Set privacy.clip")
@@ -177,6 +180,16 @@ def _privacy(config: Config) -> Iterator[FedfewError]:
     if config.model.norm == "batch" and privacy.noise and config.norm.policy not in MEASURED:
         why = "noise can make a batch norm's running variance negative"
         yield FedfewError("E113", "model.norm", why, 'Set model.norm = "group", or norm.policy = "server-data"')
+
+
+def _image_noise(config: Config) -> Iterator[FedfewError]:
+    privacy = config.privacy
+    if not config.entry.bounds_images:
+        why = f"method {config.method_name} does not bound what one image changes in an update"
+        yield FedfewError("E113", "privacy.unit", why, 'Use fedmoments, or set privacy.unit = "site"')
+    elif not privacy.noise or privacy.clip:
+        why = "noise hides single images in sums, which clipping would make depend on all images of a site"
+        yield FedfewError("E113", "privacy.unit", why, "Set privacy.noise > 0 and privacy.clip = 0")
 
 
 def _compression(config: Config) -> Iterator[FedfewError]:

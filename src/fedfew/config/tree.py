@@ -155,6 +155,7 @@ class Config(General):
             real_sites=self.remote,
             class_prior=self.vote.prior,
             private=self.privacy.transform() is not None,
+            image_noise=self.privacy.noise if self.privacy.unit == "image" else 0.0,
         )
 
 

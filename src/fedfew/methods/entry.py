@@ -39,6 +39,8 @@ class Scenario:
     """``vote.prior``: whose class shares pseudo-labels assume."""
     private: bool = False
     """Whether clients clip or noise what they send."""
+    image_noise: float = 0.0
+    """z of noise that hides single images; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,9 @@ class Entry(Generic[M]):
     """Whether its clients use strong views, so that ``client.augment`` has an effect."""
     transforms: tuple[Transform, ...] = ()
     """Its own transforms, next to the method."""
+    bounds_images: bool = False
+    """Whether its replies are sums to which one image adds at most ``Expected.per_example``, all else equal, where
+    ``Scenario.image_noise`` is set."""
     encoding: tuple[Transform, ...] = ()
     """Its own transforms next to the network, after privacy."""
     settle: Callable[[M, Scenario], Mapping[str, Any]] = lambda method, scenario: {}

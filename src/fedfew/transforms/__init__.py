@@ -62,10 +62,22 @@ class Privacy:
         float, Gt(0), Le(1), Doc("secure sums: share of the selected sites that adds the noise z·C together")
     ] = 0.5
     reach: Annotated[Positive, Doc("secure sums: largest change of a weight that a site sends")] = 16.0
+    unit: Annotated[
+        Literal["site", "image"],
+        Doc(
+            "what the noise hides: all images of a site, whose change is clipped; or a single image, for methods that "
+            "bound what one image adds (fedmoments; without clip)"
+        ),
+    ] = "site"
+
+    @property
+    def counted(self) -> float:
+        """z as it is accounted for: one image more or less moves a sum by C, other images of a site move it by 2C."""
+        return self.noise * (2 if self.unit == "image" else 1)
 
     def transform(self) -> "Transform | None":
         """The transform of every reply; None if privacy is off, or part of a secure sum."""
-        if not self.clip or self.sums == "secure":
+        if not (self.clip or (self.noise and self.unit == "image")) or self.sums == "secure":
             return None
         from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
 
@@ -73,7 +85,7 @@ class Privacy:
             from fedfew.core.extras import require  # noqa: PLC0415 - only where noise is on
 
             require("privacy", "privacy.noise")
-        return Private(self.clip, self.noise)
+        return Private(self.clip, self.noise, self.unit == "image")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.images import load_images
 from fedfew.deploy.site.limits import SiteTerms, check_about, check_count
 from fedfew.deploy.versions import check_versions
+from fedfew.transforms import Privacy
 
 
 def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
@@ -45,10 +46,7 @@ def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[st
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
         config, about = checked_config(head["config"], terms.allow_code), head["about"]
-        noise, clip = config.privacy.noise, config.privacy.clip
-        if noise < terms.min_noise or (terms.max_clip and not 0 < clip <= terms.max_clip):
-            wanted = f"clip ≤ {terms.max_clip:g} and noise ≥ {terms.min_noise:g}"
-            raise FedfewError("E417", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
+        check_privacy(config.privacy, terms)
         classes, shape = check_about(about, terms)
         if shape not in loaded:
             loaded.clear()
@@ -59,11 +57,21 @@ def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[st
         site = ClientsData.of_site(number, samples_of(images, about["samples"]), classes)
         own = sites_of(config, *prepare(config, site, backbone=str(about["backbone"])))
         own = replace(own, fewest=terms.min_class)
-        return Ready(
-            own, lambda client: client == number, noise if clip else 0.0, fingerprint, max_weight=terms.max_weight
-        )
+        noise = config.privacy.counted if config.privacy.transform() else 0.0
+        return Ready(own, lambda client: client == number, noise, fingerprint, max_weight=terms.max_weight)
 
     return build
+
+
+def check_privacy(privacy: Privacy, terms: SiteTerms) -> None:
+    """E417 if a run protects less than this site asks for."""
+    noise, clip, image = privacy.noise, privacy.clip, privacy.unit == "image"
+    if image and terms.unit == "site" and (terms.min_noise or terms.max_clip or terms.max_epsilon):
+        why = "the noise hides single images; this site needs noise that hides all its images together"
+        raise FedfewError("E417", "privacy", why, "Its owner may allow it with --unit image")
+    if noise < terms.min_noise or (terms.max_clip and not image and not 0 < clip <= terms.max_clip):
+        wanted = f"clip ≤ {terms.max_clip:g} and noise ≥ {terms.min_noise:g}"
+        raise FedfewError("E417", "privacy", f"clip is {clip:g} and noise {noise:g}; this site needs {wanted}")
 
 
 def checked_config(document: Mapping[str, Any], allowed: Collection[str]) -> Config:

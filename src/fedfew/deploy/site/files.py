@@ -90,12 +90,14 @@ def run_id(folder: Path) -> str:
 class PrivacyBudget:
     """privacy.json: the number of updates sent at each noise level, over all runs and servers.
 
-    ``most``: the largest total ε; 0: no limit.
+    ``most``: the largest total ε; 0: no limit. ``unit``: what this ε is of, all images of the site or a single one;
+    noise for a single image is counted as twice its z (``Privacy.counted``), and noise for all hides each one too.
     """
 
     path: Path
     most: float = 0.0
     delta: float = 1e-5
+    unit: str = "site"
 
     def charge(self, noise: float) -> None:
         """Count an update before it is made; raises E420, and counts nothing, if it would exceed the budget."""
@@ -104,7 +106,7 @@ class PrivacyBudget:
         if self.most and (would_be := epsilon(spent, self.delta)) > self.most:
             reason = f"this update would bring ε to {would_be:.4g} at δ = {self.delta:g}; the budget is {self.most:g}"
             raise FedfewError("E420", str(self.path), reason)
-        content = {"updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())]}
+        content = {"unit": self.unit, "updates": [{"noise": z, "count": n} for z, n in sorted(spent.items())]}
         write_atomically(self.path, json.dumps(content, indent=1).encode())
 
     def _read(self) -> dict[float, int]:

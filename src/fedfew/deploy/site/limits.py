@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -32,6 +32,8 @@ class SiteTerms:
     min_noise: NonNegative = 0.0
     max_clip: NonNegative = 0.0
     """0: any."""
+    unit: Literal["site", "image"] = "site"
+    """What noise must hide, where one of these is set: all images of this site together, or each single one."""
     max_epsilon: NonNegative = 0.0
     """Largest total ε of all updates in all runs; 0: no limit."""
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5

@@ -161,7 +161,7 @@ def main(path: str, state: Path, memory: Path, number: int, sites: int, data: st
     build = real_site(number, Path(data), terms) if data else trial_site(number, sites, terms)
     if data:
         bound_memory(terms.max_memory)
-    budget = PrivacyBudget(state / "privacy.json", terms.max_epsilon, terms.delta) if data else None
+    budget = PrivacyBudget(state / "privacy.json", terms.max_epsilon, terms.delta, terms.unit) if data else None
     serve(WarmSite(number, build, state, memory, budget, terms if data else None), listen(path))
 
 

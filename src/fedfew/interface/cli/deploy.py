@@ -80,6 +80,7 @@ DEPLOY = group(
         BUNDLE, DATA, STATE,
         text("--min-noise", "N", "Refuse runs with less noise (default: limits.toml of the site, or 0).", type=AMOUNT),
         text("--max-clip", "N", "Refuse runs with a larger clip; 0: any.", type=AMOUNT),
+        text("--unit", "site|image", "What noise must hide: all images of the site (default), or each single one."),
         text("--max-epsilon", "N", "Refuse updates beyond this ε over all runs; 0: no limit.", type=AMOUNT),
         text("--delta", "N", "δ at which --max-epsilon holds (1e-5).", type=AMOUNT),
         ALLOW_CODE, SYSTEMD,

@@ -95,6 +95,7 @@ def client(
     state: Path | None,
     min_noise: float | None,
     max_clip: float | None,
+    unit: str | None,
     max_epsilon: float | None,
     delta: float | None,
     allow_code: tuple[str, ...],
@@ -102,7 +103,7 @@ def client(
 ) -> None:
     """Keep a site online: a warm process with the images, and Flower's SuperNode; reconnects by itself."""
     plan = open_bundle(bundle, state)
-    stated = {"min_noise": min_noise, "max_clip": max_clip, "max_epsilon": max_epsilon, "delta": delta}
+    stated = {"min_noise": min_noise, "max_clip": max_clip, "unit": unit, "max_epsilon": max_epsilon, "delta": delta}
     terms = site_terms(plan.folder, stated | {"allow_code": allow_code})
     if systemd:
         sys.stdout.write(systemd_client(plan.folder, data, terms))

@@ -156,4 +156,5 @@ def _privacy(spent: dict[str, Any] | None) -> dict[str, str]:
     if not spent:
         return {}
     value = "no noise, no guarantee" if spent["epsilon"] is None else f"{spent['epsilon']:.4g}"
-    return {f"privacy: ε of a client at δ = {spent['delta']:g}": value}
+    whose = "an image" if spent["unit"] == "image" else "a client"
+    return {f"privacy: ε of {whose} at δ = {spent['delta']:g}": value}

@@ -17,7 +17,7 @@ from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.versions import versions
 from fedfew.interface.console import print_table, say
 
-OPTIONS = ("min_noise", "max_clip", "max_epsilon", "delta")
+OPTIONS = ("min_noise", "max_clip", "unit", "max_epsilon", "delta")
 """Terms that are options of `deploy client`; the others are in the site's limits.toml."""
 
 

@@ -66,8 +66,9 @@ def privacy(run: Run) -> list[tuple[str, str]]:
     if not spent:
         return []
     epsilon = "no noise, no guarantee" if spent["epsilon"] is None else f"{spent['epsilon']:.4g}"
+    whose = "an image" if spent["unit"] == "image" else "a client"
     return [
-        (f"ε of a client at δ = {spent['delta']:g}", epsilon),
+        (f"ε of {whose} at δ = {spent['delta']:g}", epsilon),
         ("clipped to, noise", f"C = {spent['clip']:g}, z = {spent['noise']:g}"),
         ("most rounds of a client", f"{spent['rounds_of_a_client']}"),
     ]

@@ -75,9 +75,11 @@ class Frame:
     scale: Tensor
 
     @staticmethod
-    def of(labeled: Tensor) -> "Frame":
-        """By the server's labeled images u (N×p)."""
+    def of(labeled: Tensor, even: bool = False) -> "Frame":
+        """By the server's labeled images u (N×p); ``even``: one scale for all directions."""
         spread = labeled.std(0) if len(labeled) > 1 else torch.ones_like(labeled[0])
+        if even:
+            spread = torch.full_like(spread, float(spread.square().mean().sqrt()))
         return Frame(labeled.mean(0).float(), spread.clamp_min(LEAST * float(spread.mean()) + 1e-6).float())
 
     @staticmethod

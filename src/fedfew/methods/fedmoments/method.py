@@ -18,15 +18,15 @@ survey.py      second moments of all features            prior.py     how skewed
 em.py          a client's sums                           path.py      the server's M-step and model
 answers.py     every client counts once                  share.py     the last word is the labels'
 trust.py       sums unlike all others' count less        plausibility.py   sums that no images have
-shift.py       sites with scanners of their own
+shift.py       sites with scanners of their own          bounded.py   noise that hides single images
 
 Built on A. P. Dempster, N. M. Laird, D. B. Rubin 1977 (EM) and M. Saerens et al. 2002 (a site's own class mix).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge
@@ -38,8 +38,9 @@ from fedfew.core.layout import Expected, Layout, Payload, Schema, Vector
 from fedfew.core.settings import Count, Doc, Fraction, Natural, NonNegative, Positive
 from fedfew.core.types import ClientSite, Outcome, RoundEnd, ServerSite, ServerState, Trained, Updates
 from fedfew.methods.entry import Entry, Federated, Scenario
-from fedfew.methods.fedmoments.answers import Answer, answered, few_heard, many_heard
+from fedfew.methods.fedmoments.answers import Answer, answered, few_heard, kept, many_heard
 from fedfew.methods.fedmoments.basis import REACH, Frame, basis_of, features, reads_of
+from fedfew.methods.fedmoments.bounded import SKEW, Opened, step_answer, survey_sums
 from fedfew.methods.fedmoments.em import SENT, TEMPERATURES, ClassSums, Shape, client_sums, packed, sent_scores
 from fedfew.methods.fedmoments.path import Path, Rule, paths_of
 from fedfew.methods.fedmoments.plausibility import Implausible
@@ -89,6 +90,12 @@ class FedMoments(Federated):
     scanners: Annotated[
         bool, Doc("whether to look for sites whose scanner differs from the one of the labels, and to take it back")
     ] = True
+    most_steps: Annotated[
+        Natural, Doc("number of steps of EM, whether classes have settled or not; 0: until they have")
+    ] = 0
+    image_noise: Annotated[
+        NonNegative, Doc('noise that hides single images; with privacy.unit = "image" it is privacy.noise')
+    ] = 0.0
     remember: Annotated[Natural, Doc("number of clients up to which each one's latest sums are kept")] = 1000
     population: Annotated[Natural, Doc("total number of clients; 0: as in the config")] = 0
 
@@ -109,7 +116,7 @@ class FedMoments(Federated):
         """The best model from the labels alone, and the units of what clients send."""
         x, labels = features(site.labeled.samples), site.labeled.labels
         own = label_model(x, labels, site.classes, folds_of(labels, site.classes, self.folds))
-        frame = Frame.of(x @ basis_of(site.network, self.directions))
+        frame = Frame.of(x @ basis_of(site.network, self.directions), even=self.image_noise > 0)
         omega = as_model(site, own.weight, own.bias)
         extra = {"own_weight": own.weight, "own_bias": own.bias, "own_held_out": own.held_out}
         return replace(state, omega=omega, sigma=omega, extra=extra | {"origin": frame.origin, "scale": frame.scale})
@@ -120,6 +127,8 @@ class FedMoments(Federated):
         more = not self.many or float(extra.get("survey_counts", torch.zeros(1))[0]) < self.survey
         survey = scalar(float(more and client not in state.participation))
         payload = {"survey": survey, "origin": extra["origin"], "scale": extra["scale"]}
+        if self.image_noise and float(survey):
+            return payload
         if "weight" in extra and (self.many or answered(extra, client) < int(extra["step"])):
             payload |= {name: extra[name] for name in (*SENT, "step")}
             payload |= {name: extra[name] for name in SHIFT if name in extra}
@@ -134,6 +143,8 @@ class FedMoments(Federated):
         frame = Frame.sent(payload)
         y = frame(features(site.samples), basis_of(site.network, self.directions))
         v = y * frame.scale
+        if self.image_noise:
+            return self._bounded(payload, v, y)
         sums, votes, metrics = [torch.zeros(0)], None, {"steps": 1.0}
         moments = moments_of(y) if float(payload["survey"]) else None
         if (shift := Shift.sent(payload)) is not None and len(v):
@@ -146,23 +157,41 @@ class FedMoments(Federated):
             own, votes = client_sums(v, y, models, before, float(payload["step"]), self.steps, site.fewest)
             sums, metrics = [own], metrics | {"coverage": 1.0}
         if moments is not None:
-            sums.append(moments)
+            sums.append(moments.float())
         return Trained({"sums": torch.cat(sums)}, metrics, votes)
+
+    def _bounded(self, payload: Payload, v: Tensor, y: Tensor) -> Trained:
+        """Sums to which one image adds at most 1, in float64: rounding them would depend on all images."""
+        if float(payload["survey"]):
+            return Trained({"sums": survey_sums(y)})
+        models = sent_scores(payload) if "weight" in payload else []
+        return Trained({"sums": step_answer(v, y, models, self.image_noise) if models else torch.zeros(0)})
 
     def after_clients(self, state: ServerState, updates: Updates, site: ServerSite, rng: torch.Generator) -> RoundEnd:
         """The survey, until enough images are surveyed; then steps of EM, until the classes have settled."""
         if not self.asks(state):
             return state, Outcome(metrics={"settled": 1.0})
         shape = self.shape(*site.network.layout.shapes[0])
+        if self.image_noise:
+            updates = self._opened(state, updates, shape)
         extra, new = self._surveyed(state, updates, site, shape)
         state = replace(state, extra=extra)
         images = Tally.of(extra, shape.width).images
-        if "weight" not in extra and (not images or (images < self.survey and new > NEW * len(updates))):
+        everyone = self.image_noise and len(state.participation) == self.population  # asking again would cost noise
+        unknown = images < self.survey and new > NEW * len(updates) and not everyone
+        if "weight" not in extra and (not images or unknown):
             return state, Outcome(metrics={"surveyed": images})
         try:
             return self._step(state, updates, site, shape) if "weight" in extra else self._begin(state, site, shape)
         except RuntimeError:  # torch's LinAlgError, for sums with much noise, say: the model stays
             return state, Outcome(metrics={"settled": 0.0})
+
+    def _opened(self, state: ServerState, updates: Updates, shape: Shape) -> Updates:
+        """Noisy answers as sums: new clients answered the survey, all others a step of EM."""
+        opened = Opened(shape, self.image_noise)
+        new = [u for u in updates if state.participation[u.client] == 1]
+        known = [u for u in updates if state.participation[u.client] > 1]
+        return [*opened(new, None), *opened(known, int(state.extra.get("step", scalar(0.0))))]
 
     def _begin(self, state: ServerState, site: ServerSite, shape: Shape) -> RoundEnd:
         """The sites' shifts, and the first scores: class means of the labels, shrunk by the clients' spread."""
@@ -199,7 +228,7 @@ class FedMoments(Federated):
             [own[:width] / u.examples * scale for own, u in zip(sums, new, strict=True)],
             [float(own[width : 2 * width].mean()) / u.examples for own, u in zip(sums, new, strict=True)],
             v, site.labeled.labels,
-        )  # fmt: skip
+        ) if not self.image_noise else [1.0] * len(new)  # fmt: skip
         tally = Tally.of(state.extra, width)
         for update, own, weight in zip(new, sums, weights, strict=True):
             tally = tally.add(own, update.examples, weight) if weight else tally
@@ -218,6 +247,8 @@ class FedMoments(Federated):
         else:
             news = few_heard(state.extra, answers, weights, images, step)
         extra, most = news.extra, news.heard >= self.hear * news.known
+        if self.image_noise and not self.many:  # numbers of images are noisy: clients count instead
+            most = sum(a.step == step for a in kept(extra)) >= self.hear * len(state.participation)
         waited = 0.0 if answers else float(extra.get("waited", scalar(0.0))) + 1
         counted = sum(answer.images for answer in answers)
         shares = {answer.client: answer.images / counted for answer in answers}
@@ -226,13 +257,13 @@ class FedMoments(Federated):
             return replace(state, extra=extra | {"waited": scalar(waited)}), Outcome(shares, metrics)
         metrics |= {"moved": news.moved}
         last = float(extra.get("moved", scalar(2.0)))
-        if most and news.moved >= last:  # what is left is noise: the step before was the last
+        if most and not self.most_steps and news.moved >= last:  # what is left is noise: the step before was the last
             return replace(state, extra=extra | {"done": scalar(1.0)}), Outcome(shares, metrics | {"settled": 1.0})
         extra, total = news.advanced()
         sums = [part.scaled(scale) for part in shape.read(total)]
         omega, trust = self._model(extra, site, paths, sums)
         scores = [path.step(part, self._mix(path, part)) for path, part in zip(paths, sums, strict=True)]
-        done = float(most and news.moved < self.settled)
+        done = float(step + 1 >= self.most_steps if self.most_steps else most and news.moved < self.settled)
         after = {"moved": news.moved if most else last, "done": done, "step": step + 1.0, "waited": 0.0}
         extra = extra | packed(scores, extra) | {name: scalar(value) for name, value in after.items()}
         metrics |= {"alpha": scores[0].alpha, "trust": trust, "temperature": scores[0].temperature, "settled": done}
@@ -245,6 +276,8 @@ class FedMoments(Federated):
 
     def _weights(self, answers: Sequence[Answer], space: Space, shape: Shape, scale: Tensor) -> list[float]:
         """How much each of these answers counts, see ``trust.py``."""
+        if self.image_noise:  # which is larger than the differences between sites
+            return [1.0] * len(answers)
         parts = [shape.read(answer.sums.double())[0].scaled(scale) for answer in answers]
         return class_weights(parts, space) if parts else []
 
@@ -259,9 +292,12 @@ class FedMoments(Federated):
     def _paths(self, extra: Mapping[str, Tensor], site: ServerSite, shape: Shape) -> list[Path]:
         """The path of all labels, then those without a fold."""
         shift, reads = Shift.sent(extra), reads_of(site.network, basis_of(site.network, self.directions))
-        alpha = None if shift is None else shift.alpha
-        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, reads)
+        noisy = self.image_noise > 0
+        alpha = SKEW if noisy else None if shift is None else shift.alpha
+        rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, not noisy, reads)
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
+        if noisy:
+            survey = replace(survey, floor=Opened(shape, self.image_noise).floor(survey, float(extra["scale"][0])))
         survey = survey if shift is None else shift.aligned(survey)
         v = self._labeled(extra, site)
         labels, fold = site.labeled.labels, folds_of(site.labeled.labels, site.classes, self.folds)
@@ -299,6 +335,9 @@ class FedMoments(Federated):
     def reply_schema(self, layout: Layout) -> Schema:
         """{"sums"}: of the classes, of the survey, or both."""
         shape = self.shape(*layout.shapes[0])
+        if self.image_noise:
+            opened = Opened(shape, self.image_noise)
+            return {"sums": Expected((None,), limit=max(opened.survey_length, opened.length), per_example=1.0, exact=1)}
         longest = shape.length + Tally.length(shape.width)
         reach = REACH * shape.width**0.5
         most = reach + reach**2 + 2 + (1 + self.folds) * (reach + 1 + len(TEMPERATURES))
@@ -318,10 +357,22 @@ def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 
-def settle(method: FedMoments, scenario: Scenario) -> dict[str, int]:
+NOISY = {"directions": 128, "folds": 2, "fold_directions": 64, "most_steps": 3}
+"""Other defaults where noise hides single images."""
+
+
+def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
     """The number of clients, where it is known; and no shift with privacy, since it depends on all images of a site."""
-    known = {} if method.population or scenario.clients is None else {"method.population": scenario.clients}
-    return known | ({"method.scanners": False} if scenario.private else {})
+    known: dict[str, Any] = {}
+    if not method.population and scenario.clients is not None:
+        known["method.population"] = scenario.clients
+    if scenario.private or scenario.image_noise:
+        known["method.scanners"] = False
+    if scenario.image_noise:
+        unset = {field.name: field.default for field in fields(FedMoments)}
+        known |= {f"method.{name}": value for name, value in NOISY.items() if getattr(method, name) == unset[name]}
+        known["method.image_noise"] = scenario.image_noise
+    return known
 
 
 FEDMOMENTS = Entry(
@@ -330,4 +381,5 @@ FEDMOMENTS = Entry(
     encoding=(Compressed(Int8(), feedback=False),),
     settle=settle,
     refuse=refuse,
+    bounds_images=True,
 )

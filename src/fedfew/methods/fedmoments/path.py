@@ -39,7 +39,9 @@ class Rule:
     label_weight: float
     evidence: float
     alpha: float | None = None
-    """α, if sites have scanners of their own (``shift.py``)."""
+    """α, if sites have scanners of their own (``shift.py``) or say nothing of their spread (``bounded.py``)."""
+    sure: bool = True
+    """Whether clients say how sure the model is; if not, the labeled images do."""
     reads: Tensor | None = None
     """How much the backbone's classifier reads each direction of v (p), if it has one."""
 
@@ -82,9 +84,7 @@ class Path:
         head = torch.linalg.solve(self.prior.within, self.anchor.T)
         norm = (self.anchor.T * head).sum(0).clamp_min(1e-6).sqrt()
         head = head / norm * norm.mean()
-        # the scores were made from the labeled images, so the model is more confident on these than on others
-        sure = sureness(self.labeled[:, : len(head)] @ head) / len(self.labels)
-        return self._scores(head, torch.zeros_like(mix), sure, min(0.9, self.rule.confidence + 0.1), mix)
+        return self._scores(head, torch.zeros_like(mix), None, mix)
 
     def step(self, sums: ClassSums, mix: Tensor) -> Scores:
         """The scores after an M-step on the clients' sums, given for v."""
@@ -98,7 +98,7 @@ class Path:
         second = images * eye + mine.T @ mine
         within = (second - (both[:, None] * means).T @ means) / both.sum() + RIDGE * eye
         head, bias = linear(means, spread_of(within))
-        return self._scores(head, bias, sums.confidence / images, self.rule.confidence, mix)
+        return self._scores(head, bias, sums.confidence / images if self.rule.sure else None, mix)
 
     def model(self, sums: ClassSums) -> tuple[Tensor, Tensor]:
         """W, b for v: Gaussian classes in all directions."""
@@ -115,7 +115,11 @@ class Path:
         weight = self.space.basis[:, : len(head)] @ head
         return weight, bias - self.space.centre @ weight
 
-    def _scores(self, head: Tensor, bias: Tensor, curve: Tensor, target: float, mix: Tensor) -> Scores:
+    def _scores(self, head: Tensor, bias: Tensor, curve: Tensor | None, mix: Tensor) -> Scores:
+        target = self.rule.confidence
+        if curve is None:  # the scores were made from the labeled images, so they are surer of these than of others
+            curve = sureness(self.labeled[:, : len(head)] @ head + bias) / len(self.labels)
+            target = min(0.9, target + 0.1)
         temperature = temperature_for(curve, target)
         return Scores(*self._raw(head / temperature, bias / temperature), temperature, self.prior.alpha, mix)
 

@@ -8,7 +8,7 @@ the covariance of all images is the identity.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,13 +33,13 @@ class Survey:
     """Σ v vᵀ (p×p)"""
     between: Tensor
     """Σ_k (Σ v)(Σ v)ᵀ / n_k (p×p)"""
+    floor: float = 0.0
+    """Variances below this are noise that was added to the sums."""
 
     def first(self, width: int) -> "Survey":
         """In the first directions only."""
         w = width
-        return Survey(
-            self.images, self.squares, self.clients, self.total[:w], self.second[:w, :w], self.between[:w, :w]
-        )
+        return replace(self, total=self.total[:w], second=self.second[:w, :w], between=self.between[:w, :w])
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def moments_of(y: Tensor) -> Tensor:
     """What a client sends: Σ y, the diagonal of Σ y yᵀ, and what is above it, whose entries are smaller."""
     second = y.T @ y
     rows, columns = torch.triu_indices(y.shape[1], y.shape[1], 1)
-    return torch.cat([y.sum(0), second.diagonal(), second[rows, columns]]).float()
+    return torch.cat([y.sum(0), second.diagonal(), second[rows, columns]])
 
 
 def matrix_of(moments: Tensor, width: int) -> Tensor:
@@ -114,7 +114,7 @@ class Space:
         """The principal directions of all images, without those in which the images do not differ."""
         mean = survey.total / survey.images
         values, vectors = torch.linalg.eigh(survey.second / survey.images - torch.outer(mean, mean))
-        values, vectors = values.flip(0), vectors.flip(1)
+        values, vectors = values.flip(0).clamp_min(survey.floor), vectors.flip(1)
         kept = min(WIDE, max(int((values > SMALLEST * values[0].clamp_min(1e-9)).sum()), 1))
         spread = values[:kept].clamp_min(1e-12)
         return Space(mean, vectors[:, :kept] / spread.sqrt(), spread)
