@@ -79,6 +79,17 @@ def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int,
     return weights
 
 
+def consequences(config: Config) -> str:
+    """What the server can no longer do when it sees sums only; shown before a run."""
+    told = "Secure sums: the server sees no single client's update, so it can neither check one nor weigh it down."
+    if getattr(config.method, "sums_only", False):
+        told += (
+            " fedmoments cannot use how the clients' means differ, nor take back their scanners; "
+            "class directions come from the backbone alone."
+        )
+    return told
+
+
 def sum_misfits(config: Config) -> Iterator[FedfewError]:
     """Why this config cannot have secure sums."""
     privacy, entry, rule = config.privacy, config.entry, config.aggregator
@@ -87,13 +98,16 @@ def sum_misfits(config: Config) -> Iterator[FedfewError]:
         return
     if not entry.sums:
         why = f"the server of method {config.method_name} needs more than a sum of what its clients send"
-        yield FedfewError("E113", "privacy.sums", why, "Use fedavg, fedprox, fedmix or semifl")
+        yield FedfewError("E113", "privacy.sums", why, "Use fedavg, fedprox, fedmix, semifl or fedmoments")
     elif rule.name not in MEANS or (rule.settings.get("cap") and rule.settings.get("by") != "frequency"):
         why = f"the weights of aggregator {rule.name} depend on the answers, which the server does not see one by one"
         yield FedfewError("E113", "aggregator.name", why, f"Use {', '.join(MEANS)} (without cap where images count)")
     if config.fleet.kind == "flower":
         why = "secure sums run in simulation only: sites on a network do not know each other's keys yet"
         yield FedfewError("E113", "privacy.sums", why, 'Use fleet.kind = "pool" or "inline", or noise at each site')
+    if getattr(config.method, "sums_only", False) and (privacy.clip or privacy.noise):
+        why = f"method {config.method_name} divides by counts of images, which do not travel with noise on a sum"
+        yield FedfewError("E113", "privacy.noise", why, 'Set privacy.clip and privacy.noise to 0, or sums = "open"')
     if config.compression.kind != "none":
         why = "masked numbers cannot be compressed"
         yield FedfewError("E113", "compression.kind", why, "Remove the section [compression]")

@@ -142,7 +142,8 @@ class Config(General):
         """The transforms of every message, innermost first: the method's own, norms, privacy, compression, encoding."""
         asked = (self.norm.transform(), self.privacy.transform(), self.compression.transform())
         chosen = (transform for transform in asked if transform is not None)
-        return (*self.entry.transforms, *chosen, *self.entry.encoding)
+        encoding = () if self.privacy.sums == "secure" else self.entry.encoding  # masked numbers need all their bits
+        return (*self.entry.transforms, *chosen, *encoding)
 
     @property
     def scenario(self) -> Scenario:
@@ -156,6 +157,7 @@ class Config(General):
             class_prior=self.vote.prior,
             private=self.privacy.transform() is not None,
             image_noise=self.privacy.noise if self.privacy.unit == "image" else 0.0,
+            secure_sums=self.privacy.sums == "secure",
         )
 
 

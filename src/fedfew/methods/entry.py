@@ -41,6 +41,8 @@ class Scenario:
     """Whether clients clip or noise what they send."""
     image_noise: float = 0.0
     """z of noise that hides single images; 0: none."""
+    secure_sums: bool = False
+    """Whether the server sees only the sum over the clients of a round."""
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,9 @@ def collect(extra: Mapping[str, Tensor], answers: Iterable[Answer], weights: Ite
     return {**extra, **new} if sums is None else {**extra, **new, "collected": sums}
 
 
-def online(extra: Mapping[str, Tensor], step: int) -> dict[str, Tensor]:
-    """The state with the collection in the running mean ``sums``, and a new collection."""
-    rho = (step + 1) ** -FORGETTING
+def online(extra: Mapping[str, Tensor], step: int, *, everyone: bool = False) -> dict[str, Tensor]:
+    """The state with the collection in the running mean ``sums``, or as it, if it is of everyone; a new collection."""
+    rho = 1.0 if everyone else (step + 1) ** -FORGETTING
     mean = extra["collected"] / extra["collected_images"].clamp_min(1)
     running = rho * mean + (1 - rho) * extra["sums"] if "sums" in extra else mean
     rest = {name: t for name, t in extra.items() if name not in ("heard", "collected", "collected_images")}
@@ -112,13 +112,17 @@ def few_heard(
 
 
 def many_heard(
-    extra: Mapping[str, Tensor], answers: Sequence[Answer], weights: Weights, images: float, step: int
-) -> Heard:
-    """With these answers, where they are collected until they cover as many images as were surveyed."""
+    extra: Mapping[str, Tensor], answers: Sequence[Answer], weights: Weights, images: float, step: int,
+    *, whole: bool = False,
+) -> Heard:  # fmt: skip
+    """With these answers, where they are collected until they cover as many images as were surveyed.
+
+    ``whole``: answers are sums over many clients, so a collection of all images replaces the one before."""
     state = collect(extra, answers, weights(answers))
 
     def advanced() -> tuple[dict[str, Tensor], Tensor]:
-        after = online(state, step)
+        everyone = whole and float(state["collected_images"]) >= images
+        after = online(state, step, everyone=everyone)
         return after, images * after["sums"]
 
     return Heard(state, float(state["collected_images"]), images, moved_of(answers), advanced)

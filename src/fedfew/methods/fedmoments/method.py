@@ -96,13 +96,17 @@ class FedMoments(Federated):
     image_noise: Annotated[
         NonNegative, Doc('noise that hides single images; with privacy.unit = "image" it is privacy.noise')
     ] = 0.0
+    sums_only: Annotated[
+        bool,
+        Doc("use nothing of a single client, as secure sums need it: neither how their means differ nor trust in each"),
+    ] = False
     remember: Annotated[Natural, Doc("number of clients up to which each one's latest sums are kept")] = 1000
     population: Annotated[Natural, Doc("total number of clients; 0: as in the config")] = 0
 
     @property
     def many(self) -> bool:
-        """Whether clients are too many to keep what each one answered."""
-        return self.population > self.remember
+        """Whether clients are too many to keep what each one answered, or nobody is told."""
+        return self.population > self.remember or self.sums_only
 
     def shape(self, classes: int, features: int) -> Shape:
         """What a client sends in a step of EM."""
@@ -125,7 +129,8 @@ class FedMoments(Federated):
         """The units; whether to answer the survey, once; and the models, if the client has not answered these."""
         extra = state.extra
         more = not self.many or float(extra.get("survey_counts", torch.zeros(1))[0]) < self.survey
-        survey = scalar(float(more and client not in state.participation))
+        new = "weight" not in extra if self.sums_only else client not in state.participation
+        survey = scalar(float(more and new))
         payload = {"survey": survey, "origin": extra["origin"], "scale": extra["scale"]}
         if self.image_noise and float(survey):
             return payload
@@ -174,7 +179,9 @@ class FedMoments(Federated):
         shape = self.shape(*site.network.layout.shapes[0])
         if self.image_noise:
             updates = self._opened(state, updates, shape)
-        extra, new = self._surveyed(state, updates, site, shape)
+        updates = added_up(updates, state.round) if self.sums_only else updates
+        twice = self.sums_only and max(state.participation.values(), default=0) > 1  # nobody is surveyed twice
+        extra, new = self._surveyed(state, [] if twice else updates, site, shape)
         state = replace(state, extra=extra)
         images = Tally.of(extra, shape.width).images
         everyone = self.image_noise and len(state.participation) == self.population  # asking again would cost noise
@@ -219,9 +226,8 @@ class FedMoments(Federated):
         width, size = shape.width, Tally.length(shape.width)
         scale = state.extra["scale"].double()
         sizes = (size, size + shape.length)
-        new = [
-            u for u in updates if state.participation[u.client] == 1 and u.examples and len(u.reply["sums"]) in sizes
-        ]
+        first = updates if self.sums_only else [u for u in updates if state.participation[u.client] == 1]
+        new = [u for u in first if u.examples and len(u.reply["sums"]) in sizes]
         sums = [u.reply["sums"][-size:].double() for u in new]
         v = self._labeled(state.extra, site)
         weights = survey_weights(
@@ -243,7 +249,7 @@ class FedMoments(Federated):
         weights = partial(self._weights, space=paths[0].space, shape=shape, scale=scale)
         images, step = Tally.of(state.extra, shape.width).images, int(state.extra["step"])
         if self.many:
-            news = many_heard(state.extra, answers, weights, images, step)
+            news = many_heard(state.extra, answers, weights, images, step, whole=self.sums_only)
         else:
             news = few_heard(state.extra, answers, weights, images, step)
         extra, most = news.extra, news.heard >= self.hear * news.known
@@ -251,7 +257,7 @@ class FedMoments(Federated):
             most = sum(a.step == step for a in kept(extra)) >= self.hear * len(state.participation)
         waited = 0.0 if answers else float(extra.get("waited", scalar(0.0))) + 1
         counted = sum(answer.images for answer in answers)
-        shares = {answer.client: answer.images / counted for answer in answers}
+        shares = {} if self.sums_only else {answer.client: answer.images / counted for answer in answers}
         metrics = {"heard": news.heard / max(news.known, 1.0)}
         if not news.heard or not (most or waited >= self.patience):
             return replace(state, extra=extra | {"waited": scalar(waited)}), Outcome(shares, metrics)
@@ -293,7 +299,7 @@ class FedMoments(Federated):
         """The path of all labels, then those without a fold."""
         shift, reads = Shift.sent(extra), reads_of(site.network, basis_of(site.network, self.directions))
         noisy = self.image_noise > 0
-        alpha = SKEW if noisy else None if shift is None else shift.alpha
+        alpha = SKEW if noisy or self.sums_only else None if shift is None else shift.alpha
         rule = Rule(self.width, self.confidence, self.label_weight, self.evidence, alpha, not noisy, reads)
         survey = Tally.of(extra, shape.width).survey(extra["scale"].double())
         if noisy:
@@ -350,6 +356,16 @@ def as_model(site: ServerSite, weight: Tensor, bias: Tensor) -> Vector:
     return site.network.layout.pack({names[0]: weight.T.float(), names[1]: bias.float()})
 
 
+def added_up(updates: Updates, round: int) -> Updates:
+    """The sum over the clients of a round as one update; of a secure sum it is that already."""
+    longest = max((len(u.reply["sums"]) for u in updates), default=0)
+    parts = [u for u in updates if len(u.reply["sums"]) == longest]
+    if not parts:
+        return []
+    total = torch.stack([u.reply["sums"].double() for u in parts]).sum(0)
+    return [replace(parts[0], client=round, reply={"sums": total}, examples=sum(u.examples for u in parts))]
+
+
 def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
     """The backbone must be frozen."""
     if not scenario.frozen_backbone:
@@ -362,11 +378,14 @@ NOISY = {"directions": 128, "folds": 2, "fold_directions": 64, "most_steps": 3}
 
 
 def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
-    """The number of clients, where it is known; and no shift with privacy, since it depends on all images of a site."""
+    """The number of clients, where it is known; no shift with privacy, since it depends on all images of a site, and
+    nothing of single clients with secure sums."""
     known: dict[str, Any] = {}
     if not method.population and scenario.clients is not None:
         known["method.population"] = scenario.clients
-    if scenario.private or scenario.image_noise:
+    if scenario.secure_sums:
+        known["method.sums_only"] = True
+    if scenario.private or scenario.image_noise or scenario.secure_sums:
         known["method.scanners"] = False
     if scenario.image_noise:
         unset = {field.name: field.default for field in fields(FedMoments)}
@@ -378,6 +397,7 @@ def settle(method: FedMoments, scenario: Scenario) -> dict[str, Any]:
 FEDMOMENTS = Entry(
     FedMoments,
     unfit={name: "every client's sums are added up once" for name in AGGREGATORS if name != "fedavg"},
+    sums="all",
     encoding=(Compressed(Int8(), feedback=False),),
     settle=settle,
     refuse=refuse,

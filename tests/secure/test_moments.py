@@ -1,0 +1,84 @@
+"""fedmoments on secure sums: the same model as without masks, on every fleet, and sites that are lied to refuse."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.secure.test_exchange import Between
+
+import fedfew
+from fedfew.config.parts import Parts, assemble, local_fleet, sites_of
+from fedfew.config.schema import load
+from fedfew.core.errors import FedfewError
+from fedfew.core.layout import Payload
+from fedfew.core.types import Fleet, ServerState
+from fedfew.runtime.rounds import run_rounds
+from fedfew.runtime.site import InlineFleet
+from fedfew.secure.messages import MASKED
+
+MEANS = np.random.default_rng(5).normal(size=(3, 12))
+SECURE = {"method.name": "fedmoments", "rounds": 4, "privacy.sums": "secure", "fleet.kind": "inline",
+          "method.fold_directions": 12, "method.folds": 2}  # fmt: skip
+
+
+def drawn(labels: Any, seed: int) -> Any:
+    return MEANS[labels] + np.random.default_rng(seed).normal(size=(len(labels), 12))
+
+
+def parts_of(folder: Path, changes: Mapping[str, Any]) -> Parts:
+    """Six sites of 40 vectors, each with other class shares, and four labels a class."""
+    rng, few, held = np.random.default_rng(1), np.arange(3).repeat(4), np.arange(3).repeat(40)
+    sites = [drawn(rng.choice(3, 40, p=rng.dirichlet([0.3] * 3)), k) for k in range(6)]
+    config = fedfew.from_arrays((drawn(few, 90), few), sites, (drawn(held, 91), held), path=folder)
+    return assemble(load(config, SECURE | dict(changes)))
+
+
+def trained(parts: Parts, fleet: Fleet) -> list[ServerState]:
+    begun = parts.algorithm.start(parts.network.snapshot())
+    try:
+        states = run_rounds(parts.clients, parts.algorithm, parts.server, fleet, begun, parts.config.rounds)
+        return [state for state, _ in states]
+    finally:
+        fleet.close()
+
+
+def test_the_model_is_that_of_the_plain_run_and_of_every_fleet(tmp_path: Path) -> None:
+    parts = parts_of(tmp_path / "x", {})
+    assert parts.config.document["method"]["sums_only"] and not parts.config.document["method"]["scanners"]
+    secure = trained(parts, local_fleet(parts))
+    open_sites = replace(sites_of(parts.config, parts.federation, parts.network), sums=None)
+    plain = trained(replace(parts, clients=replace(parts.clients, exchange=None)), InlineFleet(open_sites))
+    pool = parts_of(tmp_path / "x", {"fleet.kind": "pool", "fleet.workers": 2})
+    pooled = trained(pool, local_fleet(pool))
+    assert float(secure[-1].extra["step"]) >= 1
+    for name in ("weight", "bias", "mix"):  # what a step of EM made of the sums, which travel back as float32
+        assert torch.allclose(secure[-1].extra[name], plain[-1].extra[name], rtol=1e-4, atol=1e-5)
+    assert torch.allclose(secure[-1].omega, plain[-1].omega, rtol=1e-4, atol=1e-5)
+    assert all(torch.equal(tensor, pooled[-1].extra[name]) for name, tensor in secure[-1].extra.items())
+    assert secure[-1].participation == plain[-1].participation
+    assert not [name for name in secure[-1].extra if name.startswith("answers/")]  # nothing of one site is kept
+
+
+def test_a_site_that_is_sent_other_scores_than_the_others_refuses(tmp_path: Path) -> None:
+    parts = parts_of(tmp_path / "x", {})
+
+    def lie(step: int, sent: dict[int, Payload]) -> dict[int, Payload]:
+        if step == MASKED and "weight" in sent[0]:
+            return sent | {0: sent[0] | {"weight": -sent[0]["weight"]}}
+        return sent
+
+    fleet = Between(parts, lie)
+    fleet.close = fleet.inner.close  # type: ignore[attr-defined]
+    fleet.score = fleet.inner.score  # type: ignore[attr-defined]
+    trained(parts, fleet)  # type: ignore[arg-type]
+    assert "another model than the terms say" in fleet.refusals(MASKED)[0]
+
+
+@pytest.mark.parametrize("unit", [{"privacy.clip": 1.0}, {"privacy.unit": "image"}])
+def test_noise_is_refused_because_counts_would_not_travel(tmp_path: Path, unit: dict[str, Any]) -> None:
+    with pytest.raises(FedfewError, match=r"E113.*privacy.noise"):
+        parts_of(tmp_path / "x", unit | {"privacy.noise": 1.0})
