@@ -1,8 +1,10 @@
 """Small runs for the tests of the network."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedfew.config.parts import Parts, assemble
@@ -35,3 +37,10 @@ TINY: dict[str, Any] = {
 def tiny() -> Callable[..., Parts]:
     """The parts of a run that takes a second."""
     return lambda **changes: assemble(load("quick", TINY | {key.replace("__", "."): v for key, v in changes.items()}))
+
+
+@pytest.fixture
+def images(tmp_path: Path, tiny: Callable[..., Parts]) -> Path:
+    """Images of a site's own."""
+    np.savez(tmp_path / "own.npz", images=tiny().federation.samples.data[:20].numpy())
+    return tmp_path / "own.npz"

@@ -9,7 +9,9 @@ from tests.deploy.cluster import Cluster, cluster, eventually, named
 from fedfew.deploy import joining
 from fedfew.deploy.audit import events
 from fedfew.deploy.plan import STATUS, open_server
+from fedfew.deploy.site.agreement import asked_plans
 from fedfew.deploy.site.ledger import verify
+from fedfew.deploy.site.limits import LIMITS
 
 pytestmark = pytest.mark.slow
 
@@ -31,11 +33,15 @@ def test_a_site_joins_with_its_own_key_and_another_is_revoked_in_the_middle_of_a
         joining.request(tmp_path / "sites" / "d")
         admission = joining.admit(network.plan, tmp_path / "sites" / "d.request")
         joining.accept(tmp_path / "sites" / "d", admission)
+        (tmp_path / "sites" / "d" / LIMITS).write_text('accept = "ask"\n')
         (tmp_path / "d.npz").write_bytes((tmp_path / "c.npz").read_bytes())
         server = network.server()
         sites = [network.site("a"), network.site("b")]
         folder, data = str(tmp_path / "sites" / "d"), str(tmp_path / "d.npz")
         sites.append(network.start("deploy", "client", folder, "--data", data))
+        asked = eventually(lambda: asked_plans(tmp_path / "sites" / "d"))
+        assert asked and not network.rounds(), network.words()
+        assert network.start("deploy", "approve", folder, asked[0]["plan"][:12]).wait() == 0
         assert network.round_done(1), network.words()
         assert network.rounds()[0]["cohort"] == [0, 1, 3]
         rows = {row["site"]: row["state"] for row in joining.site_rows(open_server(network.plan.folder))}
@@ -46,9 +52,12 @@ def test_a_site_joins_with_its_own_key_and_another_is_revoked_in_the_middle_of_a
         assert network.rounds()[-1]["cohort"] == [0, 3], network.rounds()[-1]
         refused = eventually(lambda: [e for e in events(network.plan.folder) if e["event"] == "refused"], 60)
         assert refused and refused[0]["address"] == "127.0.0.1"
-    told = [event["event"] for event in events(network.plan.folder) if event["event"] != "refused"]
+    told = [event["event"] for event in events(network.plan.folder) if event["event"] not in ("refused", "answer")]
+    said = [(e["site"], e["answer"]) for e in events(network.plan.folder) if e["event"] == "answer"]
+    assert sorted(said) == [("a", "agreed"), ("b", "agreed"), ("d", "agreed"), ("d", "waiting")]
     assert told == ["revoked", "admitted", "run started", "revoked", "renewed", "run finished"]
     summary = verify(tmp_path / "sites" / "d")
+    assert [line["decision"] for line in summary.decisions] == ["approved"]
     (run,) = (one for name, one in summary.runs.items() if one.tensors)
     assert len(run.rounds) == 6 and run.received >= 6 and run.sent >= 6
 

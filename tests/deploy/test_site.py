@@ -40,12 +40,6 @@ def message(parts: Parts, omega: torch.Tensor, round: int = 0, client: int = 1) 
     return head | run_description(parts, "run"), content
 
 
-@pytest.fixture
-def images(tmp_path: Path, tiny: Tiny) -> Path:
-    np.savez(tmp_path / "own.npz", images=tiny().federation.samples.data[:20].numpy())
-    return tmp_path / "own.npz"
-
-
 def real(state: Path, images: Path, **terms: float) -> WarmSite:
     state.mkdir(exist_ok=True)
     demands = SiteTerms(**terms)  # type: ignore[arg-type]

@@ -71,11 +71,12 @@ class Refusal(StrEnum):
     BUDGET = "E420"
     HARMFUL = "E421"
     SUM_REFUSED = "E422"
+    NOT_AGREED = "E424"
 
 
 NO_UPDATE = frozenset({
     Refusal.FAILED, Refusal.DIED, Refusal.NO_ANSWER, Refusal.DROPPED_OUT, Refusal.UNREACHABLE, Refusal.UNFIT_SITE,
-    Refusal.TOO_FEW, Refusal.PAYLOAD, Refusal.BUDGET, Refusal.SUM_REFUSED,
+    Refusal.TOO_FEW, Refusal.PAYLOAD, Refusal.BUDGET, Refusal.SUM_REFUSED, Refusal.NOT_AGREED,
 })  # fmt: skip
 """Clients that sent no update, or none that was checked; any other reason is a refusal by the gate or the screen."""
 UNUSED = frozenset({Refusal.LATE, Refusal.TWICE})

@@ -226,7 +226,7 @@ def _limits(plan: SitePlan) -> str:
     """The site's own limits, which options of ``deploy client`` may change."""
     terms = asdict(site_terms(plan.folder))
     shown = ", ".join(f"{name} {value:g}" for name, value in terms.items() if isinstance(value, int | float))
-    return f"{shown} ({plan.folder / LIMITS} changes them)"
+    return f"accept {terms['accept']}, {shown} ({plan.folder / LIMITS} changes them)"
 
 
 def _site_step(data: Path | None, terms: SiteTerms) -> str:

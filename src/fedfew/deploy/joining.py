@@ -191,7 +191,10 @@ def site_rows(plan: ServerPlan) -> list[dict[str, str]]:
         when = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds") if at else "–"
         versions = ", ".join(f"{key} {value}" for key, value in answer.get("versions", {}).items()) or "–"
         shown = fingerprint(plan.public_key(name).read_bytes())
-        rows.append({"site": name, "state": state, "last seen": when, "versions": versions, "fingerprint": shown})
+        rows.append(
+            {"site": name, "state": state, "last seen": when, "answer": answer.get("answer", "–"), "versions": versions}
+        )
+        rows[-1]["fingerprint"] = shown
     return rows
 
 

@@ -4,6 +4,8 @@ Standard library only.
 """
 
 import json
+from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from fedfew.core.errors import Refusal
@@ -25,6 +27,7 @@ MEANINGS = {
     "E417.config": "the site cannot build this run",
     "E419": "the site refused the server's message",
     "E420": "the site's privacy budget is spent",
+    "E424": "the site has not agreed to the run, or has paused",
 }
 """Code → the server's text for it. A site sends codes, not text, so that none of its paths, names or data leak."""
 
@@ -55,6 +58,11 @@ def parse_head(text: object, most: int) -> dict[str, Any]:
     if not isinstance(head, dict):
         raise ContentError(Refusal.NAMES, "its head is not a table")
     return head
+
+
+def plan_hash(head: Mapping[str, Any]) -> str:
+    """A hash of what a run asks of a site: config, classes, samples and backbone. Server and site compute it alike."""
+    return sha256(json.dumps([head["config"], head["about"]], sort_keys=True).encode()).hexdigest()
 
 
 def meaning(code: object) -> ContentError:

@@ -108,7 +108,6 @@ class Post:
                 yield _pulled(message.metadata.reply_to_message_id, message)
             return
         client = self._grid._runtime_client
-        self._announced = [one for one in self._announced if one.to in clients]
         new = sorted(set(clients) - {one.to for one in self._announced})
         if new:
             response = client.PullMessages(PullAppMessagesRequest(message_ids=new))
@@ -116,7 +115,11 @@ class Post:
                 about = message.metadata
                 self._announced.append(_Announced(about.reply_to_message_id, about.message_id, tree))
         for one in list(self._announced):
-            if one.next_try <= monotonic() and (pulled := self._fetch(client, one, clients.get(one.to, 0))):
+            if (
+                one.to in clients
+                and one.next_try <= monotonic()
+                and (pulled := self._fetch(client, one, clients.get(one.to, 0)))
+            ):
                 self._announced.remove(one)
                 yield pulled
 

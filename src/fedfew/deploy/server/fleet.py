@@ -5,7 +5,7 @@ on one machine a site may serve several. One message per site and round carries 
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
@@ -23,7 +23,7 @@ from fedfew.deploy.messages.answers import read_answers
 from fedfew.deploy.messages.post import Post, Pulled
 from fedfew.deploy.messages.records import as_array, to_content
 from fedfew.deploy.messages.tensors import pack
-from fedfew.deploy.server.members import Attendance, Membership
+from fedfew.deploy.server.members import Agreements, Attendance, Membership
 from fedfew.deploy.site.files import TrialMemory
 from fedfew.runtime.site import Sites
 
@@ -75,14 +75,17 @@ class GridFleet:
         sites: Sites,
         limit: int,
         memory: TrialMemory | None = None,
+        note: Callable[[int, Mapping[str, Any]], None] | None = None,
     ) -> None:
         """``description``: the fields of every message that say what is trained; ``limit``: bytes of a reply.
 
-        ``sites`` scores models; ``memory`` is that of clients on this machine.
+        ``sites`` scores models; ``memory`` is that of clients on this machine. With ``note`` each site is asked whether
+        it agrees to the run, and ``note`` is told the answers.
         """
         self._post, self._members, self._settings = Post(grid, limit), members, settings
         self._description, self._sites, self._memory = dict(description), sites, memory
-        self._attendance = Attendance(self._post, members)
+        self._agreements = Agreements(self._description, note) if note else None
+        self._attendance = Attendance(self._post, members, self._agreements)
         self._asked: dict[str, SiteMessage] = {}
         """Messages without a reply, of earlier rounds too, by their ids; one that was posted again has two."""
         self._traffic = {"down": 0, "up": 0, "messages": 0}
@@ -176,6 +179,8 @@ class GridFleet:
         for answer in read_answers(self._description["run"], round, message.clients, reply, self._post.limit):
             if isinstance(answer, ClientUpdate):
                 self._traffic["up"] += nbytes(answer.reply)
+            elif answer.code == Refusal.NOT_AGREED and self._agreements:
+                self._agreements.withdraw(message.site)
             yield answer
 
     def traffic(self) -> dict[str, int]:

@@ -20,10 +20,11 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.storage import Warn, locked
 from fedfew.core.types import Report
 from fedfew.deploy import audit
-from fedfew.deploy.messages.heads import head_limit
+from fedfew.deploy.messages.heads import head_limit, plan_hash
 from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.job import Job
+from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.deploy.site.limits import SiteTerms
@@ -91,13 +92,15 @@ def advance(session: Session, report: Report | None = None) -> Generator[RoundRe
             plan = open_server(Path(session.parts.config.fleet.network))
             stack.enter_context(locked(plan.folder))
             asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
-            audit.record(plan.folder, "run started", run=run_id(session.folder.path), folder=path, sites=asked)
+            run = run_id(session.folder.path)
+            asks = plan_hash(run_description(session.parts, run))
+            audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks)
             job, link = _start_server(session, plan, stack, plan.folder / "logs")
         else:
             job, link = _start_trial(session, session.folder.path / "network", stack)
         yield from _follow(session, job, link, report)
         if session.parts.config.remote:
-            audit.record(plan.folder, "run finished", run=run_id(session.folder.path), folder=path)
+            audit.record(plan.folder, "run finished", run=run, folder=path)
 
 
 def _start_server(session: Session, plan: ServerPlan, stack: contextlib.ExitStack, logs: Path) -> tuple[Job, SuperLink]:

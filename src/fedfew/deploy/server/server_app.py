@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedfew.config.parts import Parts, sites_of
 from fedfew.core.errors import FedfewError
+from fedfew.deploy import audit
 from fedfew.deploy.plan import open_server
 from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
@@ -59,12 +61,20 @@ def conduct(grid: Grid, job: Job) -> None:
     config = session.parts.config
     asked = {plan.sites.index(name) for name in plan.asked(config.fleet.only)}
     keys = {key: number for key, number in plan.numbers_of_keys().items() if number in asked}
-    advance(grid, session, Membership(plan.sites[: config.clients], config.clients, keys))
+    run = run_id(session.folder.path)
+
+    def note(site: int, told: Mapping[str, Any]) -> None:
+        audit.record(plan.folder, "answer", site=plan.sites[site], run=run, **told)
+
+    members = Membership(plan.sites[: config.clients], config.clients, keys)
+    advance(grid, session, members, note if config.remote else None)
 
 
-def advance(grid: Grid, session: Session, members: Membership) -> None:
-    """Run the rounds that are left on the nodes of a Grid."""
-    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, session.folder.path)):
+def advance(
+    grid: Grid, session: Session, members: Membership, note: Callable[[int, Mapping[str, Any]], None] | None = None
+) -> None:
+    """Run the rounds that are left on the nodes of a Grid; with ``note`` the sites are asked whether they agree."""
+    for record in session.advance(fleet=grid_fleet(grid, session.parts, members, session.folder.path, note)):
         accuracy = "" if record["accuracy"] is None else f": accuracy {100 * record['accuracy']:.1f} %"
         _log.info("round %d of %d%s", record["round"], session.rounds, accuracy)
 
@@ -74,7 +84,13 @@ def warn(fault: FedfewError) -> None:
     _log.warning("%s", fault)
 
 
-def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> GridFleet:
+def grid_fleet(
+    grid: Grid,
+    parts: Parts,
+    members: Membership,
+    run: Path,
+    note: Callable[[int, Mapping[str, Any]], None] | None = None,
+) -> GridFleet:
     """The fleet of a run; the sites of a trial share their clients' memories with it."""
     config = parts.config
     least = config.fleet.min_clients or (0 if config.remote else config.clients)  # a trial's sites are all here
@@ -86,6 +102,7 @@ def grid_fleet(grid: Grid, parts: Parts, members: Membership, run: Path) -> Grid
         sites_of(config, parts.federation, parts.network),
         reply_limit(parts.wire.reply_schema(parts.network.layout)),
         None if config.remote else TrialMemory(run),
+        note,
     )
 
 

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically, writing
 from fedfew.deploy.messages.frames import Arrays, encode
+from fedfew.deploy.messages.heads import plan_hash
 from fedfew.deploy.messages.tensors import INLINE
 
 NAME = "ledger.jsonl"
@@ -45,7 +46,8 @@ class Ledger:
         jobs = head.get("jobs")
         kind = str(head.get("kind"))[:16]
         about = {"received": kind, "clients": len(jobs) if isinstance(jobs, list) else 0, "tensors": len(arrays)}
-        self.append([_run_and_round(head) | about | self._sealed(encode(text, arrays))])
+        plan = {"plan": plan_hash(head)} if "config" in head and "about" in head else {}
+        self.append([_run_and_round(head) | about | plan | self._sealed(encode(text, arrays))])
 
     def sent(self, head: Mapping[str, Any], reply: Mapping[str, Any], frame: Frame) -> None:
         """Record a reply before it leaves: a line for each tensor, and one for the message that carries them."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Lt
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout, Payload, Schema
@@ -40,6 +40,8 @@ class SiteTerms:
     """δ at which ε is computed."""
     allow_code: tuple[str, ...] = ()
     """Code outside fedfew, and sources of a backbone, that a server's config may name."""
+    accept: Literal["all", "ask"] | tuple[Annotated[str, StringConstraints(pattern="^[0-9a-f]{12,64}$")], ...] = "all"
+    """Runs that the site takes part in: all, those that somebody approves, or those of the plans listed by hash."""
     keep_content: bool = False
     """Whether the ledger keeps the content of messages, beside their hashes."""
     min_images: Count = 20

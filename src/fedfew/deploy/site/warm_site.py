@@ -21,12 +21,14 @@ import torch
 from fedfew.core.environment import keep_freed_memory
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.frames import Arrays, FrameError, encode, receive, send
-from fedfew.deploy.messages.heads import SITE_LIMIT, ContentError, parse_head
+from fedfew.deploy.messages.heads import SITE_LIMIT, ContentError, parse_head, plan_hash
+from fedfew.deploy.site.agreement import Agreement
 from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import real_site, trial_site
 from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers
 from fedfew.deploy.site.ledger import Ledger
 from fedfew.deploy.site.limits import SiteTerms, bound_memory, count_answer
+from fedfew.deploy.versions import versions
 
 ENDED = "ended"
 """File in the site's folder with the name of the last run that ended."""
@@ -64,6 +66,8 @@ class WarmSite:
             (self.state / ENDED).write_text(run, "utf-8")
             _log.info("run %s is over", run)
             return {"site": self.number}, {}
+        if head.get("kind") == "ask":
+            return self._agree(head), {}
         round, clients = int(head["round"]), [int(job["client"]) for job in head["jobs"]]
         reply: dict[str, Any] = {"run": run, "round": round, "site": self.number}
         if len(set(clients)) != len(clients):
@@ -72,6 +76,8 @@ class WarmSite:
             if round < self._newest.get(run, 0) - 1:
                 raise FedfewError("E408", f"round {round + 1}", "ended long ago")
             self._newest = {run: round}
+            if self.terms:
+                Agreement(self.state, self.terms.accept).check(head)
             ready = self._built(head)
         except FedfewError as fault:
             _log.error("run %s is refused: %s", run, fault)
@@ -81,6 +87,21 @@ class WarmSite:
             reply["answers"], sent = packed(self._answers(ready, head, arrays, message))
             self._last = (message, reply, sent)
         return self._last[1], self._last[2]  # asked again: the first answer was lost
+
+    def _agree(self, head: Mapping[str, Any]) -> dict[str, Any]:
+        """The site's answer to a run that asks for it; a code says beforehand that it could not train."""
+        agreement = Agreement(self.state, self.terms.accept if self.terms else "all")
+        ready, code = None, {}
+        try:
+            ready = self._built(head)
+        except FedfewError as fault:
+            _log.error("run %s does not fit: %s", run_name(head), fault)
+            code = {"code": fault_code(fault)}
+        agreement.show(head, ready, self.terms.delta if self.terms else 1e-5)
+        plan = plan_hash(head)
+        about = {"site": self.number, "plan": plan, "answer": agreement.answer(plan), "versions": versions()}
+        _log.info("run %s asks for plan %s: %s", run_name(head), plan[:12], about["answer"])
+        return about | code
 
     def _answers(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays, message: str) -> Answers:
         """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""

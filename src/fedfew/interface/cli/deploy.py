@@ -100,6 +100,19 @@ DEPLOY = group(
         argument("request", "REQUEST", "FOLDER.request from `deploy join`."), NETWORK, FINGERPRINT, JSON,
     ),
     command(
+        "deploy:approve",
+        "Show what runs ask of a site, or approve one. Shows method, model, rounds, what will leave, ε and the hash of "
+        "each plan.",
+        argument("folder", "FOLDER", "The site's folder."),
+        argument("plan", "[PLAN]", "Hash of a plan, or its beginning.", str, required=False),
+        flag("--refuse", "Refuse the plan."), JSON,
+    ),
+    command(
+        "deploy:pause",
+        "Let a site answer nothing for a while. It stays online, and runs go on without it.",
+        argument("folder", "FOLDER", "The site's folder."), flag("--end", "End the pause."),
+    ),
+    command(
         "deploy:sites",
         "List the sites of a network. Shows state, when they were last seen, fingerprints, and when certificates end.",
         NETWORK, JSON,

@@ -19,6 +19,8 @@ from fedfew.deploy.doctor import Check, examine_client, examine_server
 from fedfew.deploy.joining import site_rows
 from fedfew.deploy.plan import make_network, open_bundle, open_server
 from fedfew.deploy.server.network import start_or_resume
+from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plans, decide
+from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
 from fedfew.interface.commands.run import finish
@@ -157,6 +159,32 @@ def _confirm(thing: str, shown: str, said: str) -> None:
         raise FedfewError("E513", thing, "the fingerprints differ", "Somebody changed the file on its way")
 
 
+def approve(folder: Path, plan: str | None, refuse: bool, json: bool) -> None:
+    """Show what runs ask of a site; with ``plan`` approve or refuse that one."""
+    open_bundle(folder)
+    if plan is not None:
+        chosen = decide(folder, plan, REFUSED if refuse else APPROVED)
+        note(f"Plan {chosen['plan'][:SHORTEST]} is {REFUSED if refuse else APPROVED}.")
+    plans = asked_plans(folder)
+    if json:
+        print_json({"plans": plans})
+        return
+    for one in plans:
+        printouts.asked_plan(one)
+    if not plans:
+        note("No run has asked yet.")
+
+
+def pause(folder: Path, end: bool) -> None:
+    """Let a site answer nothing, or end that."""
+    plan = open_bundle(folder)
+    pause_site(folder, end)
+    note(
+        f"Site {plan.name} "
+        + ("answers again." if end else f"has paused; `fedfew deploy pause {folder} --end` ends that.")
+    )
+
+
 def sites(network: Path, json: bool) -> None:
     """List the sites of a network."""
     plan = open_server(network)
@@ -167,8 +195,8 @@ def sites(network: Path, json: bool) -> None:
     if json:
         print_json({"network": plan.network, "certificates": ends, "sites": rows})
         return
-    keys = ("site", "state", "last seen", "versions", "fingerprint")
-    print_table(keys, [[row[key] for key in keys] for row in rows], f"network {plan.name}", words=5)
+    keys = ("site", "state", "last seen", "answer", "versions", "fingerprint")
+    print_table(keys, [[row[key] for key in keys] for row in rows], f"network {plan.name}", words=6)
     note(f"Certificates end: {', '.join(f'{name} {day}' for name, day in ends.items()) or 'none'}")
 
 

@@ -3,9 +3,10 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from jinja2 import StrictUndefined, Template
 
@@ -120,6 +121,19 @@ def _filled(name: str, **values: object) -> str:
     template = (resources.files("fedfew.interface.deploy") / name).read_text("utf-8")
     text: str = Template(template, undefined=StrictUndefined, keep_trailing_newline=True).render(**values)
     return text
+
+
+def asked_plan(plan: Mapping[str, Any]) -> None:
+    """Print what a run asks of a site."""
+    epsilon = plan.get("epsilon")
+    rows = {
+        "decision": plan["decision"] or "none; the policy `accept` in limits.toml counts",
+        "asked": f"{plan['asked']}, first by run {plan['run']}",
+        "method, model, rounds": f"{plan['method']}, {plan['model']}, {plan['rounds']}",
+        "what leaves in each round": ", ".join(plan.get("leaves", ())) or "nothing: this site cannot take part",
+        "ε of this site": f"{epsilon:.4g} at δ = {plan['delta']:g}" if epsilon else "no noise, no bound",
+    }
+    print_table(("", ""), rows.items(), f"plan {plan['plan']}", words=2)
 
 
 def ledger_summary(summary: Summary) -> None:

@@ -1,0 +1,93 @@
+"""A run asks a site, and the site answers by its policy or as somebody there decided."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.deploy.in_process import loop
+from tests.deploy.test_site import Tiny, message, real
+
+from fedfew.core.errors import FedfewError
+from fedfew.deploy.messages.heads import plan_hash
+from fedfew.deploy.server.members import Agreements
+from fedfew.deploy.site.agreement import APPROVED, REFUSED, asked_plans, decide, pause
+from fedfew.deploy.site.ledger import verify
+from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
+from fedfew.deploy.site.warm_site import WarmSite
+
+
+def ask(site: WarmSite, head: dict[str, Any]) -> str:
+    reply, arrays = site.answer(head | {"kind": "ask"}, {})
+    assert reply["plan"] == plan_hash(json.loads(json.dumps(head))) and not arrays
+    return str(reply["answer"])
+
+
+def code(site: WarmSite, head: dict[str, Any], content: Any) -> str:
+    (answer,) = site.answer(head, content)[0]["answers"]
+    return str(answer.get("code", ""))
+
+
+def test_a_site_that_wants_to_be_asked_trains_after_an_approval_and_not_while_it_pauses(
+    tiny: Tiny, images: Path, tmp_path: Path
+) -> None:
+    parts = tiny(rounds=7)
+    site, folder = real(tmp_path / "s", images, accept="ask"), tmp_path / "s"  # type: ignore[arg-type]
+    head, content = message(parts, parts.network.snapshot())
+    assert ask(site, head) == "waiting" and code(site, head, content) == "E424"
+    (plan,) = asked_plans(folder)
+    assert (plan["method"], plan["rounds"]) == (parts.config.method_name, 7)
+    assert plan["leaves"] == [f"psi {parts.network.layout.size}"] and plan["epsilon"] is None
+    with pytest.raises(FedfewError, match="names 0 of the plans"):
+        decide(folder, "0000", APPROVED)
+    decide(folder, plan["plan"][:12], APPROVED)
+    assert ask(site, head) == "agreed" and code(site, head, content) == ""
+    pause(folder)
+    assert ask(site, head) == "paused" and code(site, head, content) == "E424"
+    pause(folder, end=True)
+    assert code(site, head, content) == ""
+    other, content = message(tiny(rounds=8), parts.network.snapshot())
+    assert ask(site, other) == "waiting", "another plan needs another approval"
+    decide(folder, plan["plan"], REFUSED)
+    assert ask(site, head) == "refused"
+    said = [line["decision"] for line in verify(folder).decisions]
+    assert said == ["approved", "paused", "pause ended", "refused"]
+
+
+def test_a_policy_may_list_plans(tiny: Tiny, images: Path, tmp_path: Path) -> None:
+    head, _ = message(tiny(), tiny().network.snapshot())
+    listed = real(tmp_path / "a", images, accept=(plan_hash(head)[:16],))  # type: ignore[arg-type]
+    assert ask(listed, head) == "agreed"
+    assert ask(listed, message(tiny(rounds=9), tiny().network.snapshot())[0]) == "refused"
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / LIMITS).write_text('accept = "maybe"')
+    with pytest.raises(FedfewError, match="E511"):
+        site_terms(tmp_path / "b")
+    (tmp_path / "b" / LIMITS).write_text(f'accept = ["{plan_hash(head)}"]')
+    assert site_terms(tmp_path / "b").accept == (plan_hash(head),)
+
+
+def test_a_run_waits_for_those_who_decide_and_goes_on_without_those_who_refuse(tiny: Tiny) -> None:
+    parts = tiny(clients=3)
+    with loop(parts, 3) as network:
+        told: list[tuple[int, str]] = []
+        attendance = network.fleet._attendance
+        attendance.agreement = Agreements(
+            network.fleet._description, lambda site, about: told.append((site, about["answer"]))
+        )
+        network.fleet._agreements = attendance.agreement
+        for site, accept in zip(network.sites, ("all", "ask", ()), strict=True):
+            site.terms = SiteTerms(accept=accept)  # type: ignore[arg-type]
+        attendance.look()
+        attendance.look()
+        assert attendance.nodes.keys() == {0} and sorted(told) == [(0, "agreed"), (1, "waiting"), (2, "refused")]
+        (plan,) = asked_plans(network.sites[1].state)
+        decide(network.sites[1].state, plan["plan"], APPROVED)
+        attendance.agreement._next.clear()
+        assert network.fleet.online() == [0, 1]
+        assert told[-1] == (1, "agreed") and len(told) == 4
+        pause(network.sites[0].state)
+        payloads = {k: parts.algorithm.broadcast(parts.algorithm.start(parts.network.snapshot()), k) for k in (0, 1)}
+        answers = {answer.client: answer for answer in network.fleet.train(0, payloads)}
+        assert getattr(answers[0], "code", "") == "E424" and hasattr(answers[1], "reply")
+        assert network.fleet.online() == [1]
