@@ -8,13 +8,18 @@ import pytest
 from tests.deploy.in_process import loop
 from tests.deploy.test_site import Tiny, message, real
 
+from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.heads import plan_hash
+from fedfew.deploy.plan import make_network
 from fedfew.deploy.server.members import Agreements
 from fedfew.deploy.site.agreement import APPROVED, REFUSED, asked_plans, decide, pause
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite
+from fedfew.runs.run import Run
+from fedfew.runs.session import start
+from fedfew.studies.verdict import baseline_of
 
 
 def ask(site: WarmSite, head: dict[str, Any]) -> str:
@@ -91,3 +96,12 @@ def test_a_run_waits_for_those_who_decide_and_goes_on_without_those_who_refuse(t
         answers = {answer.client: answer for answer in network.fleet.train(0, payloads)}
         assert getattr(answers[0], "code", "") == "E424" and hasattr(answers[1], "reply")
         assert network.fleet.online() == [1]
+
+
+def test_server_only_training_of_a_network_needs_no_site(tmp_path: Path) -> None:
+    small = {"labels": 40, "dataset.test": 40, "dataset.validation": 20, "model.width": 4, "server.epochs": 1}
+    plan = make_network(tmp_path / "net", ["a", "b"])
+    fleet = {"fleet.kind": "flower", "fleet.network": str(plan.folder), "clients": 2, "participation": 1.0, "rounds": 2}
+    session = start(baseline_of(load("quick", small | fleet)), tmp_path / "alone")
+    assert [record["cohort"] for record in session.advance()] == [[], []]
+    assert Run(session.folder).judged is not None

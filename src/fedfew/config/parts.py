@@ -213,7 +213,7 @@ def local_fleet(parts: Parts) -> Fleet:
     config, data = parts.config, parts.federation
     sites = sites_of(config, data, parts.network)
     shared = parts.network.device.type != "cpu" and not config.fleet.workers
-    if config.fleet.kind == "inline" or shared:  # processes would take turns on the one accelerator
+    if config.fleet.kind == "inline" or config.remote or shared:  # or processes would take turns on the one accelerator
         return InlineFleet(sites)
     about, tensors = data.pack()
     workers = min(config.fleet.workers or cores(), parts.clients.cohort)

@@ -95,7 +95,11 @@ class Session:
         ``report`` is called during a warm-up before the first round, with the passes that are done and their total.
         ``fleet`` replaces the one that the config names.
         """
-        network = network_of(self.parts.config) if fleet is None and self.state.round < self.rounds else None
+        config = self.parts.config
+        alone = (
+            fleet is not None or self.state.round >= self.rounds or (config.remote and not config.entry.asks_clients)
+        )
+        network = None if alone else network_of(config)
         if network is not None:
             yield from network.advance(self, report)
             return

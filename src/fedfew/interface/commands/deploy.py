@@ -23,7 +23,7 @@ from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plan
 from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
-from fedfew.interface.commands.run import finish
+from fedfew.interface.commands.run import finish, has_baseline
 from fedfew.interface.console import err, note, out, print_json, print_table, warn
 from fedfew.interface.deploy import printouts
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
@@ -88,7 +88,10 @@ def server(
     err.print(
         f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.asked(sites))}", markup=False
     )
-    finish(session, json)
+    tested = len(session.parts.federation.test) > 0
+    if not tested:
+        note("There are no test images: nothing can be said about what the sites' images bring.")
+    finish(session, json, baseline=tested and has_baseline(session.parts.config))
 
 
 def client(

@@ -37,12 +37,12 @@ def run(
         note(consequences(settings))
     with counting("features of images") as report:
         session = start(settings, out, report=report)
-    finish(session, json, baseline=not no_baseline and _has_baseline(settings))
+    finish(session, json, baseline=not no_baseline and has_baseline(settings))
 
 
-def _has_baseline(config: "Config") -> bool:
+def has_baseline(config: "Config") -> bool:
     """Whether server-only training here says what the clients add."""
-    return config.method_name not in BOUNDS and bool(config.labels) and not config.remote
+    return config.method_name not in BOUNDS and bool(config.labels)
 
 
 def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Collection[str], json: bool) -> None:
@@ -77,16 +77,19 @@ def finish(session: Session, json: bool, *, baseline: bool = False) -> None:
         from fedfew.studies.verdict import weigh  # noqa: PLC0415 - only for a pair
 
         verdict = weigh([run], [alone], sum(run.classes.get("server", ())) or run.labels)
+    better = (alone if verdict.gain.difference.mean < 0 else run) if verdict is not None else None
     if json:
         keys = ("rounds", "accuracy", "model_sha256", "seconds")
         about = {"run": str(run.path)} | {key: run.summary[key] for key in keys}
         pair = {"verdict": verdict and verdict.as_json(), "baseline": alone and str(alone.path)}
+        pair["recommended"] = better and str(better.path)
         print_json(about | pair)
         return
     _show(run, alone)
     if verdict is not None:
         out.print(verdict.sentence, style="bold", markup=False, soft_wrap=True)
-    elif _has_baseline(config) and alone is None:
+        say(f"recommended model: {better.path if better else run.path}")
+    elif has_baseline(config) and alone is None:
         note("What do the clients add? Without --no-baseline, `fedfew run` compares with server-only training.")
 
 
