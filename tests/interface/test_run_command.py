@@ -36,7 +36,8 @@ def test_run_resume_and_ls(config: Path, tmp_path: Path, capsys: Capture, monkey
     said = fedfew(capsys, "run", config, "--no-baseline", "--out", "runs/one", "--json")
     assert said.status == 0, said.err
     assert said.out.count("\n") == 1
-    assert said.json.keys() == {"run", "rounds", "accuracy", "model_sha256", "seconds", "verdict", "baseline"}
+    keys = {"run", "rounds", "accuracy", "model_sha256", "seconds", "verdict", "baseline", "recommended"}
+    assert said.json.keys() == keys
     assert said.json["accuracy"].keys() == {"last", "mean_last_10", "best_by_validation"}
     assert said.json["run"] == "runs/one"
     assert said.json["rounds"] == 2
