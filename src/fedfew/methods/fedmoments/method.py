@@ -373,7 +373,7 @@ def refuse(method: FedMoments, scenario: Scenario) -> Iterator[FedfewError]:
         yield FedfewError("E113", "method.name", problem, 'Set model.name = "efficientnet-lite0", model.train = "head"')
 
 
-NOISY = {"directions": 128, "folds": 2, "fold_directions": 64, "most_steps": 3}
+NOISY: dict[str, Any] = {"directions": 128, "folds": 2, "fold_directions": 64, "most_steps": 3}
 """Other defaults where noise hides single images."""
 
 
