@@ -159,7 +159,7 @@ class Cluster:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, changes: dict[str, Any] | None = None, *, sites: tuple[str, ...] = ("a", "b"), insecure: bool = False
+    folder: Path, changes: dict[str, Any] | None = None, *, sites: tuple[str, ...] = ("a", "b")
 ) -> Iterator[Cluster]:
     """A network with small NPZ files for its sites; all that was started is ended."""
     settings = {
@@ -168,7 +168,7 @@ def cluster(
     }  # fmt: skip
     config = load("quick", settings | (changes or {}))
     document = dumps(config.document)
-    plan = make_network(folder / "net", sites, port=free_ports(1)[0], insecure=insecure, config=document)
+    plan = make_network(folder / "net", sites, port=free_ports(1)[0], config=document)
     images = federation_of(config).samples.data.numpy()
     for number, name in enumerate(sites):
         np.savez(folder / f"{name}.npz", images=images[number * 40 : (number + 1) * 40])

@@ -1,54 +1,61 @@
-"""A relay that writes down what passes: between two sockets, of the network or of this machine."""
+"""A relay that writes down what passes: between sockets of this machine, or a site and its server over TLS."""
 
-import socket
+import asyncio
+import contextlib
+import ssl
 import threading
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from fedfew.deploy.plan import ServerPlan
 
 
 class Recorder:
-    """Passes connections on to ``target`` and keeps all bytes of both directions."""
+    """Passes connections on and keeps the bytes of both directions."""
 
-    def __init__(self, target: tuple[str, int] | Path, place: tuple[str, int] | Path) -> None:
-        self.target, self.sent, self.received = target, bytearray(), bytearray()
+    def __init__(self, listen: Callable[[Any], Awaitable[Any]], connect: Callable[[], Awaitable[Any]]) -> None:
+        self.sent, self.received = bytearray(), bytearray()
         """Bytes from who connects, and bytes back to it."""
-        self._lock = threading.Lock()
-        self._listener = _socket(place)
-        self._listener.bind(place if isinstance(place, tuple) else str(place))
-        self._listener.listen(64)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._connect, self._loop = connect, asyncio.new_event_loop()
+        self._loop.run_until_complete(listen(self._relay))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                end, _ = self._listener.accept()
-            except OSError:
-                return
-            beyond = _socket(self.target)
-            try:
-                beyond.connect(self.target if isinstance(self.target, tuple) else str(self.target))
-            except OSError:
-                end.close()
-                continue
-            for source, sink, kept in ((end, beyond, self.sent), (beyond, end, self.received)):
-                threading.Thread(target=self._pass, args=(source, sink, kept), daemon=True).start()
+    @staticmethod
+    def on_sockets(inside: Path, outside: Path) -> "Recorder":
+        """Between two Unix sockets."""
+        return Recorder(partial(asyncio.start_unix_server, path=outside), partial(asyncio.open_unix_connection, inside))
 
-    def _pass(self, source: socket.socket, sink: socket.socket, kept: bytearray) -> None:
-        try:
-            while content := source.recv(1 << 16):
-                with self._lock:
-                    kept += content
-                sink.sendall(content)
-        except OSError:
-            pass
-        for end, how in ((sink, socket.SHUT_WR), (source, socket.SHUT_RD)):
-            try:
-                end.shutdown(how)
-            except OSError:
-                continue
+    @staticmethod
+    def of_server(plan: ServerPlan, outside: int, inside: int) -> "Recorder":
+        """Between two ports, with the server's own certificate."""
+        own = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        own.load_cert_chain(plan.certificate, plan.key)
+        trusted = ssl.create_default_context(cafile=str(plan.ca))
+        return Recorder(
+            partial(asyncio.start_server, host="127.0.0.1", port=outside, ssl=own),
+            partial(asyncio.open_connection, "127.0.0.1", inside, ssl=trusted),
+        )
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            beyond, back = await self._connect()
+            out = self._loop.create_task(_pass(reader, back, self.sent))
+            await _pass(beyond, writer, self.received)
+            out.cancel()
+            back.transport.abort()
+        writer.transport.abort()
 
     def close(self) -> None:
-        self._listener.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
 
 
-def _socket(place: tuple[str, int] | Path) -> socket.socket:
-    return socket.socket(socket.AF_INET if isinstance(place, tuple) else socket.AF_UNIX)
+async def _pass(source: asyncio.StreamReader, sink: asyncio.StreamWriter, kept: bytearray) -> None:
+    with contextlib.suppress(OSError):
+        while content := await source.read(1 << 16):
+            kept += content
+            sink.write(content)
+            await sink.drain()

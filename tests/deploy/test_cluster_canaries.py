@@ -22,13 +22,13 @@ WORDS = ("ward-7", "HIV study", "Meier", "patients", "positive", "negative", "Tr
 
 @pytest.fixture(scope="module")
 def wire(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, bytes, np.ndarray[Any, Any]]]:
-    """Three sites without TLS, so that the wire can be read: one honest, two whose images cannot be used."""
+    """Three sites behind a relay that reads the wire: one honest, two whose images cannot be used."""
     folder = tmp_path_factory.mktemp("canaries")
-    with cluster(folder, {"rounds": 2}, sites=("a", "b", "c"), insecure=True) as found:
+    with cluster(folder, {"rounds": 2}, sites=("a", "b", "c")) as found:
         outside, inside = found.plan.port, free_ports(1)[0]
         settings = found.plan.folder / SERVER
-        settings.write_text(re.sub(r"(?m)^port = \d+", f"port = {inside}", settings.read_text()))
-        recorder = Recorder(("127.0.0.1", inside), ("127.0.0.1", outside))
+        settings.write_text(re.sub(r"(?m)^bind = 0", f"bind = {inside}", settings.read_text()))
+        recorder = Recorder.of_server(found.plan, outside, inside)
         with np.load(folder / "a.npz") as arrays:
             shape = arrays["images"].shape
         pixels = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)

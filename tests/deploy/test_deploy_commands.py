@@ -85,7 +85,6 @@ PLACES = ("n", "m", "nowhere", "nowhere.tar", "nothing", "n/bundles/a.tar")
         ("client n/bundles/a.tar", "E509"),
         ("client n/bundles/a.tar --data nothing", "E509"),
         ("init m --sites a,a", "E103"),
-        ("init m --sites a --insecure --server 10.1.2.3", "E507"),
         ("init m --sites a --config qick", "E101"),
         ("server n --set rouns=3", "E104"),
         ("local quick --set fleet.sits=3", "E104"),

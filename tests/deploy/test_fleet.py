@@ -453,7 +453,7 @@ def test_the_ledger_counts_every_byte_on_the_socket(tiny: Tiny) -> None:
     parts = tiny(participation=1.0)
     with loop(parts, sites=1, keys=False) as network:
         site = network.grid.sockets[100]
-        recorder = Recorder(site, site.with_name("recorded"))
+        recorder = Recorder.on_sockets(site, site.with_name("recorded"))
         network.grid.sockets[100] = site.with_name("recorded")
         rounds_of(parts, network.fleet, 2)
         recorder.close()

@@ -81,14 +81,6 @@ def test_odd_names_of_sites_are_refused(tmp_path: Path, sites: list[str]) -> Non
     assert not (tmp_path / "n").exists()
 
 
-def test_no_tls_only_on_this_machine(tmp_path: Path) -> None:
-    assert code_of(lambda: make_network(tmp_path / "n", ["a"], host="10.0.0.1", insecure=True)) == "E507"
-    plan = make_network(tmp_path / "m", ["a"], insecure=True)
-    settings = plan.folder / "server.toml"
-    settings.write_text(settings.read_text().replace('listen = "127.0.0.1"', 'listen = "0.0.0.0"'))
-    assert code_of(lambda: open_server(plan.folder)) == "E507"
-
-
 def test_a_bundle_unpacks_once_and_only_for_its_network(tmp_path: Path) -> None:
     make_network(tmp_path / "one", ["a", "b"])
     make_network(tmp_path / "two", ["a"])

@@ -89,7 +89,7 @@ def read_by(reader: str, stopped: Path, tmp: Path) -> Callable[[str, str, str], 
 
     def network(section: str, key: str, name: str) -> Any:
         text = dumps(changed(document, section, key, name))
-        make_network(tmp / "network", ["a"], config=text, insecure=True, force=True)
+        make_network(tmp / "network", ["a"], config=text, force=True)
         assert (tmp / "network" / "server" / NETWORK_CONFIG).read_text() == text
         return start_or_resume(open_server(tmp / "network"), ignore, "", {}, None)
 

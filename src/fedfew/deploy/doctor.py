@@ -61,10 +61,9 @@ def examine_server(folder: Path, allow_code: Collection[str] = ()) -> Iterator[C
     if not opened.passed:
         return
     plan = open_server(folder)
-    if not plan.insecure:
-        yield Check.of("certificate", partial(check_expiry, plan.certificate, plan.ca))
-        yield Check.of("authority", partial(check_expiry, plan.ca))
-        yield Check.of("private key", partial(check_private, plan.key))
+    yield Check.of("certificate", partial(check_expiry, plan.certificate, plan.ca))
+    yield Check.of("authority", partial(check_expiry, plan.ca))
+    yield Check.of("private key", partial(check_private, plan.key))
     yield Check.of("site keys", partial(_site_keys, plan))
     yield Check.of("versions", lambda: _listed(versions()))
     yield Check.of("port", partial(_own_port, plan))
@@ -78,12 +77,11 @@ def examine_client(bundle: Path, data: Path | None, state: Path | None = None) -
     if not opened.passed:
         return
     plan = open_bundle(bundle, state)
-    if not plan.insecure:
-        yield Check.of("authority", partial(check_expiry, plan.ca))
-        yield Check.of("private key", partial(check_site_key, plan.key))
+    yield Check.of("authority", partial(check_expiry, plan.ca))
+    yield Check.of("private key", partial(check_site_key, plan.key))
     said: dict[str, Any] = {}
     yield (reached := Check.of("port", partial(_reach, plan, said)))
-    if reached.passed and not plan.insecure:
+    if reached.passed:
         yield from _over_tls(plan, said)
     yield Check.of("disk", partial(_room, plan.folder))
     yield (limits := Check.of("limits", partial(_limits, plan)))
@@ -102,10 +100,11 @@ def _listed(versions: dict[str, str]) -> str:
 
 
 def _own_port(plan: ServerPlan) -> str:
-    if answers(plan.listen, plan.port, None if plan.insecure else plan.ca):
-        return f"{plan.listen}:{plan.port}: the server is running"
-    check_port(plan.listen, plan.port)
-    return f"{plan.listen}:{plan.port} is free"
+    place = f"{plan.listen}:{plan.bound}"
+    if answers(plan.listen, plan.bound, plan.ca):
+        return f"{place}: the server is running"
+    check_port(plan.listen, plan.bound)
+    return f"{place} is free"
 
 
 def _room(folder: Path) -> str:
@@ -133,12 +132,11 @@ def _server_step(plan: ServerPlan, allow_code: Collection[str]) -> str:
 
 def _reach(plan: SitePlan, said: dict[str, Any]) -> str:
     """Ask the server about itself as Flower's SuperNode asks it, through the same proxy if one is set."""
-    scheme = "http" if plan.insecure else "https"
-    proxy = "" if proxy_bypass(plan.host) else getproxies().get(scheme, "")
+    proxy = "" if proxy_bypass(plan.host) else getproxies().get("https", "")
     way = f" through the proxy {proxy}" if proxy else ""
-    trusted = False if plan.insecure else ssl.create_default_context(cafile=str(plan.ca))
+    trusted = ssl.create_default_context(cafile=str(plan.ca))
     try:
-        answer = httpx.get(f"{scheme}://{plan.address}/fedfew", verify=trusted, timeout=5.0)
+        answer = httpx.get(f"https://{plan.address}/fedfew", verify=trusted, timeout=5.0)
         said.update(status=answer.status_code, about=answer.content)
     except httpx.TransportError as error:
         if "CERTIFICATE_VERIFY_FAILED" not in str(error):

@@ -99,12 +99,7 @@ def admit(plan: ServerPlan, request: Path) -> Path:
 
 def write_admission(plan: ServerPlan, name: str) -> Path:
     """What a site needs besides its own key: the server's address, its certificate's authority, its number."""
-    number = plan.sites.index(name)
-    site = SitePlan(
-        folder=Path(), network=plan.network, name=name, host=plan.host, port=plan.port, insecure=plan.insecure,
-        number=number, sites=len(plan.sites),
-    )  # fmt: skip
-    table = tomllib.loads(settings(site).decode())
+    table = tomllib.loads(settings(plan.of_site(name)).decode())
     table |= {"ca": plan.ca.read_text(), "key": plan.public_key(name).read_text().strip()}
     folder = plan.folder.parent / "admissions"
     folder.mkdir(exist_ok=True)

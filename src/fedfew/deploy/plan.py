@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -29,6 +29,7 @@ STATUS = "status"
 _BUNDLE_LIMIT = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
 P = TypeVar("P", bound="Plan")
 
 
@@ -43,22 +44,12 @@ class Plan:
     name: str
     host: str
     """The name or address under which the sites reach the server."""
-    port: Annotated[int, Field(gt=0, lt=1 << 16)]
-    insecure: bool = False
+    port: Port
+    """The port under which they reach it."""
 
     @property
     def ca(self) -> Path:
         return self.folder / "ca.crt"
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Names and addresses of the server that must be of this machine if there is no TLS."""
-        return (self.host,)
-
-    def check(self) -> None:
-        """E507 unless a network without TLS stays on this machine."""
-        if self.insecure and not set(self.addresses) <= set(LOOPBACK):
-            raise FedfewError("E507", str(self.folder), f"insecure = true with {' and '.join(self.addresses)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,10 +62,12 @@ class ServerPlan(Plan):
     revoked: tuple[str, ...] = ()
     behind: int = 0
     """Port on which the SuperLink waits for nginx, if nginx is the front; 0: the built-in front."""
+    bind: Port | Literal[0] = 0
+    """Port on which this machine listens, if a router or balancer forwards the public one to it; 0: the same."""
 
     @property
-    def addresses(self) -> tuple[str, ...]:
-        return self.host, self.listen
+    def bound(self) -> int:
+        return self.bind or self.port
 
     @property
     def certificate(self) -> Path:
@@ -104,9 +97,13 @@ class ServerPlan(Plan):
         return self.folder / "keys" / f"{site}.pub"
 
     def numbers_of_keys(self) -> dict[str, int]:
-        """Public key, as Flower sends it → number of the site; empty without TLS."""
-        sites = () if self.insecure else self.members
-        return {as_flower_sends_it(self.public_key(site).read_bytes()): self.sites.index(site) for site in sites}
+        """Public key, as Flower sends it → number of the site."""
+        return {as_flower_sends_it(self.public_key(site).read_bytes()): self.sites.index(site) for site in self.members}
+
+    def of_site(self, name: str) -> "SitePlan":
+        """What a site has to know."""
+        place = {key: getattr(self, key) for key in ("network", "host", "port")}
+        return SitePlan(folder=Path(), name=name, number=self.sites.index(name), sites=len(self.sites), **place)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +129,8 @@ def make_network(
     host: str = "127.0.0.1",
     listen: str = "",
     port: int = PORT,
+    bind: int = 0,
     days: int = 365,
-    insecure: bool = False,
     force: bool = False,
     config: str = "",
 ) -> ServerPlan:
@@ -151,9 +148,10 @@ def make_network(
     if folder.exists() and any(folder.iterdir()) and not force:
         raise FedfewError("E301", str(folder), "is not empty", "Choose another name, or replace its keys with --force")
     listen = listen or ("127.0.0.1" if host in LOOPBACK else "0.0.0.0")
-    common: dict[str, Any] = {"network": secrets.token_hex(8), "host": host, "port": port, "insecure": insecure}
-    server = ServerPlan(folder=folder / "server", name=folder.name, listen=listen, sites=names, **common)
-    server.check()
+    server = ServerPlan(
+        folder=folder / "server", network=secrets.token_hex(8), name=folder.name, host=host, port=port, bind=bind,
+        listen=listen, sites=names,
+    )  # fmt: skip
     for old in (folder / "bundles", folder / "admissions", server.folder / "keys"):
         shutil.rmtree(old, ignore_errors=True)
     (server.folder / "keys").mkdir(parents=True)
@@ -176,12 +174,8 @@ def _write_bundles(server: ServerPlan, folder: Path, names: Sequence[str]) -> No
     """Keys for sites, made here: for trials, and where a site's owner is not at hand."""
     for name in names:
         keys = site_key(f"{folder.name}/{name}")
-        site = SitePlan(
-            folder=Path(), network=server.network, name=name, host=server.host, port=server.port,
-            insecure=server.insecure, number=server.sites.index(name), sites=len(server.sites),
-        )  # fmt: skip
         write_new(server.public_key(name), keys.public)
-        files = {SITE: settings(site), "ca.crt": server.ca.read_bytes(), "site.key": keys.private}
+        files = {SITE: settings(server.of_site(name)), "ca.crt": server.ca.read_bytes(), "site.key": keys.private}
         (folder / "bundles").mkdir(parents=True, exist_ok=True)
         write_new(folder / "bundles" / f"{name}.tar", _tar(files | {"site.pub": keys.public}), secret=True)
 
@@ -230,7 +224,7 @@ def plan_of(kind: type[P], folder: Path, name: str, content: bytes | None = None
     """The plan in a folder's file, or in the content of one; E511 if a key is missing or unknown."""
     try:
         table = tomllib.loads(((folder / name).read_bytes() if content is None else content).decode())
-        plan = TypeAdapter(kind).validate_python(table | {"folder": folder})
+        return TypeAdapter(kind).validate_python(table | {"folder": folder})
     except OSError as error:
         raise FedfewError("E511", str(folder / name), f"cannot be read: {error.strerror}") from None
     except ValidationError as error:
@@ -238,8 +232,6 @@ def plan_of(kind: type[P], folder: Path, name: str, content: bytes | None = None
         raise FedfewError("E511", str(folder / name), f"its settings are not right: {wrong}") from None
     except ValueError as error:
         raise FedfewError("E511", str(folder / name), f"is not TOML: {error}") from None
-    plan.check()
-    return plan
 
 
 def write_new(path: Path, content: bytes, *, secret: bool = False) -> None:

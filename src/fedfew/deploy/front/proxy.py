@@ -272,9 +272,9 @@ async def serve(plan: ServerPlan, superlink: int, largest_reply: int) -> None:
     refused = Refusals(plan.folder).add
     front = Front(upstream, keys, about, Slots(most=max(files, wanted) // 3), largest_reply, refused)
     server = await asyncio.start_server(
-        lambda reader, writer: front.accept(reader, writer, context), plan.listen, plan.port, backlog=1024
+        lambda reader, writer: front.accept(reader, writer, context), plan.listen, plan.bound, backlog=1024
     )
-    print(f"listening on {plan.listen}:{plan.port}", flush=True)
+    print(f"listening on {plan.listen}:{plan.bound}", flush=True)
     async with server:
         while True:
             await asyncio.sleep(_SEEN_SECONDS)

@@ -1,9 +1,7 @@
 """The server's side of Flower: SuperLink on loopback, its executor, the TLS front, registered keys, the run itself."""
 
 import contextlib
-import http.client
 import json
-import os
 import ssl
 import subprocess
 import sys
@@ -11,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
@@ -58,32 +58,26 @@ class SuperLink:
     def start(self) -> None:
         """Start everything that sites need to connect."""
         plan = self.plan
-        if not plan.insecure:
-            check_certificate(plan.ca)
-            check_certificate(plan.certificate, plan.ca)
-        if self.front:
-            check_port(plan.listen, plan.port)
-        else:
-            self.port = plan.behind or plan.port
-            check_port("127.0.0.1", self.port)
+        check_certificate(plan.ca)
+        check_certificate(plan.certificate, plan.ca)
+        self.port = plan.behind or self.port
+        check_port(*(("127.0.0.1", self.port) if plan.behind else (plan.listen, plan.bound)))
         self._write_home()
         environment = flower_environment(self.home, NO_PROXY="127.0.0.1,localhost", **self.environment)
         superlink = self.supervisor.add("superlink", self._superlink(), environment)
         wait_until(self._healthy, superlink, _START, "SuperLink")
-        trust = ["--insecure"] if plan.insecure else ["--root-certificates", str(plan.ca)]
-        executor = ["flower-superexec", *trust, "--runtime-api-address", f"127.0.0.1:{self.port}"]
-        self.supervisor.add("superexec", executor, environment)
-        if not plan.insecure:
-            self._register()
-        if self.front:  # last: a site that connects finds its key registered
+        executor = ["flower-superexec", "--root-certificates", str(plan.ca)]
+        self.supervisor.add("superexec", [*executor, "--runtime-api-address", f"127.0.0.1:{self.port}"], environment)
+        self._register()
+        if not plan.behind:  # last: a site that connects finds its key registered
             words = [str(plan.folder.absolute()), str(self.port), str(self.largest_reply)]
             front = self.supervisor.add("front", [sys.executable, "-m", proxy.__name__, *words], environment)
-            wait_until(lambda: answers(plan.listen, plan.port, plan.ca), front, _START, "TLS front")
+            wait_until(lambda: answers(plan.listen, plan.bound, plan.ca), front, _START, "TLS front")
         self._stamps = self._written()
 
     def refresh(self) -> None:
         """Take up what changed while running: sites that were admitted or revoked, renewed certificates."""
-        if self.plan.insecure or (now := self._written()) == self._stamps:
+        if (now := self._written()) == self._stamps:
             return
         renewed, self._stamps = now[1] != self._stamps[1], now
         self.plan = open_server(self.plan.folder)
@@ -101,17 +95,10 @@ class SuperLink:
     def home(self) -> Path:
         return self.plan.folder.absolute() / "flower"
 
-    @property
-    def front(self) -> bool:
-        """Whether sites connect through fedfew's own TLS front: not without TLS, and not behind nginx."""
-        return not (self.plan.insecure or self.plan.behind)
-
     def _superlink(self) -> list[str]:
         plan = self.plan
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port), "--isolation", "process"]
         command += ["--database", str(plan.folder / "state.db"), "--disable-runtime-dependency-installation"]
-        if plan.insecure:
-            return [*command, "--insecure"]
         certificates = ["--ssl-ca-certfile", plan.ca, "--ssl-certfile", plan.certificate, "--ssl-keyfile", plan.key]
         return [*command, *map(str, certificates), "--enable-supernode-auth"]
 
@@ -121,12 +108,11 @@ class SuperLink:
         app.mkdir(parents=True, exist_ok=True)
         (app / "pyproject.toml").write_text(_APP.format(server_app=self.server_app, client_app=self.client_app))
         authority = json.dumps(str(self.plan.ca.resolve()))
-        trust = "insecure = true" if self.plan.insecure else f"root-certificates = {authority}"
-        here = f'[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        here = f'[superlink.fedfew]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = {authority}\n'
         (self.home / "config.toml").write_text(f'[superlink]\ndefault = "fedfew"\n\n{here}')
 
     def _healthy(self) -> bool:
-        return answers("127.0.0.1", self.port, None if self.plan.insecure else self.plan.ca, "/health")
+        return answers("127.0.0.1", self.port, self.plan.ca, "/health")
 
     def _register(self) -> None:
         """Register the keys of the members; known ones stay, those of revoked sites go."""
@@ -167,22 +153,11 @@ class SuperLink:
         return results
 
 
-def answers(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> bool:
-    """Whether a server answers a request there, with a certificate of this authority."""
-    with contextlib.suppress(OSError, http.client.HTTPException):
-        return bool(ask(host, port, ca, path))
+def answers(host: str, port: int, ca: Path, path: str = "/fedfew") -> bool:
+    """Whether a server of this machine answers a request, with a certificate of this authority."""
+    where = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    with contextlib.suppress(httpx.HTTPError):
+        trusted = ssl.create_default_context(cafile=str(ca))
+        httpx.get(f"https://{where}:{port}{path}", verify=trusted, timeout=5.0, trust_env=False)
+        return True
     return False
-
-
-def ask(host: str, port: int, ca: Path | None, path: str = "/fedfew") -> tuple[int, bytes]:
-    """Status and content of a GET request; OSError or HTTPException if nothing answers or TLS fails."""
-    where = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    if ca is None:
-        connection = http.client.HTTPConnection(where, port, timeout=5.0)
-    else:
-        trusted = ssl.create_default_context(cafile=os.fspath(ca))
-        connection = http.client.HTTPSConnection(where, port, timeout=5.0, context=trusted)
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        response = connection.getresponse()
-        return response.status, response.read(1 << 16)

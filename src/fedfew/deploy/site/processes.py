@@ -32,10 +32,8 @@ class SiteProcesses:
 
     def start(self) -> None:
         """Start both; the SuperNode connects and keeps trying. E505 if the key or certificate is unusable."""
-        self.plan.check()
-        if not self.plan.insecure:
-            check_certificate(self.plan.ca)
-            check_site_key(self.plan.key)
+        check_certificate(self.plan.ca)
+        check_site_key(self.plan.key)
         self._start_warm_site()
         self.start_node()
 
@@ -69,7 +67,7 @@ class SiteProcesses:
         trust = ["--root-certificates", str(plan.ca), "--auth-supernode-private-key", str(plan.key)]
         command = [sys.executable, "-m", flower_programs.__name__, flower_programs.SUPERNODE]
         command += ["--superlink", plan.address, "--host", "127.0.0.1", "--port", port]
-        command += ["--insecure"] if plan.insecure else trust
+        command += trust
         environment = flower_environment(self.home, FEDFEW_SITE=str(self.socket), FEDFEW_CONTACT=str(self.contact))
         return self.supervisor.add(f"node-{plan.name}", command, environment)
 

@@ -36,10 +36,10 @@ def init(
     sites: str,
     server: str,
     port: int,
+    bind: int,
     config: str,
     overrides: dict[str, Any],
     days: int,
-    insecure: bool,
     force: bool,
     json: bool,
 ) -> None:
@@ -49,7 +49,7 @@ def init(
     document = load(config, chosen | {"fleet.kind": "flower"}).document
     content = f"# What network {name.name} trains; its sites are the clients\n{dumps(document)}"
     plan = make_network(
-        name, names, host=server, port=port, days=days, insecure=insecure, force=force, config=content
+        name, names, host=server, port=port, bind=bind, days=days, force=force, config=content
     )  # fmt: skip
     record(plan.folder, "created", sites=list(plan.sites))
     if json:
@@ -79,7 +79,7 @@ def server(
         return
     if sites:
         overrides = overrides | {"fleet.only": sites}
-    for path in () if plan.insecure else (plan.ca, plan.certificate):
+    for path in (plan.ca, plan.certificate):
         try:
             check_expiry(path)
         except FedfewError as fault:
@@ -191,7 +191,7 @@ def pause(folder: Path, end: bool) -> None:
 def sites(network: Path, json: bool) -> None:
     """List the sites of a network."""
     plan = open_server(network)
-    rows, ends = site_rows(plan), {} if plan.insecure else {
+    rows, ends = site_rows(plan), {
         name: f"{expiry(path.read_bytes()):%Y-%m-%d}"
         for name, path in (("authority", plan.ca), ("server", plan.certificate))
     }  # fmt: skip

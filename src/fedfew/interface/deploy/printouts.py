@@ -77,7 +77,7 @@ def renew_steps(paths: Sequence[Path], days: int) -> str:
 
 def nginx(plan: ServerPlan) -> str:
     """A front for production: only the Fleet API is forwarded; everything else of the SuperLink stays inside."""
-    folder, port = plan.folder.absolute(), plan.behind or plan.port + 1
+    folder, port = plan.folder.absolute(), plan.behind or plan.bound + 1
     return _filled(
         "nginx.conf",
         plan=plan,

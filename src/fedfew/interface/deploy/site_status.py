@@ -40,7 +40,7 @@ def keep_online(plan: SitePlan, data: Path, terms: SiteTerms) -> None:
         ended = _stamp(plan.folder / ENDED)
         checked = 0.0
         while True:
-            if time() - checked > _DAILY and not plan.insecure:
+            if time() - checked > _DAILY:
                 checked = time()
                 if take_up_authority(plan):
                     err.print(f"site {plan.name}: the network's authority was renewed", markup=False)
