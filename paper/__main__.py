@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.table import Table
 
 from fedfew.config.files import parse_set
-from fedfew.config.scale import scaled
+from fedfew.config.tables import scaled
 from fedfew.core.errors import FedfewError
 from fedfew.interface.batch import BatchResult, run_all
 from fedfew.interface.console import complain, err, out, print_json

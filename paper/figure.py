@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from fedfew.config.parts import federation_of
-from fedfew.config.scale import scaled
 from fedfew.config.schema import load
+from fedfew.config.tables import scaled
 from fedfew.core.storage import write_atomically
 from fedfew.data.shares import heterogeneity
 from fedfew.interface.charts.printed import bubbles, save

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfew.config.scale import scaled
 from fedfew.config.schema import load
+from fedfew.config.tables import scaled
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.studies.sweep import Cell

@@ -1,6 +1,6 @@
 import torch
 
-from fedfew.config.backbone_choice import left_out
+from fedfew.config.first_config import left_out
 
 
 def test_every_label_is_predicted_from_other_folds_only() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from fedfew.config.files import flat
-from fedfew.config.published import HEAD, deviations
 from fedfew.config.schema import load
+from fedfew.config.tables import HEAD, deviations
 
 SEMIFL = {"threshold": 0.95, "beta": 0.75, "server_momentum": 0.5, "momentum_lasts": True, "shift": 4, "hole": 0.0}
 """Diao et al. 2022, section 4 and the official code."""

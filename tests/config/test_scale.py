@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from fedfew.config.files import flat
-from fedfew.config.scale import scaled
 from fedfew.config.schema import load
+from fedfew.config.tables import scaled
 from fedfew.core.errors import FedfewError
 
 PAPER = ("paper-literal", "paper-tuned", "reference-code")

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from tests.contract.runs import TINY, tiny_rounds
 
 from fedfew.aggregators import AGGREGATORS
-from fedfew.config.names import REGISTRIES
+from fedfew.config import REGISTRIES
 from fedfew.config.schema import load
 from fedfew.config.tree import NAMED, PLAIN, settings_for
 from fedfew.core.layout import Layout

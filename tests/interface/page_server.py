@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedfew.interface.page.access import own_names
-from fedfew.interface.page.serve import listen, make_server
+from fedfew.interface.page.app import listen, make_server
 
 
 @contextlib.contextmanager

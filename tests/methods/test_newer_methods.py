@@ -31,8 +31,8 @@ from fedfew.methods.entry import Entry
 from fedfew.methods.fedopt import FEDADAM, FEDYOGI, FedAdam
 from fedfew.methods.scaffold import Scaffold
 from fedfew.methods.semifl import SemiFL
-from fedfew.objectives.freematch import FreeMatch
 from fedfew.objectives.objective import Batch, Step
+from fedfew.objectives.pseudo_labels import FreeMatch
 from fedfew.training.label_shift import Adjust, unadjusted
 from fedfew.training.sgd import Hooks, LocalSGD, descend
 from fedfew.training.supervised import Supervised

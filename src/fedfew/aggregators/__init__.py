@@ -11,23 +11,14 @@ if TYPE_CHECKING:
 AGGREGATORS: "Registry[Callable[..., Aggregate]]" = Registry(
     "fedfew.aggregators",
     {
-        "fedfreq": (
-            "weighted:fedfreq",
-            "FedFreq (the paper, Eq. 10): the more often a client answers, the lower its weight.",
-        ),
+        "fedfreq": ("weighted:fedfreq", "FedFreq (the paper, Eq. 10): clients that answer often weigh less."),
         "fedavg": ("weighted:fedavg", "FedAvg (McMahan et al. 2017): clients are weighted by their number of images."),
         "uniform": ("weighted:uniform", "Every client that answered has the same weight."),
         "status": ("weighted:status", "Learning status ((FL)², Lee et al. 2024): confident clients get less weight."),
         "fednova": ("weighted:fednova", "FedNova (Wang et al. 2020): changes are divided by the steps they took."),
         "median": ("weighted:median", "Coordinate-wise median (Yin et al. 2018)."),
-        "trimmed-mean": (
-            "robust:trimmed_mean",
-            "Trimmed mean (Yin et al. 2018): without the extremes of each coordinate.",
-        ),
-        "krum": (
-            "robust:krum",
-            "Krum (Blanchard et al. 2017): the model nearest to its neighbours, or a few.",
-        ),
+        "trimmed-mean": ("robust:trimmed_mean", "Trimmed mean (Yin et al. 2018): without each coordinate's extremes."),
+        "krum": ("robust:krum", "Krum (Blanchard et al. 2017): the model nearest to its neighbours, or a few."),
         "fltrust": ("robust:fltrust", "FLTrust (Cao et al. 2021): weights by the cosine with the server's step."),
     },
 )

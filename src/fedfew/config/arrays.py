@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedfew.config.first_config import HEAD
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import digest
 from fedfew.data.cache import cache_folder, new_folder
@@ -52,7 +51,8 @@ def from_arrays(
     with new_folder(folder) as made:
         np.savez(made / "rows.npz", **content)
     dataset = {"name": "vectors", "path": str(folder / "rows.npz"), "validation": len(y[1]) // 4 if test else 0}
-    return {"rounds": 20, "participation": 1.0, "dataset": dataset, "model": {"name": "linear"}, **HEAD}
+    named = {"dataset": dataset, "model": {"name": "linear"}, "method": {"name": "fedmoments"}}
+    return {"rounds": 20, "participation": 1.0} | named
 
 
 def _array(values: Arrays) -> NDArray[Any]:

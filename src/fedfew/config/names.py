@@ -11,31 +11,17 @@ from typing import Any, Generic, TypeVar
 
 from torch import nn
 
-from fedfew.aggregators import AGGREGATORS
+from fedfew.config import REGISTRIES
 from fedfew.core.errors import FedfewError
-from fedfew.core.registry import Registry
 from fedfew.core.settings import Setting, settings_of
 from fedfew.core.types import Method
-from fedfew.data import DATASETS, PARTITIONS
-from fedfew.methods import METHODS
 from fedfew.methods.entry import Entry
-from fedfew.models import MODELS
 from fedfew.models.build import SHAPE, WIDTH, required
-from fedfew.objectives import OBJECTIVES
 
 T = TypeVar("T")
 SITES = "sites"
 """The partition of a dataset with its own sites: nothing is drawn."""
 
-REGISTRIES: dict[str, Registry[Any]] = {
-    "dataset": DATASETS,
-    "partition": PARTITIONS,
-    "model": MODELS,
-    "method": METHODS,
-    "objective": OBJECTIVES,
-    "aggregator": AGGREGATORS,
-}
-"""The names that each section may give."""
 PARTS = ("server", "client", "aggregator")
 """Parts of the config that every method gets besides its settings."""
 OPTIONAL_PARTS = ("objective", "vote", "client_labels")

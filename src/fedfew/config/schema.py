@@ -13,10 +13,10 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from fedfew.aggregators import AGGREGATORS
+from fedfew.config import REGISTRIES
 from fedfew.config.checks import misfits, unused_objective
 from fedfew.config.names import (
     OPTIONAL_PARTS,
-    REGISTRIES,
     SITES,
     Named,
     find,
@@ -26,8 +26,7 @@ from fedfew.config.names import (
     own_code,
     refuse_code,
 )
-from fedfew.config.published import adapted, for_head, with_data_seed
-from fedfew.config.tables import Table, absolute_paths, apply_overrides, read
+from fedfew.config.tables import Table, absolute_paths, adapted, apply_overrides, for_head, read, with_data_seed
 from fedfew.config.tree import (
     AUTO,
     NAMED,

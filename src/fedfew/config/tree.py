@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Gt, Le
 from torch import nn
 
-from fedfew.config.names import REGISTRIES, SITES, Named, is_own, settings_named
+from fedfew.config import REGISTRIES
+from fedfew.config.names import SITES, Named, is_own, settings_named
 from fedfew.core.engine import Engine
 from fedfew.core.evaluation import Evaluation
 from fedfew.core.samples import OwnView

@@ -14,33 +14,15 @@ DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
     {
         "mini-mnist": ("included:mini_mnist", "7,000 MNIST digits included in fedfew."),
         "mini-cifar": ("included:mini_cifar", "2,800 photographs of CIFAR-10 included in fedfew."),
-        "cifar10": (
-            "fetched:cifar10",
-            "60,000 color photographs of ten kinds of animals and vehicles, 32×32 (Krizhevsky 2009).",
-        ),
+        "cifar10": ("fetched:cifar10", "60,000 color photographs of animals and vehicles, 32×32 (Krizhevsky 2009)."),
         "mnist": ("fetched:mnist", "70,000 handwritten digits, 28×28 (LeCun, Cortes and Burges 1998)."),
-        "fashion-mnist": (
-            "fetched:fashion_mnist",
-            "70,000 photographs of ten kinds of clothing, 28×28 (Xiao, Rasul and Vollgraf 2017).",
-        ),
-        "folder": (
-            "images.own:folder",
-            "Your own images: server/<class>/…, clients/<site>/…, test/<class>/…; the clients are the sites.",
-        ),
-        "vectors": (
-            "rows.datasets:vectors",
-            "Your own vectors or tables: one file (CSV, parquet, NPZ), or one at the server and one for each site.",
-        ),
-        "text": (
-            "rows.datasets:text",
-            "Your own texts: a column of a table, or files in server/<class>/, clients/<site>/ and test/<class>/.",
-        ),
+        "fashion-mnist": ("fetched:fashion_mnist", "70,000 photographs of clothing, 28×28 (Xiao et al. 2017)."),
+        "folder": ("images.own:folder", "Your own images: server/<class>/, clients/<site>/ and test/<class>/."),
+        "vectors": ("rows.datasets:vectors", "Your own vectors or tables (CSV, parquet, NPZ), in one file or several."),
+        "text": ("rows.datasets:text", "Your own texts: a column of a table, or files in folders as for images."),
         "npz": ("npz:npz", "Your own arrays in an NPZ file, such as MedMNIST."),
         "parquet": ("tables:parquet", "Your own images in parquet files."),
-        "huggingface": (
-            "tables:huggingface",
-            "A Hugging Face dataset: a folder written by save_to_disk, or a name on the hub.",
-        ),
+        "huggingface": ("tables:huggingface", "A Hugging Face dataset: a name on the hub, or a saved folder."),
     },
     group="fedfew.datasets",
 )
@@ -50,22 +32,10 @@ PARTITIONS: "Registry[Callable[..., Partition | VirtualPartition]]" = Registry(
     "fedfew.data",
     {
         "iid": ("partitions:iid", "All clients alike."),
-        "dirichlet": (
-            "partitions:dirichlet",
-            "The paper's: each client draws class shares ~ Dir(μ), and takes what is left of used-up classes.",
-        ),
-        "dirichlet-by-class": (
-            "partitions:dirichlet_by_class",
-            "The usual one: each class is divided among the clients by shares ~ Dir(μ), so sizes vary too.",
-        ),
-        "shards": (
-            "partitions:shards",
-            "McMahan's: images sorted by label and cut into shards, of which a client gets a few.",
-        ),
-        "virtual": (
-            "partitions:virtual",
-            "Any number of clients, with a cost only for those selected; their images follow from the seed.",
-        ),
+        "dirichlet": ("partitions:dirichlet", "The paper's: each client draws its class shares from Dir(μ)."),
+        "dirichlet-by-class": ("partitions:dirichlet_by_class", "The usual one: shares from Dir(μ) divide each class."),
+        "shards": ("partitions:shards", "McMahan's: images sorted by label and cut into shards; a client gets a few."),
+        "virtual": ("partitions:virtual", "Any number of clients; only those selected cost anything."),
         "users": ("partitions:by_user", "A user's images stay together at one client."),
     },
     group="fedfew.partitions",

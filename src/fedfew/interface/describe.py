@@ -5,13 +5,13 @@ import inspect
 import sys
 from typing import Any
 
+from fedfew.config import REGISTRIES
 from fedfew.config.files import dumps, presets
 from fedfew.config.names import imported, is_own
 from fedfew.config.schema import load
 from fedfew.config.tables import read
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
-from fedfew.interface.commands.catalog import REGISTRIES
 from fedfew.interface.console import out, print_json
 from fedfew.methods.entry import Entry
 
@@ -38,7 +38,6 @@ def describe(name: str, json: bool) -> None:
         _preset(name, json)
         return
     target: Any = imported(name, "methods") if kind == "own" else REGISTRIES[kind][name]
-    kind = kind.removesuffix("s")
     settings = target.settings if isinstance(target, Entry) else settings_of(target)
     about = _about(kind, target)
     unfit = target.unfit if isinstance(target, Entry) else {}

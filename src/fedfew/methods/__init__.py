@@ -19,10 +19,7 @@ METHODS: "Registry[Entry[Any]]" = Registry(
     "fedfew.methods",
     {
         "fedfew": ("fedfew:FEDFEW", "Pseudo-labels once a round; the server trains last."),
-        "fedmoments": (
-            "fedmoments.method:FEDMOMENTS",
-            "Class moments from clients of different class mix; on a frozen backbone.",
-        ),
+        "fedmoments": ("fedmoments.method:FEDMOMENTS", "Class moments from clients of different class mix."),
         "fedmix": ("fedmix:FEDMIX", "FedMix (the paper): server and clients train, three models mix."),
         "fedmatch": ("fedmatch:FEDMATCH", "FedMatch with its published settings."),
         "fedmatch-lite": ("fedmatch:FEDMATCH_LITE", "FedMatch without helpers from other clients."),

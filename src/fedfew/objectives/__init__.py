@@ -13,20 +13,11 @@ OBJECTIVES: "Registry[Callable[..., Objective]]" = Registry(
     {
         "pseudo-label": ("pseudo_labels:PseudoLabel", "Pseudo-Label (Lee 2013): train on confident predictions."),
         "pi-model": ("consistency:PiModel", "Π-model (Laine & Aila 2017): two views get equal predictions."),
-        "temporal-ensembling": (
-            "consistency:TemporalEnsembling",
-            "Laine & Aila 2017: the target is the mean of earlier predictions.",
-        ),
-        "mean-teacher": (
-            "consistency:MeanTeacher",
-            "Tarvainen & Valpola 2017: the student agrees with its moving average.",
-        ),
+        "temporal-ensembling": ("consistency:TemporalEnsembling", "Laine & Aila 2017: targets are past means."),
+        "mean-teacher": ("consistency:MeanTeacher", "Tarvainen & Valpola 2017: agree with a moving average."),
         "mixmatch": ("mixmatch:MixMatch", "MixMatch (Berthelot et al. 2019): guessed labels, sharpened, and MixUp."),
         "uda": ("pseudo_labels:UDA", "UDA (Xie et al. 2020): a sharpened weak view is the target of a strong view."),
-        "fixmatch": (
-            "pseudo_labels:FixMatch",
-            "FixMatch (Sohn et al. 2020): a confident weak view labels a strong one.",
-        ),
-        "freematch": ("freematch:FreeMatch", "FreeMatch (Wang et al. 2023): FixMatch with thresholds that adapt."),
+        "fixmatch": ("pseudo_labels:FixMatch", "FixMatch (Sohn et al. 2020): a sure weak view labels a strong one."),
+        "freematch": ("pseudo_labels:FreeMatch", "FreeMatch (Wang et al. 2023): FixMatch with thresholds that adapt."),
     },
 )

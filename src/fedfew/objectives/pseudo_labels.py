@@ -1,10 +1,12 @@
-"""Objectives with pseudo-labels: Pseudo-Label, FixMatch and UDA.
+"""Objectives with pseudo-labels: Pseudo-Label, FixMatch, UDA and FreeMatch.
 
 Pseudo-Label   1[max p ≥ τ] CE(argmax p, f(weak u)),  p = f(u)               D.-H. Lee, 2013
 FixMatch       1[max p ≥ τ] CE(argmax p, f(strong u)),  p = f(weak u)        K. Sohn et al., NeurIPS 2020
 UDA            1[max p ≥ τ] CE(p^(1/T)/Σ, f(strong u)),  p = f(weak u)       Q. Xie et al., NeurIPS 2020
+FreeMatch      FixMatch with τ_c for each class, which adapt to the model      Y. Wang et al., ICLR 2023
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -12,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedfew.core.samples import STANDARD, Samples
-from fedfew.core.settings import Doc, Fraction, NonNegative, Positive
+from fedfew.core.samples import STANDARD
+from fedfew.core.settings import Decay, Doc, Fraction, NonNegative, Positive
 from fedfew.core.types import ClientSite
 from fedfew.objectives.objective import Batch, Step, ramp
 from fedfew.training.label_shift import Adjust, tempered, unadjusted
@@ -44,31 +46,48 @@ class PseudoLabel:
         return step
 
 
-@dataclass(frozen=True)
-class FixMatch:
-    """FixMatch (Sohn et al. 2020): a confident label from the weak view trains the strong view."""
+class StrongViews:
+    """A label from the weak view trains the strong view, where the label is confident."""
 
-    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.95
-    weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
+    weight: float
     labels: ClassVar[bool] = True
     strong_views: ClassVar[bool] = True
 
     def begin(self, site: ClientSite, progress: float, rng: torch.Generator, adjust: Adjust = unadjusted) -> Batch:
+        confident = self.confident(site)
+
         def step(indices: Tensor) -> Step:
             samples = site.samples.take(indices)
             with torch.no_grad():
                 p = adjust(site.network(samples.weak(rng)).softmax(1))
-            confidence, labels = p.max(1)
-            keep = confidence >= self.threshold
+            keep, labels = confident(p), p.argmax(1)
             if not keep.any() or not self.weight:
                 return Step(None, labels, keep)
-            return Step(strong_loss(self.weight, site, samples, keep, self.targets(p[keep]), rng), labels, keep)
+            # only the images kept are passed forward; the loss is a mean over the whole batch
+            logits = site.network(samples.take(keep).strong(rng, site.own_view or STANDARD))
+            loss = cross_entropy(logits, self.targets(p[keep]), reduction="sum")
+            return Step(self.weight * loss / len(samples), labels, keep)
 
         return step
+
+    def confident(self, site: ClientSite) -> Callable[[Tensor], Tensor]:
+        """The rule that maps probabilities of weak views (N×C) to the mask of those that are used."""
+        raise NotImplementedError
 
     def targets(self, p: Tensor) -> Tensor:
         """What the strong views are trained on, from the probabilities of the weak ones."""
         return p.argmax(1)
+
+
+@dataclass(frozen=True)
+class FixMatch(StrongViews):
+    """FixMatch (Sohn et al. 2020): a confident label from the weak view trains the strong view."""
+
+    threshold: Annotated[Fraction, Doc("τ: a pseudo-label is used where its probability is at least this")] = 0.95
+    weight: Annotated[NonNegative, Doc("λ_u: weight of the loss")] = 1.0
+
+    def confident(self, site: ClientSite) -> Callable[[Tensor], Tensor]:
+        return lambda p: p.amax(1) >= self.threshold
 
 
 @dataclass(frozen=True)
@@ -86,9 +105,29 @@ class UDA(FixMatch):
         return tempered(p, self.temperature)
 
 
-def strong_loss(
-    weight: float, site: ClientSite, samples: Samples, keep: Tensor, targets: Tensor, rng: torch.Generator
-) -> Tensor:
-    """w CE(targets, f(strong u)) of the images kept, as a mean over the whole batch; only they are passed forward."""
-    logits = site.network(samples.take(keep).strong(rng, site.own_view or STANDARD))
-    return weight * cross_entropy(logits, targets, reduction="sum") / len(samples)
+@dataclass(frozen=True)
+class FreeMatch(StrongViews):
+    """FreeMatch (Wang et al. 2023): FixMatch with class thresholds that rise with the model's confidence.
+
+    τ ← a τ + (1 − a) mean max p;   p̃ ← a p̃ + (1 − a) mean p;   τ_c = τ p̃_c / max p̃       batch by batch, from 1/C
+
+    It runs at a client, which keeps τ and p̃ from round to round. The published fairness term, which pushes predictions
+    towards equal class shares, is left out: a non-IID client does not have equal shares.
+    """
+
+    decay: Annotated[Decay, Doc("a: decay of τ and p̃ at each batch; published: .999")] = 0.9
+    weight: Annotated[NonNegative, Doc("weight of the loss")] = 1.0
+
+    def confident(self, site: ClientSite) -> Callable[[Tensor], Tensor]:
+        start = torch.full((site.classes + 1,), 1 / site.classes)
+        kept = site.memory.get("freematch", start).clone()  # p̃, then τ; new, because a checkpoint may hold the old one
+        site.memory["freematch"] = kept
+
+        def above(p: Tensor) -> Tensor:
+            confidence, labels = p.max(1)
+            now = torch.cat([p.mean(0), confidence.mean()[None]]).cpu()
+            kept.mul_(self.decay).add_(now, alpha=1 - self.decay)
+            thresholds = kept[-1] * kept[:-1] / kept[:-1].max()
+            return confidence >= thresholds.to(p.device)[labels]
+
+        return above

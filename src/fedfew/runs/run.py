@@ -167,7 +167,7 @@ class Run:
     @cached_property
     def deviations(self) -> dict[str, tuple[Any, Any]]:
         """Settings of its method and aggregator that are not as published, each with the published value."""
-        from fedfew.config.published import deviations
+        from fedfew.config.tables import deviations
 
         return {} if self.method in BOUNDS else deviations(self.flat)
 

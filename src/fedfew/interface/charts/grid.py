@@ -1,13 +1,42 @@
-"""Grids as SVG: cells shaded by value or bubbles by area, and a mark for each problem."""
+"""Grids as SVG: cells shaded by value or bubbles by area, and a mark for each problem; with parts of every SVG."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from fedfew.interface.charts import Grid
-from fedfew.interface.charts.paper import Paper, legend, text
 from fedfew.interface.charts.scale import amount, labelled
 
 SHADES = 6
 MOST_NOTES = 1500
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The content of an SVG element, its height and its axes."""
+
+    content: str
+    height: int
+    axes: str
+    """Where its values are, for the script that shows them: the kind of figure, then numbers in the SVG's units."""
+
+
+def text(x: float, y: float, words: str, classes: str = "") -> str:
+    """A text at a position."""
+    look = f' class="{classes}"' if classes else ""
+    return f'<text x="{x:g}" y="{y:g}"{look}>{escape(words)}</text>'
+
+
+def legend(entries: Sequence[tuple[str, str]], width: int) -> tuple[str, float]:
+    """Names, each with the SVG of its key, in as many rows as needed, and their height."""
+    parts, x, y = [], 8.0, 12.0
+    for name, key in entries:
+        need = 28 + 7.1 * len(name)
+        if x > 8 and x + need > width:
+            x, y = 8.0, y + 17
+        parts.append(f'<g transform="translate({x:g} {y:g})">{key}{text(18, 0, name)}</g>')
+        x += need + 4
+    return f'<g aria-hidden="true">{"".join(parts)}</g>', y + 12
 
 
 def draw_grid(figure: Grid, width: int) -> Paper:

@@ -5,8 +5,7 @@ from html import escape
 from importlib import resources
 
 from fedfew.interface.charts import COLOURS, Bars, Figure, Grid, Lines, Series
-from fedfew.interface.charts.grid import draw_grid
-from fedfew.interface.charts.paper import Paper, legend, text
+from fedfew.interface.charts.grid import Paper, draw_grid, legend, text
 from fedfew.interface.charts.scale import Scale, extent, labelled, outline, thinned, ticks, whole_ticks, writer
 
 WIDTH, HEIGHT = 460, 270

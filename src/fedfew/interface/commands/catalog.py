@@ -1,26 +1,12 @@
 """fedfew methods, presets and explain: what can be named in a config, and what an error code means. No torch needed."""
 
 import difflib
-from typing import Any
 
-from fedfew.aggregators import AGGREGATORS
+from fedfew.config import REGISTRIES
 from fedfew.config.files import presets as known_presets
 from fedfew.core.errors import CODES, FedfewError
-from fedfew.core.registry import Registry
-from fedfew.data import DATASETS, PARTITIONS
 from fedfew.interface.console import out, print_json
-from fedfew.methods import METHODS
-from fedfew.models import MODELS
-from fedfew.objectives import OBJECTIVES
 
-REGISTRIES: dict[str, Registry[Any]] = {
-    "methods": METHODS,
-    "aggregators": AGGREGATORS,
-    "objectives": OBJECTIVES,
-    "models": MODELS,
-    "datasets": DATASETS,
-    "partitions": PARTITIONS,
-}
 FLEETS = {
     "inline": "One client after another, in this process.",
     "pool": "Clients on several cores, one process each; bit-identical to inline.",
@@ -35,7 +21,7 @@ def methods(name: str, json: bool) -> None:
 
         describe(name, json)
         return
-    kinds = {kind: {entry: known.summary(entry) for entry in known} for kind, known in REGISTRIES.items()}
+    kinds = {f"{kind}s": {entry: known.summary(entry) for entry in known} for kind, known in REGISTRIES.items()}
     known = {entry for names in kinds.values() for entry in names}
     kinds |= {"fleets": FLEETS, "presets": {k: about for k, about in known_presets().items() if k not in known}}
     if json:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedfew.config.schema import load
+from fedfew.config.tables import scaled
 from fedfew.core.errors import FedfewError
 from fedfew.core.text import percent, size
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
@@ -54,10 +55,6 @@ def resume(run: Path, overrides: dict[str, Any], anyway: bool, allow_code: Colle
 
 def scaled_overrides(config: str, scale: str | None, overrides: dict[str, Any]) -> dict[str, Any]:
     """The scale's overrides, then the --set options; notes if the scale changes nothing."""
-    if scale is None:
-        return overrides
-    from fedfew.config.scale import scaled  # noqa: PLC0415 - few runs have a scale
-
     changes, remark = scaled(config, scale, overrides)
     if remark:
         note(remark)

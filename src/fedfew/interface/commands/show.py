@@ -6,7 +6,7 @@ from pathlib import Path
 from fedfew.core.errors import FedfewError
 from fedfew.interface.console import err, print_json
 from fedfew.interface.console import out as console
-from fedfew.interface.page.serve import serve
+from fedfew.interface.page.app import serve
 from fedfew.interface.report import write_report
 
 

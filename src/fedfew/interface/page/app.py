@@ -1,6 +1,11 @@
-"""The page's routes: runs, a run, a comparison, their charts as files, and live events; all are read-only."""
+"""The page's routes: runs, a run, a comparison, their charts as files, and live events; all are read-only.
 
-from collections.abc import Iterable, Sequence
+They are served by uvicorn, at an address to open, until Ctrl-C.
+"""
+
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import resources
@@ -8,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -17,14 +23,14 @@ from fedfew.core.errors import FedfewError
 from fedfew.interface.charts import Figure, to_csv
 from fedfew.interface.charts.run_charts import figures_of
 from fedfew.interface.charts.svg import chart_style, svg
-from fedfew.interface.page.access import AccessMiddleware
-from fedfew.interface.page.library import Library
-from fedfew.interface.page.live import Ending, last_seen, library_news, run_news
+from fedfew.interface.page.access import AccessMiddleware, is_loopback, own_names
+from fedfew.interface.page.library import Ending, Library, last_seen, library_news, run_news
 from fedfew.interface.report.comparison import tables
 from fedfew.interface.report.document import Links, about_run, draw, environment
 from fedfew.runs.run import Run
 from fedfew.studies.bounds import bounds_of
 
+USUAL_PORT = 8765
 ON_A_PAGE = 100
 MOST_CHOSEN = 12
 
@@ -178,3 +184,43 @@ async def _not_found(pages: Any, request: Request, error: Exception) -> Response
 async def _fault(pages: Any, request: Request, error: Exception) -> Response:
     status = 404 if isinstance(error, FedfewError) and error.code == "E302" else 409
     return _html(pages, "fault.html", status, title="Cannot be shown", text=str(error))
+
+
+def listen(host: str, port: int | None) -> socket.socket:
+    """A socket at the given port; without one, at the default port or else any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    ports = [USUAL_PORT, 0] if port is None else [port]
+    for candidate in ports:
+        try:
+            return socket.create_server((host, candidate), family=family)
+        except (OSError, OverflowError) as error:
+            if candidate == ports[-1]:
+                fault, remedy = f"cannot listen there ({error})", "Give another --port or --host"
+                raise FedfewError("E504", f"{host}:{candidate}", fault, remedy) from None
+    raise AssertionError
+
+
+def make_server(root: Path, names: frozenset[str], token: str = "") -> uvicorn.Server:
+    """The page in uvicorn: quiet, without websockets; its streams end with it."""
+    settings = uvicorn.Config(
+        make_app(root, names, token, lambda: server.should_exit),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=3,
+        h11_max_incomplete_event_size=32_768,
+    )
+    server = uvicorn.Server(settings)
+    return server
+
+
+def serve(root: Path, host: str, port: int | None, announce: Callable[[str], None]) -> None:
+    """Serve the runs below ``root`` until interrupted; ``announce`` is given the address to open."""
+    token = "" if is_loopback(host) else secrets.token_urlsafe(24)
+    with listen(host, port) as sock:
+        shown = f"[{host}]" if ":" in host else host
+        address = f"http://{shown}:{sock.getsockname()[1]}/"
+        announce(address + (f"?token={token}" if token else ""))
+        make_server(root, own_names(host), token).run(sockets=[sock])
