@@ -29,7 +29,7 @@ from fedfew.secure.exchange import Post, Sum
 from fedfew.secure.identity import SimulatedIdentities
 from fedfew.secure.terms import Rules, Terms
 
-RULES = Rules("benchmark", 2 / 3, 0.5, 16.0, 1_000_000, by_images=True, only_active=False)
+RULES = Rules("benchmark", 3, 2 / 3, 0.5, 16.0, 1_000_000, by_images=True, only_active=False)
 IDENTITY = SimulatedIdentities(0)
 GONE = 0.3
 """Share of the sites that leaves before an exchange."""
@@ -73,7 +73,7 @@ def secure_round(vectors: Tensor, leave: int = 0) -> dict[str, Any]:
     begin = process_time()
     post = Post(sites, 0)  # type: ignore[arg-type]
     codec = Codec(RULES, sites.client.schema, len(vectors))
-    terms = Terms.of(0, dict.fromkeys(range(len(vectors)), 1.0), payload)
+    terms = Terms.of(0, dict.fromkeys(range(len(vectors)), 1.0), payload, {})
     words, arrived = Sum(post, codec, terms, IDENTITY, payload).collect(range(len(vectors)))
     mean = codec.decode(words, payload)[0]["psi"]
     seconds = process_time() - begin

@@ -24,11 +24,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedfew.config.parts import Parts
 from fedfew.config.tree import FleetSettings
 from fedfew.deploy.messages.frames import Arrays
+from fedfew.deploy.plan import make_network, open_bundle
 from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.members import Membership
-from fedfew.deploy.server.server_app import grid_fleet
-from fedfew.deploy.site.build import trial_site
+from fedfew.deploy.server.server_app import grid_fleet, identity_of
+from fedfew.deploy.site.build import real_site, trial_site
 from fedfew.deploy.site.client_app import SITE, client_app
+from fedfew.deploy.site.files import PrivacyBudget
 from fedfew.deploy.site.limits import SiteTerms
 from fedfew.deploy.site.warm_site import WarmSite, listen, serve
 
@@ -142,16 +144,25 @@ def loop(
     answers: Mapping[int, Callable[[WarmSite], Answer]] | None = None,
     keys: bool = True,
     grid: type[LoopGrid] = CountingGrid,
+    images: Mapping[int, Path] | None = None,
 ) -> Iterator[Loop]:
-    """A fleet over a loop; ``answers`` replaces what a site does with a message."""
+    """A fleet over a loop; ``answers`` replaces what a site does with a message. With ``images`` sites are real."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as stack:
         folder = Path(place)
         memory = folder / "network" / "memory"
         warm, sockets = [], {}
+        secure = parts.config.privacy.sums == "secure"
+        names = [f"site{number}" for number in range(sites)]
+        plan = make_network(folder / "net", names) if secure else None
         for number in range(sites):
             state = folder / f"site{number}"
             state.mkdir()
-            site = WarmSite(number, trial_site(number, sites, SiteTerms()), state, memory=memory)
+            if secure:
+                open_bundle(folder / "net" / "bundles" / f"site{number}.tar", state)
+            site = WarmSite(number, trial_site(number, sites, SiteTerms(), state), state, memory=memory)
+            if images:
+                site.terms, site.budget = SiteTerms(), PrivacyBudget(state / "privacy.json")
+                site.build = real_site(number, images[number], site.terms, state)
             if answers and number in answers:
                 site.answer = answers[number](site)  # type: ignore[method-assign, assignment]
             sockets[100 + number] = state / "socket"
@@ -160,8 +171,8 @@ def loop(
             threading.Thread(target=_serve, args=(site, listener), daemon=True).start()
             warm.append(site)
         over = grid(sockets)
-        names = {f"key {100 + number}": number for number in range(sites)} if keys else {}
-        members = Membership([f"site{i}" for i in range(sites)], parts.config.clients, names)
+        known = {f"key {100 + number}": number for number in range(sites)} if keys else {}
+        members = Membership(names, parts.config.clients, known, identity_of(parts.config, plan) if plan else None)
         fleet = grid_fleet(over, parts, members, folder)
         fleet._settings = settings
         yield Loop(fleet, over, folder, warm)

@@ -59,6 +59,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "logits": {"method__name": "ds-fl", "method__subset": 20, "dataset__open": 60},
     **{kind: {"compression__kind": kind} for kind in ("float16", "int8", "top-k", "ternary")},
     "clipped": {"privacy__clip": 1.0},
+    "secure": {"privacy__sums": "secure", "participation": 1.0},
+    "secure local norms": {"privacy__sums": "secure", "participation": 1.0, "method__name": "fedbn"},
 }
 
 

@@ -44,7 +44,7 @@ def real(state: Path, images: Path, **terms: float) -> WarmSite:
     state.mkdir(exist_ok=True)
     demands = SiteTerms(**terms)  # type: ignore[arg-type]
     budget = PrivacyBudget(state / "privacy.json", demands.max_epsilon)
-    return WarmSite(1, real_site(1, images, demands), state, state / "memory", budget, demands)
+    return WarmSite(1, real_site(1, images, demands, state), state, state / "memory", budget, demands)
 
 
 def test_a_real_site_trains_its_own_images_and_tells_no_classes(tiny: Tiny, images: Path, tmp_path: Path) -> None:

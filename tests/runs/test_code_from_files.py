@@ -102,7 +102,8 @@ def read_by(reader: str, stopped: Path, tmp: Path) -> Callable[[str, str, str], 
         return checked_config(changed(document, section, key, name), [])
 
     def trial(section: str, key: str, name: str) -> Any:
-        return trial_site(0, 1, SiteTerms())({"versions": versions(), "config": changed(document, section, key, name)})
+        head = {"versions": versions(), "config": changed(document, section, key, name)}
+        return trial_site(0, 1, SiteTerms(), Path())(head)
 
     found: Callable[[str, str, str], Any] = vars()[reader]
     return found

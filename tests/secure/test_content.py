@@ -17,7 +17,7 @@ from fedfew.secure.terms import Rules, Terms
 from fedfew.transforms import Privacy
 from fedfew.transforms.epsilon import epsilon
 
-RULES = Rules("run", 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False)
+RULES = Rules("run", 3, 2 / 3, 0.5, 16.0, 1000, by_images=False, only_active=False)
 SENT = {"omega": torch.full((4000,), 0.25)}
 MODEL = {"psi": Expected((4000,), near="omega")}
 SUMS = {"sums": Expected((None,), limit=4000, per_example=2.0)}
@@ -110,8 +110,8 @@ def test_thresholds_are_at_least_three_more_than_half_and_the_share() -> None:
 
 def test_weights_that_leave_few_sites_are_refused() -> None:
     weights = dict.fromkeys(range(9), 1.0)
-    assert Terms.of(0, weights, SENT).check(RULES) == 6
+    assert Terms.of(0, weights, SENT, {}).check(RULES) == 6
     with pytest.raises(FedfewError, match=r"E422.*one of few sites"):
-        Terms.of(0, weights | dict.fromkeys(range(5), 0.0), SENT).check(RULES)
+        Terms.of(0, weights | dict.fromkeys(range(5), 0.0), SENT, {}).check(RULES)
     with pytest.raises(FedfewError, match=r"E422.*too few"):
-        Terms.of(0, {0: 1.0, 1: 1.0}, SENT).check(RULES)
+        Terms.of(0, {0: 1.0, 1: 1.0}, SENT, {}).check(RULES)

@@ -33,6 +33,7 @@ from fedfew.runtime.wire import Wire
 if TYPE_CHECKING:  # cryptography belongs to an extra
     from fedfew.secure.client import SumClient
     from fedfew.secure.exchange import SecureExchange
+    from fedfew.secure.identity import Identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,8 +181,8 @@ def pool_of(federation: Federation, cohort: int) -> Pool:
     return Pool(federation.server.join(LabeledSet(federation.samples, federation.truth)), held)
 
 
-def sites_of(config: Config, data: ClientsData, network: Network) -> Sites:
-    """The clients, as one process trains them."""
+def sites_of(config: Config, data: ClientsData, network: Network, identity: "Identity | None" = None) -> Sites:
+    """The clients, as one process trains them; ``identity``: who a real site is in secure sums."""
     return Sites(
         algorithm=config.method,
         transforms=config.transforms,
@@ -195,17 +196,19 @@ def sites_of(config: Config, data: ClientsData, network: Network) -> Sites:
         validation=data.validation.to(network.device),
         own_view=config.client.own,
         known=config.client_labels.known(data.partition.clients, config.dataset.seed),
-        sums=_sums(config, network)[1],
+        sums=_sums(config, network, identity)[1],
     )
 
 
-def _sums(config: Config, network: Network) -> "tuple[SecureExchange | None, SumClient | None]":
+def _sums(
+    config: Config, network: Network, identity: "Identity | None" = None
+) -> "tuple[SecureExchange | None, SumClient | None]":
     """How the server collects and clients answer where the server sees sums only."""
     if config.privacy.sums != "secure" or not config.entry.asks_clients:
         return None, None
     from fedfew.config.sums import client_of, exchange_of  # noqa: PLC0415 - of an extra
 
-    return exchange_of(config), client_of(config, network)
+    return exchange_of(config), client_of(config, network, identity)
 
 
 def local_fleet(parts: Parts) -> Fleet:

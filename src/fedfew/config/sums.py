@@ -27,11 +27,11 @@ ELSEWHERE = ("fleet", "dataset", "partition")
 """Sections that may differ between the machines of a run."""
 
 
-def exchange_of(config: Config, identity: "Identity | None" = None) -> "SecureExchange":
-    """How the server collects updates that it sees no single one of."""
+def exchange_of(config: Config) -> "SecureExchange":
+    """How the server collects updates that it sees no single one of; a network's fleet knows who its sites are."""
     from fedfew.secure.exchange import SecureExchange  # noqa: PLC0415 - of an extra
 
-    return SecureExchange(_rules(config), identity or _simulated(config), _weights(config))
+    return SecureExchange(_rules(config), _simulated(config), _weights(config))
 
 
 def client_of(config: Config, network: Network, identity: "Identity | None" = None) -> "SumClient":
@@ -55,6 +55,7 @@ def _rules(config: Config) -> "Rules":
     privacy, rule = config.privacy, config.aggregator
     return Rules(
         run=hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest(),
+        cohort=config.cohort,
         share=privacy.threshold,
         honest=privacy.honest,
         reach=privacy.reach,
@@ -80,8 +81,18 @@ def _weights(config: Config) -> Callable[[ServerState, Iterable[int]], dict[int,
 
 
 def consequences(config: Config) -> str:
-    """What the server can no longer do when it sees sums only; shown before a run."""
-    told = "Secure sums: the server sees no single client's update, so it can neither check one nor weigh it down."
+    """What secure sums mean for a run, shown before it; nothing where it has none."""
+    privacy = config.privacy
+    if privacy.sums != "secure" or not config.entry.asks_clients:
+        return ""
+    rules, sites = _rules(config), config.cohort
+    told = (
+        f"Secure sums: the server sees the sum over at least {rules.threshold(sites)} of {sites} clients a round, or "
+        "nothing. It can neither check a single update nor weigh it down, so a hostile client is bounded only by what "
+        "fits into a sum."
+    )
+    if privacy.noise:
+        told += f" Clients add the noise together: ε holds while at least {rules.honest_of(sites)} of them are honest."
     if getattr(config.method, "sums_only", False):
         told += (
             " fedmoments cannot use how the clients' means differ, nor take back their scanners; "
@@ -102,9 +113,6 @@ def sum_misfits(config: Config) -> Iterator[FedfewError]:
     elif rule.name not in MEANS or (rule.settings.get("cap") and rule.settings.get("by") != "frequency"):
         why = f"the weights of aggregator {rule.name} depend on the answers, which the server does not see one by one"
         yield FedfewError("E113", "aggregator.name", why, f"Use {', '.join(MEANS)} (without cap where images count)")
-    if config.fleet.kind == "flower":
-        why = "secure sums run in simulation only: sites on a network do not know each other's keys yet"
-        yield FedfewError("E113", "privacy.sums", why, 'Use fleet.kind = "pool" or "inline", or noise at each site')
     if getattr(config.method, "sums_only", False) and (privacy.clip or privacy.noise):
         why = f"method {config.method_name} divides by counts of images, which do not travel with noise on a sum"
         yield FedfewError("E113", "privacy.noise", why, 'Set privacy.clip and privacy.noise to 0, or sums = "open"')

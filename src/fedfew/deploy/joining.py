@@ -7,6 +7,7 @@ server.toml last, so that a command that is killed leaves the network as it was 
 
 import ssl
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +34,7 @@ from fedfew.deploy.plan import (
     settings,
     write_new,
 )
+from fedfew.deploy.roster import sign_member
 
 _ONLINE = 30.0
 """Seconds after which a site that is silent counts as offline: it asks every three."""
@@ -91,6 +93,8 @@ def admit(plan: ServerPlan, request: Path) -> Path:
             sites=tuple(dict.fromkeys((*plan.sites, name))),
             revoked=tuple(site for site in plan.revoked if site != name),
         )
+        with suppress(FedfewError):  # the authority's key may be elsewhere; secure sums then ask for it
+            sign_member(plan, name)
         path = write_admission(plan, name)
         write_atomically(plan.folder / SERVER, settings(plan))
     record(plan.folder, "admitted", site=name, fingerprint=shown)

@@ -57,6 +57,9 @@ def _ready(head: Mapping[str, Any], model: nn.Module, data: Tensor, allow_code: 
     """This node as a site: one client, under the number that the server knows it by."""
     check_versions(head["versions"])
     config, about = checked_config({**head["config"], "model": {}}, allow_code), head["about"]
+    if config.privacy.sums == "secure":  # this node could not tell other nodes from the server
+        why = "nodes of a Flower project have no keys of a network, which secure sums need"
+        raise FedfewError("E417", "config", why, 'The server must set privacy.sums = "open"')
     samples = samples_of(data, about["samples"])
     if (ours := samples.about()["shape"]) != (theirs := about["samples"]["shape"]):
         raise FedfewError("E417", "data", f"samples are {tuple(ours)} here, the server's {tuple(theirs)}")

@@ -27,6 +27,9 @@ def run(grid: Grid, out: str | Path, settings: Mapping[str, Any], preset: str = 
     images. ``clients`` is the number of nodes; the first round waits for all of them.
     """
     config = load(preset or {}, dict(settings) | _FLEET)
+    if config.privacy.sums == "secure":
+        why = "nodes of a Flower project do not know each other's keys"
+        raise FedfewError("E113", "privacy.sums", why, 'Use "open", or a network of `fedfew deploy`')
     folder = Path(out)
     if is_unfinished(folder):
         session = reopen(folder, warn, _FLEET, allow_code=tuple(own_code(config.document).values()))

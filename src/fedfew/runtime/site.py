@@ -53,6 +53,8 @@ class Sums(Protocol):
         train: Callable[[Payload], tuple[Trained, int]],
     ) -> Reply: ...
 
+    def trains(self, round: int, payload: Payload, kept: dict[str, Tensor]) -> bool: ...
+
 
 @dataclass(frozen=True, eq=False)
 class Sites:
@@ -85,6 +87,10 @@ class Sites:
     def wire(self) -> Wire:
         """The method's messages as they are sent."""
         return Wire(self.algorithm, self.transforms)
+
+    def trains(self, round: int, client: int, payload: Payload) -> bool:
+        """Whether the answer to a message takes training; of the exchanges of a sum, one does."""
+        return self.sums is None or self.sums.trains(round, payload, self.secrets.get(client, {}))
 
     def train(self, round: int, client: int, payload: Payload) -> ClientUpdate | Missing:
         """One client's round. If it fails, only this client's update is lost."""

@@ -112,8 +112,7 @@ class Codec:
         rules = self.rules
         if not rules.noise:
             return finest(self._bound(expected), self.sites)
-        honest = max(1, int(rules.honest * self.sites + 1e-9))
-        return rules.noise * rules.clip / sqrt(honest) / S
+        return rules.noise * rules.clip / sqrt(rules.honest_of(self.sites)) / S
 
     def _clipping(self, changes: dict[str, Tensor]) -> float:
         """The factor by which a site's reply is shortened."""

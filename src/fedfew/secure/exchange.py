@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from fedfew.core.errors import UNUSED, FedfewError, Refusal
 from fedfew.core.layout import Payload, Reply, Schema, nbytes
@@ -27,6 +27,14 @@ from fedfew.secure.site import ENVELOPE, Advert, check_advert, listed, refusal
 from fedfew.secure.terms import Rules, Terms, one_payload
 
 T = TypeVar("T")
+
+
+@runtime_checkable
+class KnowsSites(Protocol):
+    """A fleet of real sites, with their keys as the network's authority has signed them."""
+
+    @property
+    def identity(self) -> Identity | None: ...
 
 
 @dataclass(eq=False)
@@ -86,7 +94,7 @@ class Sum:
 
     def collect(self, clients: Iterable[int]) -> tuple[Words, tuple[int, ...]]:
         """The sum, and the clients that are in it; E423 if too few stay."""
-        offered = self.post.exchange(dict.fromkeys(clients, messages.offer(self.terms)))
+        offered = self.post.exchange(dict.fromkeys(clients, messages.offer(self.terms, self.identity.members)))
         adverts = self._enough(messages.KEYS, self.post.valid(offered, self._advert))
         rows = {k: messages.advert_row(advert) for k, advert in adverts.items()}
         replies = self._ask(messages.SHARES, dict.fromkeys(adverts, rows))
@@ -178,8 +186,9 @@ class SecureExchange:
         updates: list[ClientUpdate] = []
         arrived: tuple[int, ...] = ()
         try:
-            terms = Terms.of(state.round, self.weigh(state, cohort), payload)
-            words, arrived = Sum(post, codec, terms, self.identity, payload).collect(k for k in cohort if k not in gone)
+            identity = (fleet.identity if isinstance(fleet, KnowsSites) else None) or self.identity
+            terms = Terms.of(state.round, self.weigh(state, cohort), payload, identity.members)
+            words, arrived = Sum(post, codec, terms, identity, payload).collect(k for k in cohort if k not in gone)
             updates = [self._update(clients, codec, words, payload, arrived)]
             _refuse_harm(updates[0], payload, Screen.of(clients.gate, wire, site, state))
         except FedfewError as fault:

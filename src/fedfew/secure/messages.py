@@ -8,24 +8,25 @@ from torch import Tensor
 
 from fedfew.core.layout import Payload, Reply
 from fedfew.secure.fixed_point import Words
-from fedfew.secure.identity import SIGNATURE
+from fedfew.secure.identity import MEMBER, SIGNATURE, roster_hash
 from fedfew.secure.site import Advert, refusal
 from fedfew.secure.terms import Terms
 
 PREFIX = "secure."
 """Of the tensors that are added to a method's payload."""
 STEP, NONCE, SITES, ROWS = (PREFIX + name for name in ("step", "nonce", "sites", "rows"))
-WEIGHTS, PAYLOAD = PREFIX + "weights", PREFIX + "payload"
+WEIGHTS, PAYLOAD, MEMBERS = (PREFIX + name for name in ("weights", "payload", "member_"))
 ADVERT = 3 * 32 + SIGNATURE
 KEYS, SHARES, MASKED, AGREE, REVEAL = range(1, 6)
 """The steps of a sum."""
 
 
-def offer(terms: Terms) -> Payload:
-    """Step 1 to a site: the terms."""
+def offer(terms: Terms, members: Mapping[int, bytes]) -> Payload:
+    """Step 1 to a site: the terms, and the sites' signed keys."""
     weights = torch.tensor(terms.weights, dtype=torch.float64)
     told = {SITES: _numbers(terms.sites), WEIGHTS: weights, PAYLOAD: _bytes(terms.payload)}
-    return _step(KEYS, terms.nonce) | told
+    rows = {MEMBERS + name.removeprefix(PREFIX): tensor for name, tensor in table(members).items()}
+    return _step(KEYS, terms.nonce) | told | rows
 
 
 def request(step: int, nonce: bytes, rows: Mapping[int, bytes]) -> Payload:
@@ -48,14 +49,15 @@ def read_table(message: Mapping[str, Tensor], width: int) -> dict[int, bytes]:
     return {site: rows[i].numpy().tobytes() for i, site in enumerate(sites)}
 
 
-def read_offer(round: int, message: Mapping[str, Tensor]) -> Terms:
-    """The terms that a server offers."""
+def read_offer(round: int, message: Mapping[str, Tensor]) -> tuple[Terms, dict[int, bytes]]:
+    """The terms that a server offers, and the sites' keys."""
     sites, weights = _sites(message), message.get(WEIGHTS)
     if weights is None or weights.dtype != torch.float64 or tuple(weights.shape) != (len(sites),):
         raise refusal("the weights are not a number for each site")
-    return Terms(
-        round, read_bytes(message, NONCE, 16), sites, tuple(weights.tolist()), read_bytes(message, PAYLOAD, 32)
-    )
+    rows = {PREFIX + name.removeprefix(MEMBERS): tensor for name, tensor in message.items() if name.startswith(MEMBERS)}
+    members = read_table(rows, MEMBER) if SITES in rows and len(rows[SITES]) else {}
+    nonce, payload = read_bytes(message, NONCE, 16), read_bytes(message, PAYLOAD, 32)
+    return Terms(round, nonce, sites, tuple(weights.tolist()), payload, roster_hash(members)), members
 
 
 def read_bytes(message: Mapping[str, Tensor], name: str, length: int) -> bytes:

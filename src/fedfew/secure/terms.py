@@ -15,6 +15,7 @@ from math import ceil
 from torch import Tensor
 
 from fedfew.core.layout import Payload
+from fedfew.secure.identity import roster_hash
 from fedfew.secure.site import refusal
 
 FEWEST = 3
@@ -27,6 +28,8 @@ class Rules:
 
     run: str
     """A hash of the config."""
+    cohort: int
+    """Sites that a round selects; with fewer online there are fewer in a sum, down to the threshold of all."""
     share: float
     """Share of the selected sites that must stay to the end."""
     honest: float
@@ -46,6 +49,10 @@ class Rules:
         """Whether what is sent is bounded and noisy, so that no count may go with it."""
         return self.clip > 0
 
+    def honest_of(self, sites: int) -> int:
+        """h: sites whose noise together is enough."""
+        return max(1, int(self.honest * sites + 1e-9))
+
     def threshold(self, sites: int) -> int:
         """Sites that must stay to the end: the share, but at least three and more than half."""
         return max(FEWEST, sites // 2 + 1, ceil(self.share * sites - 1e-9))
@@ -63,25 +70,27 @@ class Terms:
     """What the server gives each, the largest being 1; a site multiplies it by its images where they count."""
     payload: bytes
     """SHA-256 of what every site trains from."""
+    members: bytes
+    """SHA-256 of the sites' keys."""
 
     @staticmethod
-    def of(round: int, weights: Mapping[int, float], payload: Payload) -> "Terms":
+    def of(round: int, weights: Mapping[int, float], payload: Payload, members: Mapping[int, bytes]) -> "Terms":
         """New terms; the nonce makes them those of one attempt."""
         largest, sites = max(weights.values()), tuple(sorted(weights))
-        return Terms(
-            round, secrets.token_bytes(16), sites, tuple(weights[k] / largest for k in sites), fingerprint(payload)
-        )
+        shares = tuple(weights[k] / largest for k in sites)
+        return Terms(round, secrets.token_bytes(16), sites, shares, fingerprint(payload), roster_hash(members))
 
     def context(self, rules: Rules) -> bytes:
         """The hash of these terms."""
-        told = [self.round, self.nonce.hex(), self.sites, self.weights, self.payload.hex()]
+        told = [self.round, self.nonce.hex(), self.sites, self.weights, self.payload.hex(), self.members.hex()]
         return hashlib.sha256(json.dumps([asdict(rules), told], sort_keys=True).encode()).digest()
 
     def check(self, rules: Rules) -> int:
         """The threshold; E422 if these are terms under which a sum would say too much about one site."""
         threshold = rules.threshold(len(self.sites))
-        if not len(self.sites) == len(set(self.sites)) == len(self.weights) >= FEWEST:
-            raise refusal(f"{len(self.sites)} sites are too few for a sum, or one is named twice")
+        fewest = rules.threshold(rules.cohort)
+        if not len(self.sites) == len(set(self.sites)) == len(self.weights) >= fewest:
+            raise refusal(f"{len(self.sites)} sites are too few for a sum, which has {fewest}, or one is named twice")
         if not all(0 <= weight <= 1 for weight in self.weights) or sum(self.weights) < threshold - 1:
             raise refusal("the weights make the sum one of few sites")
         return threshold

@@ -75,9 +75,14 @@ class Privacy:
         """z as it is accounted for: one image more or less moves a sum by C, other images of a site move it by 2C."""
         return self.noise * (2 if self.unit == "image" else 1)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether updates are clipped or get noise."""
+        return bool(self.clip or (self.noise and self.unit == "image"))
+
     def transform(self) -> "Transform | None":
         """The transform of every reply; None if privacy is off, or part of a secure sum."""
-        if not (self.clip or (self.noise and self.unit == "image")) or self.sums == "secure":
+        if not self.is_on or self.sums == "secure":
             return None
         from fedfew.transforms.privacy import Private  # noqa: PLC0415 - where it is switched on
 

@@ -27,6 +27,7 @@ MEANINGS = {
     "E417.config": "the site cannot build this run",
     "E419": "the site refused the server's message",
     "E420": "the site's privacy budget is spent",
+    "E422": "the site refused what no honest server asks in a secure sum; its log says what",
     "E424": "the site has not agreed to the run, or has paused",
 }
 """Code → the server's text for it. A site sends codes, not text, so that none of its paths, names or data leak."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -26,6 +26,9 @@ from fedfew.deploy.messages.tensors import pack
 from fedfew.deploy.server.members import Agreements, Attendance, Membership
 from fedfew.deploy.site.files import TrialMemory
 from fedfew.runtime.site import Sites
+
+if TYPE_CHECKING:  # where a run has secure sums
+    from fedfew.secure.identity import NetworkIdentity
 
 NO_LIMIT = 3600.0
 """Longest duration of a round in seconds if fleet.timeout is 0: a network needs a limit."""
@@ -89,6 +92,11 @@ class GridFleet:
         self._asked: dict[str, SiteMessage] = {}
         """Messages without a reply, of earlier rounds too, by their ids; one that was posted again has two."""
         self._traffic = {"down": 0, "up": 0, "messages": 0}
+
+    @property
+    def identity(self) -> "NetworkIdentity | None":
+        """Who the sites are to each other, in secure sums."""
+        return self._members.identity
 
     def online(self) -> list[int]:
         """The clients whose sites can be reached, sorted; waits for as many as a round needs, then raises E503."""
@@ -165,7 +173,7 @@ class GridFleet:
             if not reply.error:
                 yield from message.missing(Refusal.LATE, f"answer to round {message.round + 1} came after its end")
             return
-        if message.site not in open_:
+        if open_.get(message.site) is not message:  # or of an earlier exchange of the round
             yield from message.missing(Refusal.TWICE, f"answered round {round + 1} again")
             return
         code, reason = _FAULTS.get(reply.error, _FAILED)

@@ -4,13 +4,16 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic, sleep
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedfew.config.tree import FleetSettings
 from fedfew.core.errors import FedfewError
 from fedfew.deploy.messages.heads import LONGEST_NAME, ContentError, head_limit, parse_head, plan_hash
 from fedfew.deploy.messages.post import Post
 from fedfew.deploy.messages.records import from_content, to_content
+
+if TYPE_CHECKING:  # where a run has secure sums
+    from fedfew.secure.identity import NetworkIdentity
 
 _HELLO = 120.0
 _AGAIN = 20.0
@@ -26,6 +29,8 @@ class Membership:
     clients: int
     keys: Mapping[str, int] = field(default_factory=dict)
     """Public key → number of the site. Without keys a node is asked for its number."""
+    identity: "NetworkIdentity | None" = None
+    """The keys that the network's authority has signed, for sites in secure sums."""
 
     @property
     def asked(self) -> int:

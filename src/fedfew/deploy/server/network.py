@@ -24,7 +24,7 @@ from fedfew.deploy.messages.heads import head_limit, plan_hash
 from fedfew.deploy.plan import CONFIG, SITE, ServerPlan, make_network, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, free_ports
 from fedfew.deploy.server.job import Job
-from fedfew.deploy.server.server_app import run_description
+from fedfew.deploy.server.server_app import identity_of, run_description
 from fedfew.deploy.server.superlink import SuperLink
 from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.deploy.site.limits import SiteTerms
@@ -93,7 +93,7 @@ def advance(session: Session, report: Report | None = None) -> Generator[RoundRe
             stack.enter_context(locked(plan.folder))
             asked, path = plan.asked(session.parts.config.fleet.only), str(session.folder.path)
             run = run_id(session.folder.path)
-            asks = plan_hash(run_description(session.parts, run))
+            asks = plan_hash(run_description(session.parts, run, identity_of(session.parts.config, plan)))
             audit.record(plan.folder, "run started", run=run, folder=path, sites=asked, plan=asks)
             job, link = _start_server(session, plan, stack, plan.folder / "logs")
         else:

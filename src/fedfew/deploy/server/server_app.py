@@ -11,15 +11,16 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedfew.config.parts import Parts, sites_of
+from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.deploy import audit
-from fedfew.deploy.plan import open_server
+from fedfew.deploy.plan import ServerPlan, open_server
 from fedfew.deploy.server.fleet import GridFleet
 from fedfew.deploy.server.job import Job
 from fedfew.deploy.server.members import Membership
@@ -27,6 +28,9 @@ from fedfew.deploy.site.files import TrialMemory, run_id
 from fedfew.deploy.versions import versions
 from fedfew.runs.session import Session, reopen
 from fedfew.runtime.gate import reply_limit
+
+if TYPE_CHECKING:  # where a run has secure sums
+    from fedfew.secure.identity import NetworkIdentity
 
 _log = logging.getLogger("flwr")  # among Flower's own lines, in the log of its executor
 
@@ -66,7 +70,8 @@ def conduct(grid: Grid, job: Job) -> None:
     def note(site: int, told: Mapping[str, Any]) -> None:
         audit.record(plan.folder, "answer", site=plan.sites[site], run=run, **told)
 
-    members = Membership(plan.sites[: config.clients], config.clients, keys)
+    identity = identity_of(config, plan)
+    members = Membership(plan.sites[: config.clients], config.clients, keys, identity)
     advance(grid, session, members, note if config.remote else None)
 
 
@@ -77,6 +82,15 @@ def advance(
     for record in session.advance(fleet=grid_fleet(grid, session.parts, members, session.folder.path, note)):
         accuracy = "" if record["accuracy"] is None else f": accuracy {100 * record['accuracy']:.1f} %"
         _log.info("round %d of %d%s", record["round"], session.rounds, accuracy)
+
+
+def identity_of(config: Config, plan: ServerPlan) -> "NetworkIdentity | None":
+    """The sites' signed keys, for a run with secure sums."""
+    if config.privacy.sums != "secure" or not config.entry.asks_clients:
+        return None
+    from fedfew.deploy.roster import server_identity  # noqa: PLC0415 - where a run has secure sums
+
+    return server_identity(plan, plan.asked(config.fleet.only), trial=not config.remote)
 
 
 def warn(fault: FedfewError) -> None:
@@ -97,7 +111,7 @@ def grid_fleet(
     return GridFleet(
         grid,
         members,
-        run_description(parts, run_id(run)),
+        run_description(parts, run_id(run), members.identity),
         replace(config.fleet, min_clients=least),
         sites_of(config, parts.federation, parts.network),
         reply_limit(parts.wire.reply_schema(parts.network.layout)),
@@ -106,9 +120,10 @@ def grid_fleet(
     )
 
 
-def run_description(parts: Parts, run: str) -> dict[str, Any]:
+def run_description(parts: Parts, run: str, identity: "NetworkIdentity | None" = None) -> dict[str, Any]:
     """Fields of every message besides its payload: the run, and all that a site needs to build its part."""
     federation = parts.federation
+    members = {"members": identity.fingerprints} if identity else {}
     document = {key: value for key, value in parts.config.document.items() if key != "fleet"}
     return {
         "run": run,
@@ -119,5 +134,6 @@ def run_description(parts: Parts, run: str) -> dict[str, Any]:
             "samples": dict(federation.about),
             "backbone": parts.backbone.get("sha256", ""),
             "partition": federation.partition.hash,
-        },
+        }
+        | members,
     }

@@ -103,6 +103,8 @@ def _described(head: Mapping[str, Any], ready: Ready | None, delta: float) -> di
             f"{name} {'×'.join('?' if n is None else str(n) for n in expected.shape)}"
             for name, expected in schema.items()
         ]
+        if members := head["about"].get("members"):  # of a secure sum
+            about["members"] = [f"site {number}: {mark}" for number, mark in members.items()]
         with suppress(FedfewError):  # without the extra nothing can be said
             about["epsilon"] = epsilon({ready.noise: int(config["rounds"])}, delta) if ready.noise else None
             about["delta"] = delta

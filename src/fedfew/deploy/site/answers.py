@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from fedfew.core.errors import FedfewError
+from fedfew.core.errors import FedfewError, Refusal
 from fedfew.core.layout import Payload
 from fedfew.core.types import ClientUpdate
 from fedfew.deploy.messages.frames import Arrays
@@ -22,6 +22,22 @@ from fedfew.runtime.site import Sites
 Answers = list[dict[str, Any]]
 """One for each client: its update with the tensors, or a code."""
 _log = logging.getLogger(__name__)
+
+
+class SumSecrets(Protocol):
+    """What one client keeps between the exchanges of a secure sum."""
+
+    def read(self) -> dict[str, Tensor]: ...
+
+    def write(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class ClientMemory(Protocol):
+    """What one client remembers between the rounds of one run."""
+
+    def before(self, round: int) -> dict[str, Tensor]: ...
+
+    def write(self, round: int, tensors: Mapping[str, Tensor]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -39,14 +55,8 @@ class Ready:
     """Whether the pseudo-labels of each class may be told: they would reveal a real site's class mix."""
     max_weight: float = 1e6
     """Largest entry of a payload."""
-
-
-class ClientMemory(Protocol):
-    """What one client remembers between the rounds of one run."""
-
-    def before(self, round: int) -> dict[str, Tensor]: ...
-
-    def write(self, round: int, tensors: Mapping[str, Tensor]) -> None: ...
+    secrets: Callable[[str, int], SumSecrets] | None = None
+    """Where a client's secrets of a sum are kept, if the run has sums only."""
 
 
 def train_jobs(
@@ -56,7 +66,7 @@ def train_jobs(
     memory_of: Callable[[str, int], ClientMemory],
     charge: Callable[[], None] = lambda: None,
 ) -> Answers:
-    """Train every client that a message names; ``charge`` is called before each, and may refuse it."""
+    """Answer for every client that a message names; ``charge`` is called before one trains, and may refuse it."""
     run, round = run_name(head), int(head["round"])
     answers: Answers = []
     for job in head["jobs"]:
@@ -64,12 +74,17 @@ def train_jobs(
         try:
             if not ready.serves(client):
                 raise FedfewError("E417", "client", f"{client} is not a client of this site")
-            payload, layout = unpack(job["tensors"], arrays), ready.sites.network.layout
-            check_payload(payload, ready.sites.algorithm.reply_schema(layout), layout, ready.max_weight)
-            if why := ready.sites.algorithm.refused(payload, layout):
-                raise FedfewError("E419", "payload", why)
-            charge()
-            update = _train(ready, round, client, payload, memory_of(run, client))
+            payload, sites = unpack(job["tensors"], arrays), ready.sites
+            secrets = ready.secrets(run, client) if ready.secrets else None
+            sites.secrets.clear()
+            if secrets:
+                sites.secrets[client] = secrets.read()
+            if trains := sites.trains(round, client, payload):
+                _check(ready, payload)
+                charge()
+            update = _train(ready, round, client, payload, memory_of(run, client) if trains else None)
+            if secrets:  # before the answer leaves, so that the site never gives another one
+                secrets.write(sites.secrets[client])
         except FedfewError as fault:
             _log.error("client %d: %s", client, fault)
             answers.append({"client": client, "code": fault_code(fault)})
@@ -78,16 +93,26 @@ def train_jobs(
     return answers
 
 
-def _train(ready: Ready, round: int, client: int, payload: Payload, memory: ClientMemory) -> dict[str, Any]:
-    """One client's round, with its memory as it was before this round, whatever was tried since."""
+def _check(ready: Ready, payload: Payload) -> None:
+    """E419 for a payload that no honest server sends."""
+    layout, algorithm = ready.sites.network.layout, ready.sites.algorithm
+    check_payload(payload, algorithm.reply_schema(layout), layout, ready.max_weight)
+    if why := algorithm.refused(payload, layout):
+        raise FedfewError("E419", "payload", why)
+
+
+def _train(ready: Ready, round: int, client: int, payload: Payload, memory: ClientMemory | None) -> dict[str, Any]:
+    """One client's answer; if it trains, with its memory as it was before this round, whatever was tried since."""
     sites = ready.sites
     sites.memory.clear()
-    if before := memory.before(round):
+    if memory and (before := memory.before(round)):
         sites.memory[client] = before
     update = sites.train(round, client, payload)
     if not isinstance(update, ClientUpdate):
-        raise FedfewError("E408", f"round {round + 1}", update.reason)
-    memory.write(round, sites.memory.get(client, {}))
+        refused = update.code == Refusal.SUM_REFUSED
+        raise FedfewError(update.code if refused else "E408", f"round {round + 1}", update.reason)
+    if memory:
+        memory.write(round, sites.memory.get(client, {}))
     metrics = {
         name: value
         for name, value in update.metrics.items()

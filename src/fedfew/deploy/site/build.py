@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -17,14 +18,22 @@ from fedfew.core.types import Oracle
 from fedfew.data.clients import ClientsData
 from fedfew.data.samples import samples_of
 from fedfew.deploy.site.answers import Ready
+from fedfew.deploy.site.files import SumSecrets
 from fedfew.deploy.site.images import load_images
 from fedfew.deploy.site.limits import SiteTerms, check_about, check_count
 from fedfew.deploy.versions import check_versions
+from fedfew.runtime.site import Sites
 from fedfew.transforms import Privacy
 
+if TYPE_CHECKING:  # where a run has secure sums
+    from fedfew.secure.identity import Identity
 
-def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition."""
+
+def trial_site(number: int, sites: int, terms: SiteTerms, folder: Path) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a trial on one machine: the clients k with k mod sites = number, with the config's partition.
+
+    ``folder``: the site's, with its key.
+    """
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
@@ -33,14 +42,20 @@ def trial_site(number: int, sites: int, terms: SiteTerms) -> Callable[[Mapping[s
         federation = federation_of(config)
         if federation.partition.hash != head["about"]["partition"]:
             raise FedfewError("E417", "data", "gives another partition here than at the server")
-        everything = sites_of(config, *prepare(config, federation, backbone=str(head["about"]["backbone"])))
-        return Ready(everything, lambda client: client % sites == number, trial=True)
+        data, network = prepare(config, federation, backbone=str(head["about"]["backbone"]))
+        everything = sites_of(config, data, network, _identity(config, folder, head, trial=True))
+        return Ready(
+            everything, lambda client: client % sites == number, trial=True, secrets=_secrets(everything, folder)
+        )
 
     return build
 
 
-def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a real network: the site's own images are those of the client with the site's number."""
+def real_site(number: int, data: Path, terms: SiteTerms, folder: Path) -> Callable[[Mapping[str, Any]], Ready]:
+    """For a real network: the site's own images are those of the client with the site's number.
+
+    ``folder``: the site's, with its key.
+    """
     loaded: dict[tuple[int, ...], tuple[Tensor, str]] = {}
 
     def build(head: Mapping[str, Any]) -> Ready:
@@ -55,18 +70,39 @@ def real_site(number: int, data: Path, terms: SiteTerms) -> Callable[[Mapping[st
         images, fingerprint = loaded[shape]
         check_count(len(images), terms)
         site = ClientsData.of_site(number, samples_of(images, about["samples"]), classes)
-        own = sites_of(config, *prepare(config, site, backbone=str(about["backbone"])))
+        prepared, network = prepare(config, site, backbone=str(about["backbone"]))
+        own = sites_of(config, prepared, network, _identity(config, folder, head, trial=False))
         own = replace(own, fewest=terms.min_class)
-        noise = config.privacy.counted if config.privacy.transform() else 0.0
-        return Ready(own, lambda client: client == number, noise, fingerprint, max_weight=terms.max_weight)
+        noise = config.privacy.counted if config.privacy.is_on else 0.0
+        return Ready(
+            own, lambda client: client == number, noise, fingerprint, max_weight=terms.max_weight,
+            secrets=_secrets(own, folder),
+        )  # fmt: skip
 
     return build
+
+
+def _identity(config: Config, folder: Path, head: Mapping[str, Any], trial: bool) -> "Identity | None":
+    """The site as the others of a secure sum know it."""
+    if config.privacy.sums != "secure":
+        return None
+    from fedfew.deploy.roster import site_identity  # noqa: PLC0415 - where a run has secure sums
+
+    return site_identity(folder, head["about"], trial)
+
+
+def _secrets(sites: Sites, folder: Path) -> Callable[[str, int], SumSecrets] | None:
+    return partial(SumSecrets, folder) if sites.sums else None
 
 
 def check_privacy(privacy: Privacy, terms: SiteTerms) -> None:
     """E417 if a run protects less than this site asks for."""
     noise, clip, image = privacy.noise, privacy.clip, privacy.unit == "image"
-    if image and terms.unit == "site" and (terms.min_noise or terms.max_clip or terms.max_epsilon):
+    limited = terms.min_noise or terms.max_clip or terms.max_epsilon
+    if limited and privacy.sums == "secure" and not terms.shared_noise:
+        why = "the sites of a sum add its noise together; this site counts noise of its own only"
+        raise FedfewError("E417", "privacy", why, "Its owner may allow it with shared_noise = true in limits.toml")
+    if limited and image and terms.unit == "site":
         why = "the noise hides single images; this site needs noise that hides all its images together"
         raise FedfewError("E417", "privacy", why, "Its owner may allow it with --unit image")
     if noise < terms.min_noise or (terms.max_clip and not image and not 0 < clip <= terms.max_clip):
@@ -81,10 +117,6 @@ def checked_config(document: Mapping[str, Any], allowed: Collection[str]) -> Con
     """
     refuse_foreign_code({**document, "dataset": {}, "partition": {}}, allowed)
     config = check({**document, "dataset": {}, "partition": {"kind": SITES}}, allow_code=allowed)
-    if config.privacy.sums == "secure":  # this site could not tell other sites from the server
-        raise FedfewError(
-            "E417", "config", "secure sums run in simulation only", 'The server must set privacy.sums = "open"'
-        )
     if isinstance(config.method, Oracle) or config.entry.pools:
         reason = f"{config.method_name} needs the labels of this site's images, which nobody has"
         raise FedfewError("E417", "config", reason, "The server must choose a method that trains without them")

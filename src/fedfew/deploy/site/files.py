@@ -78,6 +78,36 @@ class TrialMemory:
             Memory(self.folder, run_id(self.run), client).write(0, tensors)
 
 
+@dataclass(frozen=True)
+class SumSecrets:
+    """A client's secrets between the exchanges of one secure sum: for this user only, and gone with the run."""
+
+    folder: Path
+    run: str
+    client: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "sums" / f"{self.run}-{self.client}.safetensors"
+
+    def read(self) -> dict[str, Tensor]:
+        """Nothing, before a sum or if the file is damaged: then this sum goes on without the client."""
+        try:
+            return load_file(self.path)
+        except (OSError, SafetensorError):
+            return {}
+
+    def write(self, tensors: Mapping[str, Tensor]) -> None:
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomically(self.path, save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+
+    @staticmethod
+    def forget(folder: Path, run: str) -> None:
+        """Delete those of a run that is over."""
+        for path in (folder / "sums").glob(f"{run}-*"):
+            path.unlink()
+
+
 def run_id(folder: Path) -> str:
     """A unique name for the run, saved in its folder: sites store their memories under it."""
     path = folder / "network-id"

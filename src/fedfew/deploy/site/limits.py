@@ -34,6 +34,8 @@ class SiteTerms:
     """0: any."""
     unit: Literal["site", "image"] = "site"
     """What noise must hide, where one of these is set: all images of this site together, or each single one."""
+    shared_noise: bool = False
+    """Whether noise counts that the sites of a secure sum add together, of which this site adds a part."""
     max_epsilon: NonNegative = 0.0
     """Largest total ε of all updates in all runs; 0: no limit."""
     delta: Annotated[float, Gt(0), Lt(1)] = 1e-5

@@ -25,7 +25,7 @@ from fedfew.deploy.messages.heads import SITE_LIMIT, ContentError, parse_head, p
 from fedfew.deploy.site.agreement import Agreement
 from fedfew.deploy.site.answers import Answers, Ready, fault_code, guarded, packed, run_name, train_jobs
 from fedfew.deploy.site.build import real_site, trial_site
-from fedfew.deploy.site.files import Memory, PrivacyBudget, store_answers, stored_answers
+from fedfew.deploy.site.files import Memory, PrivacyBudget, SumSecrets, store_answers, stored_answers
 from fedfew.deploy.site.ledger import Ledger
 from fedfew.deploy.site.limits import SiteTerms, bound_memory, count_answer
 from fedfew.deploy.versions import versions
@@ -64,6 +64,7 @@ class WarmSite:
         run = run_name(head)
         if head.get("kind") == "over":
             (self.state / ENDED).write_text(run, "utf-8")
+            SumSecrets.forget(self.state, run)
             _log.info("run %s is over", run)
             return {"site": self.number}, {}
         if head.get("kind") == "ask":
@@ -105,13 +106,13 @@ class WarmSite:
 
     def _answers(self, ready: Ready, head: Mapping[str, Any], arrays: Arrays, message: str) -> Answers:
         """The clients' answers; noisy ones are stored before they leave, and repeated rather than drawn again."""
-        path = self.state / "answer.safetensors"
-        if ready.noise and (stored := stored_answers(path, message)) is not None:
+        path, noisy = self.state / "answer.safetensors", ready.noise and not ready.secrets  # those keep their answers
+        if noisy and (stored := stored_answers(path, message)) is not None:
             return stored
         answers = train_jobs(
             ready, head, arrays, partial(Memory, self.memory), partial(self._charge, ready, run_name(head))
         )
-        if ready.noise and any("tensors" in answer for answer in answers):
+        if noisy and any("tensors" in answer for answer in answers):
             store_answers(path, message, answers)
         return answers
 
@@ -179,7 +180,7 @@ def main(path: str, state: Path, memory: Path, number: int, sites: int, data: st
     torch.set_num_threads(1)
     keep_freed_memory()
     state.mkdir(parents=True, exist_ok=True)
-    build = real_site(number, Path(data), terms) if data else trial_site(number, sites, terms)
+    build = real_site(number, Path(data), terms, state) if data else trial_site(number, sites, terms, state)
     if data:
         bound_memory(terms.max_memory)
     budget = PrivacyBudget(state / "privacy.json", terms.max_epsilon, terms.delta, terms.unit) if data else None

@@ -23,7 +23,7 @@ from fedfew.deploy.site.agreement import APPROVED, REFUSED, SHORTEST, asked_plan
 from fedfew.deploy.site.agreement import pause as pause_site
 from fedfew.deploy.site.ledger import verify
 from fedfew.deploy.site.limits import site_terms
-from fedfew.interface.commands.run import finish, has_baseline
+from fedfew.interface.commands.run import finish, has_baseline, note_sums
 from fedfew.interface.console import err, note, out, print_json, print_table, warn
 from fedfew.interface.deploy import printouts
 from fedfew.interface.deploy.printouts import next_steps, systemd_client
@@ -88,6 +88,7 @@ def server(
     err.print(
         f"network {plan.name} at {plan.host}:{plan.port}; waiting for {', '.join(plan.asked(sites))}", markup=False
     )
+    note_sums(session.parts.config)
     tested = len(session.parts.federation.test) > 0
     if not tested:
         note("There are no test images: nothing can be said about what the sites' images bring.")
@@ -221,7 +222,9 @@ def renew(network: Path, days: int, json: bool) -> None:
 def local(config: str, sites: int, overrides: dict[str, Any], out: Path | None, json: bool) -> None:
     """Try all of it on this machine, with TLS and keys: the same result as `fedfew run`, through Flower."""
     chosen = overrides | {"fleet.kind": "flower", "fleet.sites": sites, "fleet.network": ""}
-    finish(Experiment.load(config, chosen).start(out), json)
+    session = Experiment.load(config, chosen).start(out)
+    note_sums(session.parts.config)
+    finish(session, json)
 
 
 def doctor_server(network: Path, allow_code: Collection[str], json: bool) -> None:

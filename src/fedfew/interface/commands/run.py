@@ -32,13 +32,18 @@ def run(
 ) -> None:
     """Train: any method × aggregator × model × dataset × partition, and server-only training to compare it with."""
     settings = load(config, scaled_overrides(config, scale, overrides), keep_settings=keep_settings)
-    if settings.privacy.sums == "secure" and settings.entry.asks_clients:
-        from fedfew.config.sums import consequences  # noqa: PLC0415 - few runs have secure sums
-
-        note(consequences(settings))
+    note_sums(settings)
     with counting("features of images") as report:
         session = start(settings, out, report=report)
     finish(session, json, baseline=not no_baseline and has_baseline(settings))
+
+
+def note_sums(config: "Config") -> None:
+    """Print what secure sums mean for a run that has them."""
+    if config.privacy.sums == "secure":
+        from fedfew.config.sums import consequences  # noqa: PLC0415 - few runs have secure sums
+
+        note(consequences(config))
 
 
 def has_baseline(config: "Config") -> bool:

@@ -133,6 +133,8 @@ def asked_plan(plan: Mapping[str, Any]) -> None:
         "what leaves in each round": ", ".join(plan.get("leaves", ())) or "nothing: this site cannot take part",
         "ε of this site": f"{epsilon:.4g} at δ = {plan['delta']:g}" if epsilon else "no noise, no bound",
     }
+    if "members" in plan:
+        rows["seen only in a sum with"] = "; ".join(plan["members"])
     print_table(("", ""), rows.items(), f"plan {plan['plan']}", words=2)
 
 
