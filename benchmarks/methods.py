@@ -41,8 +41,8 @@ from paper.measures import gain_cell
 from paper.page import put
 
 from fedfew.interface.batch import run_all
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import TITLES, Run
-from fedfew.runs.statistics import Interval
 from fedfew.studies.sweep import Cell, index
 
 SEEDS = 10

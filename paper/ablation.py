@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from statistics import mean
 
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
 from fedfew.runtime.record import RoundRecord
 from paper.arms import DAMPED
 from paper.measures import Verdict, difference, positive, weigh

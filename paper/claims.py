@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedfew.data.shares import heterogeneity
-from fedfew.runs.statistics import Interval
+from fedfew.runs.intervals import Interval
 from paper.ablation import ablation
 from paper.arms import BEST, EQUAL, IID, LEVELS, MIXES, NON_IID, PANELS, POOLED, SERVER_ONLY, WORST, mix_label
 from paper.measures import (

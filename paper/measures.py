@@ -13,8 +13,8 @@ from itertools import pairwise
 from statistics import mean
 from typing import Any, Literal
 
+from fedfew.runs.intervals import BEYOND, Interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import BEYOND, Interval
 from fedfew.studies.bounds import other_recipe
 from paper.arms import SERVER_ONLY
 from paper.plan import ArmKey

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
 from fedfew.studies.tables import as_csv
 from paper.arms import Arm, arms_of
 from paper.plan import ArmKey

@@ -15,7 +15,7 @@ from fedfew.interface.console import warn
 from fedfew.interface.progress import follow
 from fedfew.runs.collection import open_runs
 from fedfew.runs.folder import CONFIG
-from fedfew.runs.run import Run
+from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.session import Experiment, Session, assemble, reopen
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies import compare as comparing
@@ -106,13 +106,15 @@ def compare(
     runs: Iterable[Run | str | Path],
     by: Sequence[str] | None = None,
     *,
+    against: str = BOUNDS[0],
     partial: bool = False,
     measure: str = HEADLINE,
 ) -> Comparison:
     """Compare runs, run folders or folders of them: mean and 95 % interval over seeds, paired
-    difference to server-only training. A notebook shows the table; ``to_frame()`` returns it for pandas."""
+    difference to server-only training or to the method ``against``, and p-values for all rows together.
+    A notebook shows the table; ``to_frame()`` returns it for pandas."""
     opened = [part for one in runs for part in ([one] if isinstance(one, Run) else open_runs([one]))]
-    return comparing.compare(opened, by, partial=partial, which=measure)
+    return comparing.compare(opened, by, against=against, partial=partial, which=measure)
 
 
 def _settled(config: Config) -> Config:

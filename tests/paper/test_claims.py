@@ -12,8 +12,8 @@ from paper.measures import Agrees, Judge, Verdict
 from paper.results import ArmResult, Results, last_scored
 from tests.studies.runs_by_hand import by_hand, flat
 
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
 from paper import measures
 
 Key = tuple[str, str]

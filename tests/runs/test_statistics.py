@@ -1,24 +1,19 @@
-"""Measures of a model on labeled images and intervals over seeds, against values by hand, by counting or by scipy."""
+"""Measures of a model on labeled images, against values by hand or by counting."""
 
-import math
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from scipy.stats import t
 
 from fedfew.core.errors import FedfewError
 from fedfew.runs.statistics import (
-    Interval,
     Judged,
-    accuracy_interval,
     auroc,
     calibration,
     evaluate,
     expected_calibration_error,
-    paired_difference,
     read_predictions,
 )
 
@@ -77,27 +72,6 @@ def test_calibration_by_hand() -> None:
     assert expected_calibration_error(calibration(sure), 4) == pytest.approx(0.75)
 
 
-def test_intervals_are_those_of_drawing_images_anew() -> None:
-    labels = np.zeros(400, int)
-    first = Judged(labels, np.array([[1.0, 0.0]] * 300 + [[0.0, 1.0]] * 100))
-    second = Judged(labels, np.array([[0.0, 1.0]] * 60 + [[1.0, 0.0]] * 260 + [[0.0, 1.0]] * 80))
-    own = accuracy_interval(first)
-    assert own.mean == 0.75 and own.low is not None and own.high is not None
-    assert (own.low, own.high) == pytest.approx((0.75 - 1.96 * 0.02165, 0.75 + 1.96 * 0.02165), abs=0.004)
-    # 60 images only the first has right, 20 only the second: by hand 40/400 ± 1.96 √(80 − 40²/400)/400
-    gap = paired_difference(first, second)
-    assert gap.mean == pytest.approx(0.1) and gap.low is not None and gap.high is not None
-    half = 1.96 * (80 - 4) ** 0.5 / 400
-    assert (gap.low, gap.high) == pytest.approx((0.1 - half, 0.1 + half), abs=0.004)
-    assert gap.significant
-    # it is the bootstrap over images, drawn one by one
-    rng, difference = np.random.default_rng(3), first.right.astype(int) - second.right.astype(int)
-    means = [difference[rng.integers(0, 400, 400)].mean() for _ in range(2000)]
-    assert (gap.low, gap.high) == pytest.approx(tuple(np.quantile(means, (0.025, 0.975))), abs=0.006)
-    same = paired_difference(first, first)
-    assert (same.low, same.mean, same.high) == (0, 0, 0)
-
-
 def test_predictions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     place = tmp_path / "predictions.safetensors"
     assert read_predictions(place) is None
@@ -109,20 +83,3 @@ def test_predictions_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     place.write_bytes(b"\x08\0\0\0\0\0\0\0{broken}")
     with pytest.raises(FedfewError, match="E309"):
         read_predictions(place)
-
-
-@pytest.mark.parametrize("n", [2, 3, 4, 5, 10, 31, 200, 2000])
-def test_the_interval_of_a_mean_is_students(n: int) -> None:
-    values = [float(k % 7) for k in range(n)]
-    found = Interval.of(values)
-    assert found.se is not None
-    low, high = t.interval(0.95, n - 1, loc=found.mean, scale=found.se)
-    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
-
-
-def test_values_that_agree_by_chance_are_no_more_certain_than_each_of_them() -> None:
-    found = Interval.of([0.1, 0.1], each=0.02)
-    assert found.se == pytest.approx(0.02 / math.sqrt(2))
-    assert found.low == pytest.approx(0.1 - 2 * 0.02 / math.sqrt(2))
-    apart = Interval.of([0.0, 0.2], each=0.02)
-    assert (apart.se, apart.high) == pytest.approx((0.1, 0.1 + 12.7062 * 0.1))

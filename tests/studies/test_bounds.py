@@ -7,7 +7,7 @@ from tests.studies.runs_by_hand import flat
 
 from fedfew.interface.charts.run_charts import accuracy
 from fedfew.interface.report.standing import standing
-from fedfew.runs.statistics import Interval
+from fedfew.runs.intervals import Interval
 from fedfew.studies.bounds import bounds_of
 from fedfew.studies.compare import compare
 

@@ -177,6 +177,11 @@ class Run:
         short = {key.removeprefix("method."): values for key, values in self.deviations.items()}
         return ", ".join(f"{key} {own} (published {published})" for key, (own, published) in short.items())
 
+    @property
+    def tuned(self) -> str:
+        """How its settings were searched for, such as ``best of 20 trials by validation``; empty if they were not."""
+        return str(self.environment.get("tuned", ""))
+
     # its results
 
     @cached_property

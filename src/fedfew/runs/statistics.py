@@ -1,11 +1,8 @@
-"""Intervals of means over seeds, and measures of a model's probabilities on labeled images."""
+"""Measures of a model's probabilities on labeled images."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,68 +11,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 
 from fedfew.core.errors import FedfewError
+from fedfew.runs.intervals import of_accuracy
 from fedfew.runs.reading import RESUME
 
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 BINS = 10
 """Equally wide bins of confidence for calibration."""
-DRAWS = 10_000
-"""Bootstrap samples of the test images for an interval."""
-BEYOND = 2.0
-"""Standard errors on either side of a value whose error comes from elsewhere, such as the number of test images."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean over n values with its 95 % interval by Student's t; None if there is only one value."""
-
-    mean: float
-    sd: float | None
-    n: int
-    se: float | None
-    low: float | None
-    high: float | None
-    partial: bool = False
-    """Whether it comes from runs that have not finished."""
-
-    @staticmethod
-    def of(values: Sequence[float], each: float | None = None) -> "Interval":
-        """The interval of some values; ``each`` is the least standard error of one, such as that of its test images.
-
-        Two values that agree by chance are no more certain than that.
-        """
-        n, centre = len(values), fmean(values)
-        sd = math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (n - 1)) if n > 1 else None
-        least = None if each is None else each / math.sqrt(n)
-        se, half = least, None if least is None else BEYOND * least
-        if sd is not None:
-            spread = sd / math.sqrt(n)
-            se, half = max(spread, least or 0.0), max(_student(n) * spread, half or 0.0)
-        low, high = (None, None) if half is None else (centre - half, centre + half)
-        return Interval(centre, sd, n, se, low, high)
-
-    @staticmethod
-    def known(values: Sequence[float | None]) -> "Interval | None":
-        """The interval of the known values; None if there are none."""
-        numbers = [value for value in values if value is not None]
-        return Interval.of(numbers) if numbers else None
-
-    def marked(self, partial: bool) -> "Interval":
-        return replace(self, partial=partial)
-
-    @property
-    def significant(self) -> bool | None:
-        """For a difference: whether the interval excludes zero; None if there is no interval."""
-        return None if self.low is None or self.high is None else self.low > 0 or self.high < 0
-
-
-@cache
-def _student(n: int) -> float:
-    """How many standard errors of ``n`` values make half of a 95 % interval: the 0.975 quantile of Student's t."""
-    from scipy.special import stdtrit  # a run is read without it
-
-    return float(stdtrit(n - 1, 0.975))
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +26,8 @@ class Judged:
 
     labels: Labels
     probabilities: Floats
+    groups: Labels | None = None
+    """The patient, or other group, of each image: those of one group are not independent."""
 
     @property
     def right(self) -> NDArray[np.bool_]:
@@ -94,7 +38,11 @@ class Judged:
     @staticmethod
     def joined(parts: Sequence["Judged"]) -> "Judged":
         """The results of several folds, joined."""
-        return Judged(np.concatenate([p.labels for p in parts]), np.concatenate([p.probabilities for p in parts]))
+        labels, probabilities = (
+            np.concatenate([getattr(p, key) for p in parts]) for key in ("labels", "probabilities")
+        )
+        groups = [p.groups for p in parts if p.groups is not None]
+        return Judged(labels, probabilities, np.concatenate(groups) if len(groups) == len(parts) else None)
 
 
 def read_predictions(path: Path) -> Judged | None:
@@ -108,9 +56,10 @@ def read_predictions(path: Path) -> Judged | None:
         raise FedfewError("E309", str(path), f"is damaged ({error})", RESUME) from None
     fits = labels.ndim == 1 and probabilities.ndim == 2 and len(labels) == len(probabilities) > 0
     inside = fits and labels.dtype.kind == "i" and labels.min() >= 0 and labels.max() < probabilities.shape[1]
-    if not inside or not np.isfinite(probabilities).all():
+    groups = arrays.get("groups")
+    if not inside or not np.isfinite(probabilities).all() or not (groups is None or groups.shape == labels.shape):
         raise FedfewError("E309", str(path), "is damaged (labels and probabilities do not fit)", RESUME)
-    return Judged(labels.astype(np.int64), probabilities.astype(np.float64))
+    return Judged(labels.astype(np.int64), probabilities.astype(np.float64), groups)
 
 
 def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
@@ -119,7 +68,7 @@ def evaluate(judged: Judged, classes: Sequence[str]) -> dict[str, Any]:
     by_class = per_class(confusion)
     recalls = [row["recall"] for row in by_class if row["recall"] is not None]
     curve = calibration(judged)
-    own = accuracy_interval(judged)
+    own = of_accuracy(judged.right, judged.groups)
     return {
         "images": len(judged.labels),
         "accuracy": own.mean,
@@ -193,25 +142,3 @@ def expected_calibration_error(curve: Sequence[dict[str, Any]], images: int) -> 
     if not images:
         return None
     return float(sum(b["images"] * abs(b["confidence"] - b["accuracy"]) for b in curve) / images)
-
-
-def accuracy_interval(judged: Judged) -> Interval:
-    """Accuracy with its 95 % bootstrap interval over the images."""
-    right = int(judged.right.sum())
-    return _bootstrap(right, 0, len(judged.labels))
-
-
-def paired_difference(first: Judged, second: Judged) -> Interval:
-    """How much more accurate the first is on the same images, with its 95 % bootstrap interval over them."""
-    gained = int((first.right & ~second.right).sum())
-    lost = int((second.right & ~first.right).sum())
-    return _bootstrap(gained, lost, len(first.labels))
-
-
-def _bootstrap(plus: int, minus: int, images: int) -> Interval:
-    """The mean of so many +1, −1 and otherwise 0: resampling the images draws from these three kinds."""
-    shares = np.array([plus, minus, images - plus - minus]) / images
-    drawn = np.random.default_rng(0).multinomial(images, shares, DRAWS)
-    means = (drawn[:, 0] - drawn[:, 1]) / images
-    low, high = np.quantile(means, (0.025, 0.975))
-    return Interval((plus - minus) / images, None, 1, float(means.std()), float(low), float(high))

@@ -135,6 +135,10 @@ class Pairing:
 
     def __init__(self, runs: Iterable[Run], name: str = BASELINE, keys: Sequence[str] = ()) -> None:
         self.name, self.keys = name, keys if name == BASELINE else (*keys, *PASSES)
+        self._shared: Sequence[str] = ()
+        if name not in BOUNDS:  # any other method: the clients' settings are its own, unless all methods vary in them
+            self.keys = PASSES[:1]
+            self._shared = [key for key in keys if not key.startswith(("method.", "aggregator."))]
         self._by_scenario: dict[str, list[Run]] = {}
         for run in runs:
             if _is_scored(run, name):
@@ -149,6 +153,10 @@ class Pairing:
         comparable = self._by_scenario.get(scenario(run, self.name, self.keys), []) if self else []
         recipes = {other: other_recipe(run, other) for other in comparable if other.path != run.path}
         same = [other for other in recipes if other.seeds == run.seeds]
+        if len(same) > 1 and self.name not in BOUNDS:
+            same = [o for o in same if all(o.flat.get(k) == run.flat.get(k) for k in self._shared)] or same
+            if several := varying([settings(other) for other in same]):
+                return Bound(self.name, tuple(same), True, tuple(several))
         if same:
             best = max(same, key=lambda other: (not recipes[other], other.finished, other.accuracy() or 0.0))
             return Bound(self.name, (best,), True, tuple(recipes[best]))

@@ -1,17 +1,17 @@
-"""Compares runs: mean and 95 % interval over seeds, and the paired difference to server-only training."""
+"""Compares runs: mean and 95 % interval over seeds, and the paired difference to server-only or another method."""
 
 import difflib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from fedfew.config.tree import NAMED
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import import_optional
+from fedfew.runs.intervals import ALPHA, FEWEST, MOST_SEEDS, POWER, Interval, holm
 from fedfew.runs.run import TITLES, Run
-from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import BASELINE, METHOD, Flat, Pairing, hashable, settings, varying
 from fedfew.studies.tables import as_rows, to_html, to_text
@@ -33,7 +33,7 @@ class Row:
     key: dict[str, Any]
     accuracy: Interval
     difference: Interval | None
-    """Difference to server-only runs with the same seeds, data, labels, model and rounds."""
+    """Difference to runs of the reference with the same seeds, data, labels, model and rounds."""
     bytes_up: float
     """Bytes that the clients send in a round, the mean over runs and rounds."""
     bytes_down: float
@@ -42,6 +42,15 @@ class Row:
     partial: bool
     unpublished: str = ""
     """Settings that are not as published, as text."""
+    tuned: str = ""
+    """How its settings were searched for, as text."""
+    p: float | None = None
+    """Of the difference, corrected for all rows of the table (Holm)."""
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether the difference is more than chance, all rows considered; None if that cannot be said."""
+        return None if self.p is None else self.p < ALPHA
 
     @property
     def shown(self) -> dict[str, str]:
@@ -64,6 +73,8 @@ class Comparison:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     left_out: dict[str, str]
+    against: str = BASELINE
+    """The method that the others are compared with."""
 
     def to_frame(self) -> "DataFrame":
         """The rows as a pandas DataFrame, accuracies as fractions."""
@@ -89,9 +100,14 @@ class Scored:
 
 
 def compare(
-    runs: Sequence[Run], by: Sequence[str] | None = None, *, partial: bool = False, which: str = HEADLINE
+    runs: Sequence[Run],
+    by: Sequence[str] | None = None,
+    *,
+    against: str = BASELINE,
+    partial: bool = False,
+    which: str = HEADLINE,
 ) -> Comparison:
-    """Group runs by config keys (those that differ, if none are given) and compare the groups.
+    """Group runs by config keys (those that differ, if none are given) and compare the groups with a method.
 
     Unfinished runs are left out unless ``partial``; the same experiment counts once; mixed datasets are E114.
     """
@@ -106,18 +122,20 @@ def compare(
     groups: dict[str, list[Scored]] = {}
     for entry in entries:
         groups.setdefault(json.dumps([entry.flat.get(key) for key in keys]), []).append(entry)
-    pairing = Pairing((entry.run for entry in entries), keys=keys)
+    pairing = Pairing((entry.run for entry in entries), against, keys)
+    if not pairing and against != BASELINE:
+        known = ", ".join(dict.fromkeys(entry.run.method for entry in entries))
+        raise FedfewError("E103", "--against", f"no run of {against!r} is among these", f"Use one of: {known}")
     rows, notes = list[Row](), list[str]()
     for group in groups.values():
         row, faults = _row(group, keys, pairing, which)
         rows.append(row)
         notes += _notes(row, group, differ, faults)
-    if single := ", ".join(row.label for row in rows if row.accuracy.n < 2):
-        notes.append(f"No interval from fewer than two seeds: {single}")
-    if not pairing:
-        notes.append("No server-only run among these, so no difference is shown")
+    corrected = holm([row.difference.p if row.difference else None for row in rows])
+    rows = [replace(row, p=p) for row, p in zip(rows, corrected, strict=True)]
     rows.sort(key=lambda row: -row.accuracy.mean)
-    return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out)
+    notes += _table_notes(rows, entries, pairing)
+    return Comparison(tuple(keys), which, tuple(rows), tuple(dict.fromkeys(notes)), left_out, against)
 
 
 def _usable(
@@ -186,15 +204,16 @@ def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: 
     """A row of the table, and why runs of it have no paired difference."""
     runs, own = [entry.run for entry in group], group[0].flat
     gains, faults = [], set[str]()
-    for entry in group if pairing and own[METHOD] != BASELINE else ():
+    for entry in group if pairing and own[METHOD] != pairing.name else ():
         bound = pairing.of(entry.run)
         base = bound.accuracy(which) if bound.same_seed else None
         if base is None:
             shared = "(seeds, data, labels, model, rounds)"
-            faults.add(f"no server-only run like the one with seed {entry.run.seed} {shared}")
+            faults.add(f"no {pairing.name} run like the one with seed {entry.run.seed} {shared}")
         elif bound.differs:
+            setting = "another setting" if len(bound.runs) == 1 else "several settings"
             differing = ", ".join(bound.differs)
-            faults.add(f"no paired difference: server-only was run with another setting ({differing})")
+            faults.add(f"no paired difference: {pairing.name} was run with {setting} ({differing})")
         else:
             gains.append((entry.run.seeds, entry.accuracy - base))
     row = Row(
@@ -207,6 +226,7 @@ def _row(group: Sequence[Scored], keys: Sequence[str], pairing: Pairing, which: 
         rounds=min(run.done for run in runs),
         partial=any(not run.finished for run in runs),
         unpublished="; or ".join(dict.fromkeys(run.unpublished for run in runs)),
+        tuned="; or ".join(dict.fromkeys(run.tuned or "not searched for" for run in runs)),
     )
     return row, sorted(faults)
 
@@ -218,12 +238,54 @@ def _notes(row: Row, group: Sequence[Scored], differ: Iterable[str], faults: Ite
     notes += [f"{row.label}: {fault}" for fault in faults]
     if row.unpublished:
         notes.append(f"* {row.label} is not as published: {row.unpublished}")
-    if row.accuracy.n > 1 and len({entry.run.seeds[1] for entry in group}) == 1:
-        notes.append("All seeds of a row have the same labels and clients: intervals cover the training alone")
     if row.partial:
         reached = ", ".join(f"{e.run.done} of {e.run.planned}" for e in group if not e.run.finished)
         notes.append(f"{row.label} includes runs that are not finished, at round {reached}")
     return notes
+
+
+def _table_notes(rows: Sequence[Row], entries: Sequence[Scored], pairing: Pairing) -> list[str]:
+    """What the table's numbers mean, and where it could mislead as a whole."""
+    notes = []
+    if few := ", ".join(row.label for row in rows if row.accuracy.n < FEWEST):
+        notes.append(f"Fewer than three seeds give no interval, only the values: {few}")
+    if any(row.accuracy.low is not None for row in rows):
+        notes.append(_covered(rows, entries))
+    if tested := [row for row in rows if row.p is not None]:
+        several = f", corrected for {len(tested)} comparisons (Holm)" if len(tested) > 1 else ""
+        notes.append(f"p: paired t-test against {pairing.name} over seeds{several}")
+    if needed := [_needed(row) for row in tested if not row.significant and row.difference]:
+        listed = ", ".join(filter(None, needed))
+        notes += (
+            [f"Seeds needed to find a difference of this size ({100 * POWER:.0f} % power): {listed}"] if listed else []
+        )
+    if len({row.tuned for row in rows}) > 1:
+        notes.append("Unequal effort: " + "; ".join(f"{row.label}: {row.tuned}" for row in rows))
+    elif rows[0].tuned != "not searched for":
+        notes.append(f"Settings of all rows: {rows[0].tuned}")
+    if not pairing:
+        notes.append("No server-only run among these, so no difference is shown")
+    return notes
+
+
+def _covered(rows: Sequence[Row], entries: Sequence[Scored]) -> str:
+    """What the intervals of a table cover."""
+    data: dict[str, set[int]] = {}
+    for row in rows:
+        if row.accuracy.n > 1:
+            data[row.label] = {entry.run.seeds[1] for entry in entries if str(entry.run.path) in row.runs}
+    if any(len(splits) == 1 for splits in data.values()):
+        return "All seeds of a row have the same labels and clients: intervals cover the training alone"
+    fixed = all(e.flat.get("dataset.split") == "standard" and not e.flat.get("dataset.test") for e in entries)
+    same = ", but not of the test images, which are always the same" if fixed else ""
+    return f"Intervals cover the draw of labels and clients and the training{same}"
+
+
+def _needed(row: Row) -> str:
+    needed = row.difference.seeds_needed if row.difference else None
+    if needed is None:
+        return ""
+    return f"{row.label} {needed if needed <= MOST_SEEDS else f'more than {MOST_SEEDS:,}'}"
 
 
 def _by_seeds(values: Iterable[tuple[tuple[int, int], float]]) -> list[float]:

@@ -1,4 +1,4 @@
-"""A comparison as text, HTML, CSV, LaTeX with booktabs, and plain values for JSON."""
+"""A comparison as text, HTML, Markdown, LaTeX with booktabs, CSV, Parquet, and plain values for JSON."""
 
 import csv
 import io
@@ -8,32 +8,42 @@ from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from fedfew.core.extras import import_optional
 from fedfew.core.text import size
-from fedfew.runs.statistics import Interval
+from fedfew.runs.intervals import Interval
 from fedfew.runs.summary import SPELLED
-from fedfew.studies.bounds import BASELINE, METHOD
+from fedfew.studies.bounds import METHOD
 
 if TYPE_CHECKING:
     from fedfew.studies.compare import Comparison, Row
 
+DASH, LEAST_P = "–", 0.001
+
 
 def accuracy_text(value: Interval) -> str:
-    """47.5 ± 1.2, where ± is half of the 95 % interval."""
-    half = "" if value.high is None else f" ± {100 * (value.high - value.mean):.1f}"
-    return f"{100 * value.mean:.1f}{half}"
+    """47.5 ± 1.2, where ± is half of the 95 % interval; the values themselves where there is no interval."""
+    if value.half is None:
+        return ", ".join(f"{100 * each:.1f}" for each in value.values) or f"{100 * value.mean:.1f}"
+    return f"{100 * value.mean:.1f} ± {100 * value.half:.1f}"
 
 
-def difference_text(row: "Row") -> str:
-    """+3.1 [1.2, 5.0], and whether it is significant."""
-    gap = row.difference
-    if row.key.get(METHOD) == BASELINE:
-        return "–"
-    if gap is None:
-        return "no pair"
+def points(gap: Interval) -> str:
+    """+3.1 [+1.2, +5.0] in points; the values themselves where there is no interval."""
     if gap.low is None or gap.high is None:
-        return f"{100 * gap.mean:+.1f} (one pair: no interval)"
-    text = f"{100 * gap.mean:+.1f} [{100 * gap.low:.1f}, {100 * gap.high:.1f}]"
-    return text if gap.significant else f"{text}, not significant"
+        return ", ".join(f"{100 * each:+.1f}" for each in gap.values)
+    return f"{100 * gap.mean:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+
+
+def difference_text(row: "Row", against: str) -> str:
+    """The difference in points; a dash for the reference itself."""
+    if row.key.get(METHOD) == against:
+        return DASH
+    return "no pair" if row.difference is None else points(row.difference)
+
+
+def p_text(p: float | None) -> str:
+    """0.012, with a mark if that is no more than chance."""
+    return DASH if p is None else f"<{LEAST_P}" if p < LEAST_P else f"{p:.2g}"
 
 
 def settings_text(row: "Row") -> str:
@@ -46,13 +56,15 @@ def settings_text(row: "Row") -> str:
 def columns(comparison: "Comparison") -> list[str]:
     """The names of the columns that consoles, reports and notebooks show."""
     measure = SPELLED[comparison.measure].partition(",")[0]
-    return ["method", f"{measure} in %", "against server-only, paired", "seeds", "up per round", "down per round"]
+    return ["method", f"{measure} in %", f"against {comparison.against}", "p", "seeds", "up / down a round"]
 
 
-def cells(row: "Row") -> list[str]:
+def cells(row: "Row", against: str) -> list[str]:
     """The text of these columns; the first is the row's label if the method is not among its keys."""
-    numbers = [accuracy_text(row.accuracy), difference_text(row), str(row.accuracy.n)]
-    return [marked(row, row.shown.get(METHOD, row.label)), *numbers, size(row.bytes_up), size(row.bytes_down)]
+    title = marked(row, row.shown.get(METHOD, row.label))
+    traffic = f"{size(row.bytes_up)} / {size(row.bytes_down)}" if row.bytes_up or row.bytes_down else DASH
+    numbers = [accuracy_text(row.accuracy), difference_text(row, against), p_text(row.p), str(row.accuracy.n)]
+    return [title, *numbers, traffic]
 
 
 def marked(row: "Row", text: str) -> str:
@@ -60,17 +72,19 @@ def marked(row: "Row", text: str) -> str:
     return f"{text}*" if row.unpublished else text
 
 
-def _texts(comparison: "Comparison") -> list[list[str]]:
+def texts(comparison: "Comparison") -> list[list[str]]:
     """Column names and rows, with a column for the settings in which rows differ."""
     head, *tail = columns(comparison)
-    rows = [[own[0], settings_text(row), *own[1:]] for row in comparison.rows for own in [cells(row)]]
+    rows = [
+        [own[0], settings_text(row), *own[1:]] for row in comparison.rows for own in [cells(row, comparison.against)]
+    ]
     table = [[head, "settings", *tail], *rows]
     return table if any(row[1] for row in rows) else [[*row[:1], *row[2:]] for row in table]
 
 
 def to_text(comparison: "Comparison") -> str:
     """Aligned columns, then the notes."""
-    rows = _texts(comparison)
+    rows = texts(comparison)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, *(f"note: {note}" for note in comparison.notes)])
@@ -78,19 +92,47 @@ def to_text(comparison: "Comparison") -> str:
 
 def to_html(comparison: "Comparison") -> str:
     """A table and the notes, for a notebook."""
-    head, *rows = [[escape(cell) for cell in row] for row in _texts(comparison)]
+    head, *rows = [[escape(cell) for cell in row] for row in texts(comparison)]
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
     return f"<table><tr>{top}</tr>{body}</table>" + (f"<ul>{notes}</ul>" if notes else "")
 
 
+def to_markdown(comparison: "Comparison") -> str:
+    """A table and the notes, to paste into a page."""
+    head, *rows = [[_markdown(cell) for cell in row] for row in texts(comparison)]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    return "\n".join([*lines, "", *(f"- {_markdown(note)}" for note in comparison.notes)]) + "\n"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"[|*_<]", r"\\\g<0>", text)
+
+
+def to_latex(comparison: "Comparison") -> str:
+    """A table for ``\\usepackage{booktabs}``."""
+    head, *rows = [[_latex(cell) for cell in row] for row in texts(comparison)]
+    lines = [
+        f"\\begin{{tabular}}{{{'l' * (len(head) - 5)}rrrrr}}",
+        "\\toprule",
+        " & ".join(head) + " \\\\",
+        "\\midrule",
+    ]
+    lines += [" & ".join(row) + " \\\\" for row in rows]
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in comparison.notes)]) + "\n"
+
+
+def _latex(text: str) -> str:
+    text = re.sub(r"[&%$#_{}~^]", r"\\\g<0>", text.replace("\\", "\\textbackslash "))
+    if text == DASH:
+        return "--"
+    return re.sub(r"(?<![\w.])[-+<](?=[\d.])", r"$\g<0>$", text.replace("±", "$\\pm$")).replace(DASH, "--")
+
+
 def as_json(comparison: "Comparison") -> dict[str, Any]:
     """Everything, for ``--json``."""
-    rows = [
-        asdict(row) | {"label": row.label, "significant": row.difference.significant if row.difference else None}
-        for row in comparison.rows
-    ]
+    rows = [asdict(row) | {"label": row.label, "significant": row.significant} for row in comparison.rows]
     return asdict(comparison) | {"by": list(comparison.by), "rows": rows, "notes": list(comparison.notes)}
 
 
@@ -101,10 +143,11 @@ def as_rows(comparison: "Comparison") -> list[dict[str, Any]]:
         own, gap = row.accuracy, row.difference
         numbers = {"seeds": own.n, "mean": own.mean, "sd": own.sd, "low": own.low, "high": own.high}
         against = {"difference": gap and gap.mean, "difference_low": gap and gap.low}
-        against |= {"difference_high": gap and gap.high, "pairs": gap.n if gap else 0}
+        against |= {"difference_high": gap and gap.high, "pairs": gap.n if gap else 0, "p": gap and gap.p}
         about = {
-            "not_as_published": row.unpublished,
-            "significant": {None: "", True: "yes", False: "no"}[gap.significant if gap else None],
+            "p_holm": row.p,
+            "significant": {None: "", True: "yes", False: "no"}[row.significant],
+            "not_as_published": row.unpublished, "tuned": row.tuned,
             "bytes_up": row.bytes_up, "bytes_down": row.bytes_down, "rounds": row.rounds, "finished": not row.partial,
         }  # fmt: skip
         rows.append({key: "" if value is None else value for key, value in row.key.items()} | numbers | against | about)
@@ -117,6 +160,15 @@ def to_csv(comparison: "Comparison") -> bytes:
     return as_csv(rows, list(rows[0]))
 
 
+def to_parquet(comparison: "Comparison") -> bytes:
+    """The same columns as Parquet; settings are text."""
+    parquet = import_optional("pyarrow.parquet", "fedfew[data]", "a Parquet table")
+    arrow, file = import_optional("pyarrow", "fedfew[data]", "a Parquet table"), io.BytesIO()
+    rows = [row | {key: str(row[key]) for key in comparison.by} for row in as_rows(comparison)]
+    parquet.write_table(arrow.Table.from_pylist(rows), file)
+    return file.getvalue()
+
+
 def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
     """Rows as CSV with a header."""
     text = io.StringIO()
@@ -126,23 +178,10 @@ def as_csv(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> bytes:
     return text.getvalue().encode()
 
 
-def to_latex(comparison: "Comparison") -> str:
-    """A table for ``\\usepackage{booktabs}``."""
-    by = [_escaped(key) for key in comparison.by]
-    head = [*by, "seeds", "accuracy (\\%)", "difference to server-only (points)", "MB up", "MB down"]
-    lines = [f"\\begin{{tabular}}{{{'l' * len(by)}rrlrr}}", "\\toprule", " & ".join(head) + " \\\\", "\\midrule"]
-    for row in comparison.rows:
-        keys = ["--" if text == "–" else _escaped(text) for text in row.shown.values()]
-        keys[0] = marked(row, keys[0])
-        numbers = [str(row.accuracy.n), _dashes(accuracy_text(row.accuracy)), _dashes(difference_text(row))]
-        numbers += [f"{row.bytes_up / 1e6:.3g}", f"{row.bytes_down / 1e6:.3g}"]
-        lines.append(" & ".join([*keys, *numbers]) + " \\\\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", *(f"% {note}" for note in comparison.notes)]) + "\n"
-
-
-def _dashes(text: str) -> str:
-    return text.replace("±", "$\\pm$").replace("–", "--").replace("-", "$-$") if text != "–" else "--"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"[&%$#_{}~^]", r"\\\g<0>", text.replace("\\", "\\textbackslash "))
+FORMATS = {
+    ".csv": to_csv,
+    ".parquet": to_parquet,
+    ".md": lambda comparison: to_markdown(comparison).encode(),
+    ".tex": lambda comparison: to_latex(comparison).encode(),
+}
+"""How a table is written, by the ending of its file."""

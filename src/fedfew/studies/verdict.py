@@ -9,8 +9,9 @@ import numpy as np
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
+from fedfew.runs.intervals import Interval, of_accuracy, of_pair
 from fedfew.runs.run import BOUNDS, Run
-from fedfew.runs.statistics import Interval, Judged, accuracy_interval, paired_difference
+from fedfew.runs.statistics import Judged
 
 if TYPE_CHECKING:
     from fedfew.studies.bounds import Bound
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 BASELINE = BOUNDS[0]
 FEWEST = 10
 """Fewest labels to suggest."""
+EVEN = 0.5
+"""A loss that chance explains no more often than this is called one."""
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,18 @@ class Gain:
     own: Interval
     base: Interval
     difference: Interval
+    counts: str = ""
+    """How many test images were gained and lost, as text."""
 
     @staticmethod
     def on_images(own: Judged, base: Judged) -> "Gain":
-        """With bootstrap intervals over the test images."""
-        return Gain(accuracy_interval(own), accuracy_interval(base), paired_difference(own, base))
+        """With intervals over the test images, or over their groups."""
+        gained, lost = int((own.right & ~base.right).sum()), int((base.right & ~own.right).sum())
+        difference = of_pair(own.right, base.right, own.groups)
+        groups = "" if own.groups is None else f" of {len(np.unique(own.groups)):,} groups"
+        p = "" if difference.p is None else f", p = {difference.p:.2g}"
+        counts = f"{len(own.labels):,} test images{groups} ({gained:,} gained, {lost:,} lost{p})"
+        return Gain(of_accuracy(own.right, own.groups), of_accuracy(base.right, base.groups), difference, counts)
 
     @staticmethod
     def over_seeds(accuracies: Sequence[tuple[float, float]]) -> "Gain":
@@ -41,7 +51,8 @@ class Gain:
 
     def as_json(self) -> dict[str, Any]:
         intervals = {"accuracy": self.own, "server_only": self.base, "difference": self.difference}
-        return {name: {"mean": i.mean, "low": i.low, "high": i.high} for name, i in intervals.items()}
+        numbers = {name: {"mean": i.mean, "low": i.low, "high": i.high} for name, i in intervals.items()}
+        return numbers | {"p": self.difference.p, "counts": self.counts}
 
 
 @dataclass(frozen=True)
@@ -64,21 +75,25 @@ class Verdict:
     def sentence(self) -> str:
         """A sentence a person can act on."""
         gap = self.gain.difference
-        points = f"{100 * gap.mean:+.1f} points [{100 * (gap.low or 0):+.1f}, {100 * (gap.high or 0):+.1f}]"
+        span = "" if gap.low is None or gap.high is None else f" [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
         numbers = f"{100 * self.gain.own.mean:.1f} % against {100 * self.gain.base.mean:.1f} % with your labels alone"
-        measured = f"{points}: {numbers}, on {self.tested_on}."
+        measured = f"{100 * gap.mean:+.1f} points{span}: {numbers}, on {self.tested_on}."
         advice = f"label {max(self.labels, FEWEST)} more images (`fedfew label-next`)."
         if self.helps:
             return f"The sites' images bring {measured}"
         if self.helps is False:
             return f"The sites' images do harm, {measured} Use the server-only model, or {advice}"
-        return f"The sites' images bring nothing measurable, {measured} {advice.capitalize()}"
+        if gap.mean < 0 and (gap.p is None or gap.p < EVEN):
+            return f"The sites' images seem to do harm, {measured} Use the server-only model, or {advice}"
+        chance = "bring nothing measurable" if gap.mean <= 0 else "bring no certain gain"
+        return f"The sites' images {chance}, {measured} {advice.capitalize()}"
 
     @property
     def tested_on(self) -> str:
         if self.folds:
-            return f"{self.images} labels, by cross-validation with {self.folds} folds, since there are no test images"
-        return f"{self.images:,} test images"
+            labels = self.gain.counts.replace("test images", "labels")
+            return f"{labels}, by cross-validation with {self.folds} folds, since there are no test images"
+        return self.gain.counts
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""

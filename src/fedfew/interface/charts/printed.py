@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedfew.interface.charts import Bars, Figure, Grid, Lines, Series, Unit
 from fedfew.interface.charts.scale import amount, labelled
-from fedfew.studies.bounds import BASELINE, METHOD
+from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import Comparison
 
 COLOURS = ("#2a6f97", "#e07a1f", "#3a8f5c", "#b23a48", "#7b5ea7", "#6c757d", "#c9a227", "#1b9aaa")
@@ -154,12 +154,12 @@ def percent(value: float, position: object = None) -> str:
 
 
 def comparison(compared: Comparison) -> Drawing:
-    """A dot for each row of a comparison with its 95 % interval, best on top, server-only as a line."""
+    """A dot for each row of a comparison with its 95 % interval, best on top, the reference as a line."""
     rows = list(reversed(compared.rows))
     figure = sheet(7.2, 1.2 + 0.36 * len(rows))
     axis = figure.subplots()
     for position, row in enumerate(rows):
-        base = row.key.get(METHOD) == BASELINE
+        base = row.key.get(METHOD) == compared.against
         colour = LEVEL["color"] if base else COLOURS[0]
         value = row.accuracy
         axis.plot(value.mean, position, "o", color=colour, markersize=6)

@@ -148,17 +148,19 @@ app = group(
     command(
         "compare:compare",
         "Compare runs over seeds, and with server-only training. Prints mean ± 95 % interval over seeds, and the "
-        "paired difference from server-only training.",
+        "paired difference from server-only training or another method, with p-values for all rows together.",
         RUNS,
         text("--by", "KEY,KEY", "Keys to group by, e.g. method,partition.mu (default: what differs).", default=""),
+        text("--against", "METHOD", "The method that the others are compared with.", default="server-only"),
         flag("--partial", "Include unfinished runs as they are."),
         text(
             "--metric", "NAME", "last, mean_last_10, best_by_validation, balanced_accuracy, auroc or ece.",
             "--measure", "measure", default="last",
         ),
-        path("--csv", "FILE", "Write the table as CSV."),
-        path("--latex", "FILE", "Write it as LaTeX (booktabs)."),
-        path("--figure", "FILE", "Draw it: PNG, SVG or PDF."),
+        path(
+            "--out", "FILE", "Write the table (.csv, .parquet, .md, .tex) or draw it (.png, .svg, .pdf).",
+            "files", multiple=True,
+        ),
         JSON,
     ),
     command(

@@ -14,10 +14,10 @@ from fedfew.interface.report import write_report
 from fedfew.runs.folder import new_folder
 from fedfew.runs.run import Run
 from fedfew.runs.session import Experiment
-from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import HEADLINE
 from fedfew.studies.bounds import METHOD
 from fedfew.studies.compare import compare
+from fedfew.studies.tables import points
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,16 @@ def demo(data: str | None, seeds: int, out: Path | None, json: bool) -> None:
             runs[name].append(Run(session.folder))
     compared = compare([run for members in runs.values() for run in members], ["method"])
     differences = {row.key[METHOD]: row.difference for row in compared.rows}
-    results = {name: _result(members) | {"difference": _points(differences[name])} for name, members in runs.items()}
+    results = {
+        name: _result(members) | {"difference": points(gap) if (gap := differences[name]) else "–"}
+        for name, members in runs.items()
+    }
     page, seconds = write_report(folder), perf_counter() - start
     if json:
         print_json({"data": data, "methods": results, "seconds": round(seconds, 1), "report": str(page)})
         return
     _show(data, results, runs["server-only"][0], seeds)
     note(f"{seconds:.0f} s; report: {page}")
-
-
-def _points(difference: Interval | None) -> str:
-    """+3.1 [+1.2, +5.0], in points; without an interval for a single seed."""
-    if difference is None:
-        return "–"
-    low, high = difference.low, difference.high
-    between = "" if low is None or high is None else f" [{100 * low:+.1f}, {100 * high:+.1f}]"
-    return f"{100 * difference.mean:+.1f}{between}"
 
 
 def _result(runs: list[Run]) -> dict[str, Any]:

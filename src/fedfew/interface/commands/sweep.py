@@ -20,11 +20,11 @@ from fedfew.interface.console import note, out, print_json, print_table, say, wa
 from fedfew.interface.progress import counting
 from fedfew.runs.run import Run
 from fedfew.runs.session import assemble
-from fedfew.runs.statistics import Interval
 from fedfew.studies.learning_curve import gains, halves, pairs, sentence
 from fedfew.studies.parallel import check_jobs
 from fedfew.studies.search import best_validation, search, space_of
 from fedfew.studies.sweep import axes_of, cells_of, located, repeated
+from fedfew.studies.tables import accuracy_text, points
 from fedfew.studies.verdict import Gain
 
 
@@ -141,29 +141,21 @@ def _chart(curve: dict[int, Gain]) -> Lines:
     """Both curves with their intervals."""
     xs, own, base = [float(labels) for labels in curve], *zip(*((g.own, g.base) for g in curve.values()), strict=True)
     series = [
-        Series(name, xs, [span.mean for span in spans], colour, spread=[_half(span) for span in spans])
+        Series(name, xs, [span.mean for span in spans], colour, spread=[span.half for span in spans])
         for colour, (name, spans) in enumerate((("with the sites' images", own), ("labels alone", base)))
     ]
     title = "Accuracy against labels"
     return Lines("learning-curve", title, "labels", "accuracy", series, "percent", about=sentence(curve))
 
 
-def _half(span: Interval) -> float | None:
-    return None if span.low is None or span.high is None else (span.high - span.low) / 2
-
-
 def _show_curve(curve: dict[int, Gain], folder: Path, folds: int) -> None:
     columns = ("labels", "with the sites' images", "labels alone", "difference")
     rows = [
-        [str(labels), _text(gain.own), _text(gain.base), _text(gain.difference, "+")] for labels, gain in curve.items()
+        [str(labels), accuracy_text(gain.own), accuracy_text(gain.base), points(gain.difference)]
+        for labels, gain in curve.items()
     ]
     print_table(columns, rows, "accuracy in %, 95 % intervals", words=0)
     out.print(sentence(curve), style="bold", markup=False, soft_wrap=True)
     if folds:
         note(f"There are no test images: measured by cross-validation on the labels, {folds} folds.")
     say(f"figure: {folder / 'learning-curve.png'}")
-
-
-def _text(span: Interval, sign: str = "") -> str:
-    half = _half(span)
-    return f"{100 * span.mean:{sign}.1f}" + ("" if half is None else f" ± {100 * half:.1f}")

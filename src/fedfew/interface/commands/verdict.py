@@ -49,10 +49,15 @@ def try_folder(
     own, verdict = _train(config, target, folds, plan.labels)
     if verdict is None:
         raise FedfewError("E310", str(target), "has no pair of runs on the same test images")
+    better = own
+    if verdict.gain.difference.mean < 0:  # with folds, server-only training has not seen all labels yet
+        path = target / BASELINE
+        better = Run.open(path) if path.exists() else _run(baseline_of(config), path, " on all labels")
     if json:
         about = {
             "runs": str(target),
             "model": str(own.path),
+            "recommended": str(better.path),
             "config": str((target if plan.text else folder) / NAME),
             "method": own.method,
         }
@@ -65,7 +70,8 @@ def try_folder(
         folders = " ".join(shlex.quote(str(folder / "clients" / name)) for name in names)
         console.print(f"{sites}: label {FEWEST} images there.", style="bold", markup=False, soft_wrap=True)
         note(f"  fedfew label-next {own.path} {folders} -n {FEWEST}")
-    for line in (f"fedfew evaluate {own.path}", f"fedfew export {own.path} --format onnx", f"fedfew watch {target}"):
+    lines = (f"fedfew evaluate {better.path}", f"fedfew export {better.path} --format onnx", f"fedfew watch {target}")
+    for line in lines:
         note(f"  {line}")
 
 

@@ -9,8 +9,8 @@ from fedfew.core.text import duration, percent
 from fedfew.interface.charts import COLOURS, Figure, Lines, Series, Unit
 from fedfew.interface.charts.run_charts import Curve
 from fedfew.interface.charts.scale import amount
+from fedfew.runs.intervals import Interval
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval
 from fedfew.runs.summary import scored
 from fedfew.studies.bounds import BASELINE, scenario
 from fedfew.studies.compare import TEST_DATA, compare
@@ -62,7 +62,7 @@ def _table(runs: Sequence[Run], prefix: str) -> Table:
     return Table(
         runs[0].dataset,
         columns(comparison) + MEASURES,
-        [cells(row) + _measures(groups[row.label]) for row in comparison.rows],
+        [cells(row, comparison.against) + _measures(groups[row.label]) for row in comparison.rows],
         [settings_text(row) for row in comparison.rows],
         (*comparison.notes, *(f"left out: {by_path[path].name}: {why}" for path, why in comparison.left_out.items())),
         _figures(groups, prefix),

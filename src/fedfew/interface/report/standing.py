@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedfew.runs.intervals import Interval, of_accuracy
 from fedfew.runs.run import Run
-from fedfew.runs.statistics import Interval, accuracy_interval
 from fedfew.studies.bounds import BASELINE, Bound
 
 NAMES = {
@@ -57,7 +57,7 @@ def _interval(runs: Sequence[Run]) -> Interval | None:
     if len(runs) > 1:
         return Interval.known([run.accuracy() for run in runs])
     judged = runs[0].judged
-    return None if judged is None else accuracy_interval(judged)
+    return None if judged is None else of_accuracy(judged.right, judged.groups)
 
 
 def _reached(run: Run) -> str:
