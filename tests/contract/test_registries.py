@@ -64,7 +64,11 @@ def contributions(m: int, size: int) -> list[Contribution]:
     return [Contribution(3 * k, noise[k], k + 1, k + 2, steps=float(k + 1)) for k in range(m)]
 
 
-WITHOUT_SOURCE = [name for name, make in MODELS.items() if "source" not in settings_of(make) and name not in TAKES]
+NOT_HERE = ("resnet50",)
+"""Models whose weights must be fetched."""
+WITHOUT_SOURCE = [
+    name for name, make in MODELS.items() if "source" not in settings_of(make) and name not in (*TAKES, *NOT_HERE)
+]
 """Models that need no folder or hub; tests/models has folders for the others."""
 
 

@@ -4,10 +4,12 @@ import hashlib
 import json
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
 from tests.models.backbone_folders import KINDS, LOOKS, backbone_folder
@@ -16,9 +18,10 @@ from torch import Tensor, nn
 from fedfew.core.errors import FedfewError
 from fedfew.core.network import Network
 from fedfew.data.samples import Images
-from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained
+from fedfew.models.backbones import Backbone, Preprocess, Pretrained, pretrained, resnet50
 from fedfew.models.backbones import efficientnet_lite0 as lite0
 from fedfew.models.backbones.efficientnet_lite0 import efficientnet_lite0
+from fedfew.models.backbones.onnx_model import onnx_model
 from fedfew.models.backbones.pretrained import LENGTH
 from fedfew.models.backbones.transformers_model import last_block
 from fedfew.models.build import build_model
@@ -346,3 +349,120 @@ def test_timm_where_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(model, Pretrained) and model(torch.rand(2, 3, 32, 32)).shape == (2, 10)
     with pytest.raises(FedfewError, match=r"E103.*no pretrained model 'other'"):
         build_model("timm", 3, 32, 10, {"source": "other"}, rng())
+
+
+# ResNet-50, and encoders in ONNX
+
+
+def _keras(rng: torch.Generator) -> dict[str, Tensor]:
+    """Random weights under the names and shapes of Keras' ResNet-50, but narrow: 1/16 of its channels."""
+    weights: dict[str, Tensor] = {}
+
+    def layer(conv: str, norm: str, kernel: int, ins: int, outs: int) -> None:
+        weights[f"{conv}/kernel"] = torch.randn(kernel, kernel, ins, outs, generator=rng) / (kernel * ins**0.5)
+        for name in (f"{conv}/bias", f"{norm}/beta", f"{norm}/moving_mean"):
+            weights[name] = torch.randn(outs, generator=rng) / 4
+        for name in (f"{norm}/gamma", f"{norm}/moving_variance"):
+            weights[name] = torch.rand(outs, generator=rng) + 0.5
+
+    layer("conv1", "bn_conv1", 7, 3, 64)
+    ins = 64
+    for block in resnet50.BLOCKS:
+        inner = resnet50.STAGES[int(block[0]) - 2][1]
+        shapes = {"2a": (1, ins, inner), "2b": (3, inner, inner), "2c": (1, inner, 4 * inner)}
+        for part, (kernel, here, outs) in (shapes | ({"1": (1, ins, 4 * inner)} if block[1] == "a" else {})).items():
+            layer(f"res{block}_branch{part}", f"bn{block}_branch{part}", kernel, here, outs)
+        ins = 4 * inner
+    return weights
+
+
+def test_resnet50_is_kerass_layers_one_by_one() -> None:
+    """The published layers unfolded, on BGR pixels, with the stride in a block's first convolution."""
+    weights = _keras(rng(5))
+    module = resnet50.ResNet50().eval()
+    module.load_state_dict(resnet50.folded(weights))
+
+    def layer(x: Tensor, conv: str, norm: str, stride: int = 1) -> Tensor:
+        kernel = weights[f"{conv}/kernel"].permute(3, 2, 0, 1)
+        x = nn.functional.conv2d(x, kernel, weights[f"{conv}/bias"], stride, kernel.shape[2] // 2)
+        mean, variance = weights[f"{norm}/moving_mean"], weights[f"{norm}/moving_variance"]
+        return nn.functional.batch_norm(x, mean, variance, weights[f"{norm}/gamma"], weights[f"{norm}/beta"], eps=1e-3)
+
+    x = torch.randn(1, 3, 33, 33, generator=rng(6))
+    out = nn.functional.pad(layer(x.flip(1), "conv1", "bn_conv1", 2).relu(), (1, 1, 1, 1))
+    out = nn.functional.max_pool2d(out, 3, 2)
+    for block in resnet50.BLOCKS:
+        name, norm, stride = f"res{block}_branch", f"bn{block}_branch", 2 if block[1] == "a" and block[0] > "2" else 1
+        inner = layer(layer(out, f"{name}2a", f"{norm}2a", stride).relu(), f"{name}2b", f"{norm}2b").relu()
+        short = layer(out, f"{name}1", f"{norm}1", stride) if block[1] == "a" else out
+        out = (layer(inner, f"{name}2c", f"{norm}2c") + short).relu()
+    with torch.inference_mode():
+        expected, actual = out.mean((2, 3)), module(x)
+    torch.testing.assert_close(actual, expected, atol=1e-4 * float(expected.abs().max()), rtol=1e-4)
+
+
+def test_weights_of_resnet50_that_are_not_the_published_ones_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDFEW_DATA", str(tmp_path / "cache"))
+    with pytest.raises(FedfewError, match=r"E121 .*fedfew data fetch resnet50"):
+        resnet50.resnet50(3, 32, 10)
+    for name in (resnet50.SHAPES, *resnet50.SHARDS):
+        (tmp_path / name).write_bytes(b"{}")
+    with pytest.raises(FedfewError, match=r"E122 .*SHA-256"):
+        resnet50.fetch(tmp_path)
+    (tmp_path / resnet50.SHARDS[3]).unlink()
+    with pytest.raises(FedfewError, match=r"E204 .*shard4of25"):
+        resnet50.fetch(tmp_path)
+    assert not (tmp_path / "cache").exists()
+
+
+def as_onnx(path: Path, module: nn.Module, channels: int = 3, size: int = 96, **about: Any) -> Path:
+    """A module as an ONNX file, with the metadata that travels with it."""
+    batch = torch.export.Dim("batch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(module, (torch.zeros(2, channels, size, size),), dynamic_shapes=({0: batch},))
+        made = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert made is not None
+    proto = made.model_proto
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in about.items()})
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+@pytest.mark.slow
+def test_an_encoder_in_onnx_gives_the_features_of_its_twin_in_torch(lite: Pretrained, tmp_path: Path) -> None:
+    look = {"size": 96, "mean": lite.preprocess.mean, "std": lite.preprocess.std}
+    twin = onnx_model(3, 32, 10, source=str(as_onnx(tmp_path / "lite0.onnx", lite.backbone, preprocess=look)))
+    images, drawn = Images(photographs(48)), keys(48)
+    with torch.inference_mode():
+        assert float((twin.features(images, drawn) - lite.features(images, drawn)).abs().max()) < 1e-4
+    assert twin.about()["preprocess"] == lite.about()["preprocess"]
+
+
+def test_a_grey_encoder_in_onnx_takes_its_look_from_the_file_next_to_it(tmp_path: Path) -> None:
+    maps = nn.Conv2d(1, 5, 3, 16).requires_grad_(False)
+    path = as_onnx(tmp_path / "own.onnx", maps, channels=1)
+    with pytest.raises(FedfewError, match=r"E121 .*preprocess = .*preprocessor_config.json"):
+        onnx_model(1, 32, 2, source=str(path))
+    known = {"image_mean": [0.25] * 3, "image_std": [0.5] * 3, "size": {"height": 96, "width": 96}, "resample": 2}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(known))
+    model = onnx_model(1, 96, 2, source=str(path), hidden=4)
+    image = photographs(2, 1, 96)
+    with torch.inference_mode():
+        raw = maps((image.float() / 255 - 0.25) / 0.5).mean((2, 3))
+        expected = LENGTH * raw / raw.norm(dim=1, keepdim=True)
+        torch.testing.assert_close(model.features(Images(image), keys(2))[:, 0], expected, atol=1e-4, rtol=1e-4)
+        assert model(expected).shape == (2, 2)
+    with pytest.raises(FedfewError, match=r"E123 .*96×96 pixels, not 64.*model.size = 96"):
+        onnx_model(1, 32, 2, source=str(path), size=64)
+
+
+@pytest.mark.parametrize("content", [b"", b"not a graph", None])
+def test_what_is_no_onnx_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "bad.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(FedfewError, match=r"E103|E121|E123"):
+        onnx_model(3, 32, 2, source=str(path))

@@ -44,7 +44,7 @@ BATCHES = (8, 16, 32, 64)
 FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
 """Pixels a side from which a backbone trained on photographs is useful."""
-BACKBONE, PRETRAINED = "efficientnet-lite0", ("efficientnet-lite0", "timm", "transformers")
+BACKBONE, PRETRAINED = "efficientnet-lite0", ("efficientnet-lite0", "resnet50", "onnx", "timm", "transformers")
 SCRATCH = "a small network, trained from scratch,"
 TRIAL_LABELS, TRIAL_FOLDS = 200, 5
 """Labels on which a backbone is compared with pixels, and folds."""

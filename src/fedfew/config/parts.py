@@ -22,7 +22,7 @@ from fedfew.core.types import Fleet, Method, Oracle, Pool, Report, ServerSite
 from fedfew.data.clients import ClientsData, D
 from fedfew.data.dataset import SiteSamples
 from fedfew.data.federation import Federation, federate
-from fedfew.models import MODELS, TAKES
+from fedfew.models import IMAGES, MODELS, TAKES
 from fedfew.models.build import build_head, build_model, has_backbone
 from fedfew.runtime.exchange import Clients
 from fedfew.runtime.gate import reply_limit
@@ -80,10 +80,10 @@ def federation_of(config: Config, remote_sites: Sequence[str] = ()) -> Federatio
 def model_of(config: Config, data: ClientsData) -> nn.Module:
     """The model for the clients' samples, its weights drawn from the seed or pretrained."""
     model, kind = config.model, data.about["kind"]
-    takes = kind if model.own else TAKES.get(model.name, "images")
-    if takes != kind:
-        fits = [name for name in MODELS if TAKES.get(name, "images") == kind]
-        message = f"model {model.name} takes {takes}, but the dataset {config.dataset.name} holds {kind}"
+    takes = (kind,) if model.own else TAKES.get(model.name, IMAGES)
+    if kind not in takes:
+        fits = [name for name in MODELS if kind in TAKES.get(name, IMAGES)]
+        message = f"model {model.name} takes {' and '.join(takes)}, but the dataset {config.dataset.name} holds {kind}"
         raise FedfewError("E110", "model.name", message, f"Take one of {', '.join(fits)}")
     channels, size = (*data.shape, 0)[:2]
     chosen = model.entry if model.own else model.name
@@ -114,7 +114,7 @@ def network_of(config: Config, data: ClientsData) -> Network:
     if data.origin is not None and config.model.frozen and not config.model.own:
         # no need to load the backbone
         width, rng = data.samples.about()["shape"][0], stream(config.seed, "model")
-        head = build_head(width, len(data.classes), rng)
+        head = build_head(width, len(data.classes), rng, config.model.settings.get("hidden", 0))
         head.classifier = data.origin.classifier
         return _bound(head, data, config.engine)
     return _bound(model_of(config, data), data, config.engine)

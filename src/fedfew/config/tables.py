@@ -144,7 +144,7 @@ def _is_frozen(model: Any) -> bool:
             with suppress(FedfewError):
                 known = settings_for("model", name)
                 trained = options.get("train", known["train"].default) if "train" in known else ""
-                return name == LINEAR or trained == "head"
+                return name == LINEAR or (trained == "head" and not options.get("hidden"))
     return False
 
 

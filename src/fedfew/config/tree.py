@@ -85,7 +85,7 @@ class Model(Named[nn.Module]):
 
     @property
     def frozen(self) -> bool:
-        """Whether only a linear head is trained, on vectors: the user's own, or features of a pretrained backbone."""
+        """Whether only a head is trained, on vectors: the user's own, or features of a pretrained backbone."""
         return self.name == LINEAR or self.settings.get("train") == "head"
 
     @property
@@ -153,7 +153,7 @@ class Config(General):
             clients=None if self.own_sites else self.clients,
             validation=None if self.own_sites else self.dataset.validation,
             open=None if self.own_sites else self.dataset.open,
-            frozen_backbone=self.model.frozen,
+            frozen_backbone=self.model.frozen and not self.model.settings.get("hidden"),
             real_sites=self.remote,
             class_prior=self.vote.prior,
             private=self.privacy.transform() is not None,

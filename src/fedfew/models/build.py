@@ -21,6 +21,8 @@ COPIES = 4
 """Copies of a model that training needs at least: weights, gradient, what was received and what is sent."""
 SHAPE = ("channels", "size", "classes")
 """The arguments about the images that a model may take."""
+OF_TEXTS = ("source", "train", "hidden")
+"""The settings of a model of transformers that it has for texts too."""
 WIDTH = "width"
 """The argument that a model of vectors takes instead of channels and size."""
 
@@ -47,6 +49,8 @@ def build_model(
     """
     if isinstance(model, str) and model not in MODELS:
         raise FedfewError("E105", "model.name", f"there is no model {model!r}, only {', '.join(MODELS)}")
+    if model == "transformers" and not size:  # of texts
+        model, options = "sentence", {name: value for name, value in options.items() if name in OF_TEXTS}
     make = MODELS[model] if isinstance(model, str) else model
     seed = int(torch.randint(2**63 - 1, (), generator=rng))
     with torch.random.fork_rng(devices=[]):
@@ -56,7 +60,7 @@ def build_model(
         torch.default_generator.manual_seed(seed)
         module = make(*positional, **named, **options)
     if has_backbone(module):
-        initialise(module.head, rng)
+        initialise(nn.ModuleList([module.hidden, module.head]), rng)
     elif isinstance(model, str):
         initialise(module, rng)
     else:
@@ -122,10 +126,10 @@ def _check(module: nn.Module, image: tuple[int, ...], classes: int) -> None:
         raise FedfewError("E115", "model.name", message)
 
 
-def build_head(width: int, classes: int, rng: torch.Generator) -> Head:
+def build_head(width: int, classes: int, rng: torch.Generator, hidden: int = 0) -> Head:
     """The head of a pretrained model alone, with the weights that ``build_model`` would draw for it."""
     torch.randint(2**63 - 1, (), generator=rng)
-    head = Head(width, classes)
+    head = Head(width, classes, hidden)
     initialise(head, rng)
     return head
 

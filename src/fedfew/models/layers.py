@@ -40,17 +40,19 @@ class GlobalMax(nn.Module):
 
 
 class Head(nn.Module):
-    """The linear layer alone: what is trained where features are computed once."""
+    """The last layer alone, or after a hidden one: what is trained where features are computed once."""
 
     classifier: Tensor | None = None
     """The weights of the backbone's own classifier, classes×features, if it has one."""
 
-    def __init__(self, width: int, classes: int) -> None:
+    def __init__(self, width: int, classes: int, hidden: int = 0) -> None:
         super().__init__()
-        self.head = nn.Linear(width, classes)
+        self.hidden = nn.Sequential(nn.Linear(width, hidden), nn.ReLU()) if hidden else nn.Identity()
+        self.head = nn.Linear(hidden or width, classes)
+        self.inputs = width
 
     def forward(self, features: Tensor) -> Tensor:
-        logits: Tensor = self.head(features)
+        logits: Tensor = self.head(self.hidden(features))
         return logits
 
 

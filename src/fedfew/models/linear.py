@@ -1,9 +1,6 @@
 """Models on vectors: a linear layer, whose weights a method on features can compute, or a small network."""
 
-from collections import OrderedDict
 from typing import Annotated
-
-from torch import nn
 
 from fedfew.core.settings import Count, Doc
 from fedfew.models.layers import Head
@@ -14,7 +11,6 @@ def linear(width: int, classes: int) -> Head:
     return Head(width, classes)
 
 
-def mlp(width: int, classes: int, *, hidden: Annotated[Count, Doc("units of the hidden layer")] = 64) -> nn.Sequential:
+def mlp(width: int, classes: int, *, hidden: Annotated[Count, Doc("units of the hidden layer")] = 64) -> Head:
     """A small network on vectors: one hidden layer with ReLU."""
-    layers = {"hidden": nn.Linear(width, hidden), "relu": nn.ReLU(), "head": nn.Linear(hidden, classes)}
-    return nn.Sequential(OrderedDict(layers))
+    return Head(width, classes, hidden)

@@ -42,8 +42,8 @@ DATA = group(
     "Fetch datasets, and list them.",
     command(
         "data:fetch",
-        "Fetch a dataset from a local copy or from the internet. The first of its sources that answers is used.",
-        argument("name", "NAME", "cifar10, mnist or fashion-mnist.", str),
+        "Fetch a dataset, or a backbone's weights. From a local copy, or from the first source that answers.",
+        argument("name", "NAME", "cifar10, mnist, fashion-mnist or resnet50.", str),
         path("--from", "PATH", "A local archive or folder, e.g. cifar-10-binary.tar.gz.", "source"),
         JSON,
     ),

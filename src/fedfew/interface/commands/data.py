@@ -13,11 +13,13 @@ from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
 from fedfew.interface.charts.printed import bubbles, save
 from fedfew.interface.console import note, print_json, print_table, say
+from fedfew.models.backbones.resnet50 import NAME as WEIGHTS
+from fedfew.models.backbones.resnet50 import fetch as fetch_weights
 
 
 def fetch(name: str, source: Path | None, json: bool) -> None:
-    """Fetch a dataset from a local copy or from the first of its sources that answers."""
-    path = bring(name, source, note)
+    """Fetch a dataset, or the weights of ResNet-50, from a local copy or from the first of its sources that answers."""
+    path = fetch_weights(source, note) if name == WEIGHTS else bring(name, source, note)
     if json:
         print_json({"name": name, "path": str(path)})
     else:

@@ -19,6 +19,7 @@ from fedfew.core.extras import require
 from fedfew.core.storage import digest
 from fedfew.models.backbones.pretrained import (
     Backbone,
+    Hidden,
     LrScale,
     Preprocess,
     Pretrained,
@@ -163,6 +164,7 @@ def efficientnet_lite0(
     size: Size = 96,
     views: Views = 1,
     lr_scale: LrScale = 1.0,
+    hidden: Hidden = 0,
 ) -> Pretrained:
     """EfficientNet-Lite0 as Google published it, trained on ImageNet; needs the extra ``pretrained``."""
     module = EfficientNetLite0()
@@ -171,4 +173,5 @@ def efficientnet_lite0(
     module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     preprocess = Preprocess(size, (127 / 255,) * 3, (128 / 255,) * 3)
     backbone = Backbone(NAME, module, preprocess, LAST, published["_fc.weight"])
-    return pretrained(backbone, channels, pixels, classes, {"train": train, "views": views, "lr_scale": lr_scale})
+    options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
+    return pretrained(backbone, channels, pixels, classes, options)

@@ -1,4 +1,4 @@
-"""A model that starts from a pretrained backbone: preprocessing, backbone, features of one length, linear head.
+"""A model that starts from a pretrained backbone: preprocessing, backbone, features of one length, head.
 
 Preprocessing is part of the module, so it applies wherever the module is used: training, predictions, exports.
 """
@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from fedfew.core.errors import FedfewError
 from fedfew.core.layout import Layout
 from fedfew.core.samples import Samples
-from fedfew.core.settings import Doc
+from fedfew.core.settings import Doc, Natural
 from fedfew.core.types import Report
 from fedfew.data.clients import D
 from fedfew.data.samples import Images, vectors
@@ -32,10 +32,12 @@ Train = Annotated[
     Literal["head", "last", "all"],
     Doc("what is trained: the linear head (features are then computed once), also the last stage, or everything"),
 ]
+FrozenOnly = Annotated[Literal["head"], Doc("what is trained: the linear head; features are computed once")]
 Size = Annotated[int, Ge(32), Le(224), Doc("pixels a side that images are scaled to for the backbone")]
 Views = Annotated[
     int, Ge(1), Le(16), Doc("where features are computed once: views per image, i.e. plain, mirrored and shifted ones")
 ]
+Hidden = Annotated[Natural, Doc("units of a hidden layer in the head; 0: the head is linear")]
 LrScale = Annotated[float, Gt(0), Le(1), Doc("step size of the backbone relative to the head's, where it is trained")]
 Source = Annotated[str, Doc("local folder, or name on the hub")]
 
@@ -77,10 +79,14 @@ class Backbone:
     """Name prefixes of the parameters that ``train = "last"`` trains."""
     classifier: Tensor | None = None
     """The weights of the classifier it was trained with, classes×d, if they are known."""
+    file_hash: str = ""
+    """SHA-256 of the file, where the module has no weights of its own."""
 
     @property
     def hash(self) -> str:
         """SHA-256 over all weights and their names."""
+        if self.file_hash:
+            return self.file_hash
         seen = hashlib.sha256(type(self.module).__name__.encode())
         for name, tensor in self.module.state_dict().items():
             seen.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
@@ -92,9 +98,16 @@ class Pretrained(Head):
     """Images in [0, 1] to logits. Parameters that are not trained have ``requires_grad = False`` and never change."""
 
     def __init__(
-        self, backbone: Backbone, width: int, classes: int, train: str = "head", views: int = 1, lr_scale: float = 1.0
+        self,
+        backbone: Backbone,
+        width: int,
+        classes: int,
+        train: str = "head",
+        views: int = 1,
+        lr_scale: float = 1.0,
+        hidden: int = 0,
     ) -> None:
-        super().__init__(width, classes)
+        super().__init__(width, classes, hidden)
         self.backbone = backbone.module
         self.preprocess, self.name, self.hash = backbone.preprocess, backbone.name, backbone.hash
         self.views, self.lr_scale, self.trained = views, lr_scale, train
@@ -117,8 +130,7 @@ class Pretrained(Head):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of images, or of their ``features`` (N×d)."""
-        logits: Tensor = self.head(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
-        return logits
+        return super().forward(self._embed(self.preprocess(x)) if x.ndim == 4 else self._finish(x))
 
     def featured(
         self, data: D, workers: int, device: torch.device, report: Report | None = None, displaced: bool = False
@@ -135,8 +147,8 @@ class Pretrained(Head):
         """The part that takes the features: the head alone, or the whole model where more is trained."""
         if self.trained != "head":
             return self
-        alone = Head(self.head.in_features, self.head.out_features)
-        alone.head, alone.classifier = self.head, self.classifier
+        alone = Head(self.inputs, self.head.out_features)
+        alone.hidden, alone.head, alone.classifier = self.hidden, self.head, self.classifier
         return alone
 
     @property
@@ -230,8 +242,9 @@ def from_source(load: Callable[[str, int], Backbone]) -> Callable[..., Pretraine
         size: Size = 96,
         views: Views = 1,
         lr_scale: LrScale = 1.0,
+        hidden: Hidden = 0,
     ) -> Pretrained:
-        options = {"train": train, "views": views, "lr_scale": lr_scale}
+        options = {"train": train, "views": views, "lr_scale": lr_scale, "hidden": hidden}
         return pretrained(load(source, size), channels, pixels, classes, options)
 
     model.__name__, model.__module__, model.__doc__ = load.__name__, load.__module__, load.__doc__

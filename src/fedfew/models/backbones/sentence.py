@@ -7,7 +7,7 @@ and the tokenizer from its JSON; no code that comes with a model is run.
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge, Le
@@ -20,7 +20,7 @@ from fedfew.core.settings import Doc
 from fedfew.core.storage import digest
 from fedfew.data.samples import Images
 from fedfew.data.samples.texts import Texts
-from fedfew.models.backbones.pretrained import Backbone, Preprocess, Pretrained, Source, of_length
+from fedfew.models.backbones.pretrained import Backbone, FrozenOnly, Hidden, Preprocess, Pretrained, Source, of_length
 from fedfew.models.backbones.transformers_model import load, quiet
 from fedfew.models.layers import Head
 
@@ -36,8 +36,8 @@ class Tokens(Preprocess):
 class Sentence(Pretrained):
     """Texts (bytes N×L) to logits; only the head is trained."""
 
-    def __init__(self, backbone: Backbone, tokenizer: Any, width: int, classes: int) -> None:
-        Head.__init__(self, width, classes)
+    def __init__(self, backbone: Backbone, tokenizer: Any, width: int, classes: int, hidden: int = 0) -> None:
+        Head.__init__(self, width, classes, hidden)
         self.backbone, self.tokenizer, self.name = backbone.module.requires_grad_(False), tokenizer, backbone.name
         self.preprocess, self.hash = backbone.preprocess, digest(f"{backbone.hash}{tokenizer.to_str()}".encode())
         self.views, self.lr_scale, self.trained, self.once, self._kept = 1, 1.0, "head", True, (width,)
@@ -45,8 +45,7 @@ class Sentence(Pretrained):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of texts, or of their ``features`` (N×d)."""
-        logits: Tensor = self.head(self._embed(x) if x.dtype == torch.uint8 else x)
-        return logits
+        return Head.forward(self, self._embed(x) if x.dtype == torch.uint8 else x)
 
     def features(self, samples: Images | Texts, keys: Tensor) -> Tensor:
         """N×1×d."""
@@ -71,7 +70,8 @@ def sentence(
     *,
     source: Source = "",
     tokens: Annotated[int, Ge(8), Le(512), Doc("tokens that a text is cut to")] = 128,
-    train: Annotated[Literal["head"], Doc("what is trained: the linear head; vectors are computed once")] = "head",
+    train: FrozenOnly = "head",
+    hidden: Hidden = 0,
 ) -> Sentence:
     """A sentence encoder with a linear head; without a source MiniLM, which the extra ``text`` installs."""
     require("hub" if source else "text", WHERE)
@@ -94,4 +94,4 @@ def sentence(
         message = f"{folder} has no usable tokenizer.json, or is no encoder of text: {str(error)[:200]}"
         raise FedfewError("E121", WHERE, message, "Give a folder that transformers has saved") from error
     backbone = Backbone(f"sentence {source or 'all-MiniLM-L6-v2'}", module, Tokens(tokens, (), ()))
-    return Sentence(backbone, tokenizer, width, classes)
+    return Sentence(backbone, tokenizer, width, classes, hidden)

@@ -8,7 +8,7 @@ import inspect
 import json
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +121,11 @@ def _preprocess(source: str, size: int) -> Preprocess:
     except (OSError, ValueError) as error:
         message = f"{source} has no readable preprocessor_config.json, so its preprocessing is unknown"
         raise FedfewError("E121", WHERE, message, "Save the model's image processor into the same folder") from error
+    return preprocess_of(known, source, size)
+
+
+def preprocess_of(known: Mapping[str, Any], source: str, size: int) -> Preprocess:
+    """The colour preprocessing that an image processor's settings describe; E121 if they do not."""
     normalise = known.get("do_normalize", True)
     mean, std = (known.get(key) if normalise else None for key in ("image_mean", "image_std"))
     try:
