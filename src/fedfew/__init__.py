@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from fedfew.config.arrays import from_arrays
     from fedfew.core.errors import ConfigErrors, FedfewError
     from fedfew.data.partitions import partition
+    from fedfew.inference.classifier import Classifier, load_classifier
     from fedfew.methods.fedmix import mix
     from fedfew.runs.model_file import load_model, predict
     from fedfew.runs.run import Run
@@ -28,6 +29,8 @@ _HOME = {
     "Run": "fedfew.runs.run",
     "load_model": "fedfew.runs.model_file",
     "predict": "fedfew.runs.model_file",
+    "Classifier": "fedfew.inference.classifier",
+    "load_classifier": "fedfew.inference.classifier",
     "fedfreq_weights": "fedfew.aggregators.weighted",
     "mix": "fedfew.methods.fedmix",
     "vote": "fedfew.training.vote",
@@ -37,6 +40,7 @@ _HOME = {
 }
 
 __all__ = [
+    "Classifier",
     "ConfigErrors",
     "Experiment",
     "FedfewError",
@@ -44,6 +48,7 @@ __all__ = [
     "compare",
     "fedfreq_weights",
     "from_arrays",
+    "load_classifier",
     "load_model",
     "mix",
     "partition",

@@ -51,7 +51,7 @@ def test_frames_names_of_clients_and_of_classes(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("server", "client", "message"),
     [
-        ((np.eye(4), [0, 1, 0]), np.eye(4), "server: 4 vectors have 3 labels"),
+        ((np.eye(4), [0, 1, 0]), np.eye(4), "server: 4 samples have 3 labels"),
         ((np.eye(4), [0, 1, 0, 1]), np.ones((2, 5)), r"client 0: has vectors of shape \(5,\), the server of \(4,\)"),
         ((np.array([["a"], ["b"]]), [0, 1]), np.eye(1), "server: holds <U1 of shape"),
     ],

@@ -21,6 +21,7 @@ from fedfew.data.images.folders import scan_unlabeled
 from fedfew.data.samples import Images
 from fedfew.inference import export as exporting
 from fedfew.inference.agreement import Predict
+from fedfew.inference.forms import Form
 from fedfew.runs.model_file import predict
 
 
@@ -83,8 +84,8 @@ def test_a_file_that_disagrees_is_not_kept(
 ) -> None:
     write = exporting._safetensors
 
-    def twisted(network: Network, about: dict[str, Any], path: Path, **_: object) -> Predict:
-        read_back = write(network, about, path)
+    def twisted(network: Network, form: Form, about: dict[str, Any], path: Path, **_: object) -> Predict:
+        read_back = write(network, form, about, path)
         return lambda images: read_back(images).roll(1, 1)
 
     monkeypatch.setattr(exporting, "_safetensors", twisted)

@@ -15,7 +15,8 @@ from fedfew.core.streams import stream
 from fedfew.data.samples import Images
 from fedfew.inference import export
 from fedfew.inference.agreement import agreement
-from fedfew.inference.export import FromPixels, export_network
+from fedfew.inference.export import export_network
+from fedfew.inference.forms import FromPixels, form_of
 from fedfew.models.backbones import Pretrained
 from fedfew.models.build import build_model
 
@@ -123,17 +124,17 @@ Twist = Callable[[Tensor], Tensor]
 )
 def test_preprocessing_that_differs_is_noticed(twist: Twist) -> None:
     network = trained("resnet9", {"width": 8}, steps=4)
-    module = FromPixels(network, about(network)).eval()
-    found = agreement(module, lambda images: module(twist(images)), SHAPE)
+    module = form_of(network, about(network))
+    found = agreement(module, lambda images: module(twist(images)), module.trial)
     assert not found.holds
 
 
 def test_classes_that_differ_and_broken_numbers_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = trained("cnn", {"width": 4}, steps=2)
-    module = FromPixels(network, about(network)).eval()
-    rolled = agreement(module, lambda images: module(images).roll(1, 1), SHAPE)
+    module = form_of(network, about(network))
+    rolled = agreement(module, lambda images: module(images).roll(1, 1), module.trial)
     assert rolled.classes < 1
-    assert not agreement(module, lambda images: module(images) * float("nan"), SHAPE).holds
+    assert not agreement(module, lambda images: module(images) * float("nan"), module.trial).holds
     monkeypatch.setattr(export, "_torch_export", lambda *_: lambda images: module(images).roll(1, 1))
     with pytest.raises(FedfewError, match=r"E312.*of their range"):
         export_network(network, about(network), "torch-export", tmp_path / "m.pt2")

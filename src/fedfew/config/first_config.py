@@ -69,17 +69,20 @@ class Suggestion:
     """Why this model, method and size."""
     folds: int
     """Folds of cross-validation without test images: as many as the smallest class has labels, up to five."""
+    labels: int
+    classes: int
 
     @property
     def table(self) -> dict[str, Any]:
         """The config as a table."""
-        return tomllib.loads(self.toml(self.root.resolve().parent / "fedfew.toml"))
+        return tomllib.loads(self.toml(Path("fedfew.toml"), here=False))
 
-    def toml(self, target: Path) -> str:
-        """The config as a commented file; the path of the images is relative to where the file will be."""
-        path = "." if target.parent.resolve() == self.root.resolve() else str(self.root.resolve())
+    def toml(self, target: Path, *, here: bool = True) -> str:
+        """The config as a commented file; the data's path is relative to it where it will be next to them."""
+        root, parent = self.root.resolve(), target.parent.resolve()
+        near = {root: ".", root.parent: root.name if root.is_file() else str(root)} if here else {}
         then = "\n".join(f"# then:  {line}" for line in next_steps(Path(target.name), self.network))
-        return Template(self.text).substitute(then=then, path=literal(path))
+        return Template(self.text).substitute(then=then, path=literal(near.get(parent, str(root))))
 
 
 def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | None = None) -> Suggestion:
@@ -122,13 +125,14 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
     named = (model or BACKBONE, method or "fedmoments") if backbone else (model or SCRATCH, method or "fedfew")
     named_so = f"model and method: {' with '.join(named)}: {why_model}"
     reasons = [named_so, f"size: {looked_at}", str(values["why_channels"])]
-    template = (TEMPLATES / ("photographs.toml" if backbone else "small_images.toml")).read_text("utf-8")
-    text = re.sub(r"^(\w+ = .*?)  # ", _aligned, Template(template).safe_substitute(values), flags=re.MULTILINE)
+    names = ("photographs.toml", "head.toml") if backbone else ("small_images.toml",)
+    template = "".join((TEMPLATES / name).read_text("utf-8") for name in names)
+    text = re.sub(r"^(\w+ = .*?)  # ", aligned, Template(template).safe_substitute(values), flags=re.MULTILINE)
     if not count["test"]:
         text += "# Without images in test/<class>/ no accuracy can be measured.\n"
     labels = Counter(image.group for image in survey.files if image.part == "server")
     folds = 0 if count["test"] else min(FOLDS, *labels.values())
-    return Suggestion(survey.root, network, text, reasons, folds)
+    return Suggestion(survey.root, network, text, reasons, folds, count["server"], len(survey.groups["server"]))
 
 
 def _backbone(survey: Folder, side: float, channels: int, model: str) -> tuple[bool, str]:
@@ -145,7 +149,8 @@ def _backbone(survey: Folder, side: float, channels: int, model: str) -> tuple[b
     return comparison.suits, str(comparison)
 
 
-def _aligned(line: re.Match[str]) -> str:
+def aligned(line: re.Match[str]) -> str:
+    """A line of TOML with its comment in one column with the others."""
     return f"{line[1]:26} # "
 
 

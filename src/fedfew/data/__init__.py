@@ -28,6 +28,13 @@ DATASETS: "Registry[Callable[..., Dataset]]" = Registry(
 )
 NOUNS = {"vectors": "rows", "text": "texts"}
 """What the samples of a dataset are called; others are images."""
+
+
+def noun_of(dataset: str) -> str:
+    """What the samples of a dataset are called."""
+    return NOUNS.get(dataset, "images")
+
+
 PARTITIONS: "Registry[Callable[..., Partition | VirtualPartition]]" = Registry(
     "fedfew.data",
     {

@@ -26,7 +26,7 @@ LabelColumn = Annotated[str, Doc("column with the classes, as numbers or names")
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ImageRows:
     """One part of a table: its name, its rows as (image, label), and the classes' names if the table has them."""
 
     name: str
@@ -100,7 +100,7 @@ def open_parquet(path: Path) -> Any:
     return file
 
 
-def _parquet_rows(path: Path, image: str, label: str) -> Rows:
+def _parquet_rows(path: Path, image: str, label: str) -> ImageRows:
     file, where = open_parquet(path), shown(path)
     columns, notes = file.schema_arrow.names, file.schema_arrow.metadata or {}
     _need(columns, (image, label), where)
@@ -113,7 +113,7 @@ def _parquet_rows(path: Path, image: str, label: str) -> Rows:
         except (OSError, ValueError) as error:
             raise FedfewError("E202", where, f"it is damaged ({error})") from None
 
-    return Rows(path.stem, pairs(), _names_in(notes, label))
+    return ImageRows(path.stem, pairs(), _names_in(notes, label))
 
 
 def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
@@ -125,11 +125,11 @@ def _names_in(notes: Mapping[bytes, bytes], label: str) -> tuple[str, ...]:
         return ()
 
 
-def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, where: str) -> Rows:
+def _hub_rows(datasets: Any, name: str, part: Any, image: str, label: str, where: str) -> ImageRows:
     _need(part.column_names, (image, label), where)
     names = getattr(part.features[label], "names", ())
     encoded = part.select_columns([image, label]).cast_column(image, datasets.Image(decode=False))
-    return Rows(name, ((row[image], row[label]) for row in encoded), tuple(names))
+    return ImageRows(name, ((row[image], row[label]) for row in encoded), tuple(names))
 
 
 def _need(columns: list[str], wanted: tuple[str, ...], where: str) -> None:
@@ -138,7 +138,7 @@ def _need(columns: list[str], wanted: tuple[str, ...], where: str) -> None:
             raise FedfewError("E204", where, f"it has no column {column}", f"It has {', '.join(columns)}")
 
 
-def _dataset(name: str, where: str, parts: list[Rows], size: int, channels: int, flips: bool) -> Dataset:
+def _dataset(name: str, where: str, parts: list[ImageRows], size: int, channels: int, flips: bool) -> Dataset:
     images: dict[bool, list[NDArray[np.uint8]]] = {False: [], True: []}
     labels: dict[bool, list[Any]] = {False: [], True: []}
     problems: list[Problem] = []

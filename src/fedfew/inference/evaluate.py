@@ -1,5 +1,6 @@
-"""Evaluates a trained model: on the test images of its run, or on a folder of labeled images."""
+"""Evaluates a trained model: on the test samples of its run, or on a folder or table of labeled ones."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from fedfew.config.schema import check
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import Samples
 from fedfew.core.types import Report
 from fedfew.data.dataset import Problem, shown
 from fedfew.data.images.folders import LABELS, scan_labeled
@@ -42,15 +44,36 @@ def evaluate_run(run: Run, *, sites: bool = False) -> dict[str, Any]:
 
 
 def evaluate_files(run: Run, folder: Path, report: Report | None = None) -> tuple[dict[str, Any], list[Problem]]:
-    """The measures on a folder with a subfolder for each class, or with a labels.csv."""
-    about, labeled = run.about_model(), scan_labeled(folder)
+    """The measures on a folder with a subfolder for each class, or with a labels.csv; or on the rows of a table."""
+    about = run.about_model()
     classes = [str(name) for name in about["classes"]]
-    strange = sorted({shown(file.group) for file in labeled.files} - set(classes))
-    if strange or not labeled.files:
-        problem = f"{', '.join(strange)} is not a class of this model" if strange else "there are no labeled images"
-        remedy = f"Put images into folders named after its classes ({', '.join(classes)}), or list them in {LABELS}"
+    names, samples, problems = (_rows if "encoder" in about or "text" in about else _images)(run, folder, report)
+    strange = sorted(set(names) - set(classes))
+    if strange or not names:
+        problem = f"{', '.join(strange[:9])} is not a class of this model" if strange else "nothing in it is labeled"
+        remedy = f"Its classes are {', '.join(classes)}: name folders after them, or list them in {LABELS} or a column"
         raise FedfewError("E208" if strange else "E206", shown(folder), problem, remedy)
+    labels = np.asarray([classes.index(name) for name in names], np.int64)
+    probabilities = run.network().probabilities(samples()).double().numpy()
+    return measured(Judged(labels, probabilities), classes) | {"sites": []}, problems
+
+
+Labeled = tuple[list[str], Callable[[], Samples], list[Problem]]
+"""The class of each sample, the samples, and files that were left out."""
+
+
+def _images(run: Run, folder: Path, report: Report | None) -> Labeled:
+    about, labeled = run.about_model(), scan_labeled(folder)
+    if not labeled.files:
+        return [], lambda: Images.described(labeled.images, about), []
     read = read_for(about, labeled, shown(folder), report)
-    labels = [classes.index(shown(file.group)) for file in read.files]
-    probabilities = run.network().probabilities(Images.described(read.images, about)).double().numpy()
-    return measured(Judged(np.asarray(labels, np.int64), probabilities), classes) | {"sites": []}, read.problems
+    return [shown(file.group) for file in read.files], lambda: Images.described(read.images, about), read.problems
+
+
+def _rows(run: Run, path: Path, report: Report | None) -> Labeled:
+    """The rows that have a label; of a folder, the texts in the folders of classes."""
+    from fedfew.data.rows.datasets import class_names, described, labeled_rows, labeled_texts  # noqa: PLC0415 - tables
+
+    about, column = run.about_model(), str(run.document["dataset"].get("label", "label"))
+    rows = labeled_texts(path, column, about["text"]) if path.is_dir() else labeled_rows(path, column)
+    return [str(name) for name in class_names(rows, column)], lambda: described(rows, about), []

@@ -1,4 +1,4 @@
-"""Which images to label next (active learning): those the model is least certain of, and no two alike.
+"""Which images, rows or texts to label next (active learning): the least certain ones, and no two alike.
 
 Greedy: the first is the most uncertain; each next one has the largest product of uncertainty and distance to the ones
 chosen before, in the space of the model's last features (the weighted k-center of active learning: uncertainty as in
@@ -16,32 +16,29 @@ from torch import Tensor, nn
 from fedfew.core.network import Network
 from fedfew.core.samples import Samples
 from fedfew.core.types import Report
-from fedfew.data.dataset import shown
-from fedfew.data.images.folders import Folder
-from fedfew.data.samples import Images
-from fedfew.inference.predict import find_images
+from fedfew.inference.predict import Found, find_samples
 from fedfew.runs.run import Run
 from fedfew.training.label_shift import tempered
 
 
 @dataclass(frozen=True, eq=False)
 class Pick:
-    """One image to label, and why."""
+    """One sample to label, and why."""
 
     index: int
     uncertainty: float
     """1 − (p_1 − p_2): 1 if the two best classes are equally likely, 0 if there is no doubt."""
     distance: float | None
-    """To the nearest image chosen before, 0..2; None for the first."""
+    """To the nearest one chosen before, 0..2; None for the first."""
 
 
 def label_next(
     run: Run, paths: Sequence[str | Path], count: int, report: Report | None = None
-) -> tuple[list[dict[str, Any]], Folder]:
-    """Choose up to ``count`` of the images below the paths: a row for each, best first, and what there was."""
+) -> tuple[list[dict[str, Any]], Found]:
+    """Choose up to ``count`` of the samples below the paths: a row for each, best first, and what there was."""
     about, network = run.about_model(), run.network()
-    folder = find_images(about, paths, report)
-    features, probabilities = embed(network, Images.described(folder.images, about))
+    found = find_samples(about, paths, report)
+    features, probabilities = embed(network, found.samples)
     probabilities = tempered(probabilities, float(about.get("temperature", 1.0)))
     rows = []
     for rank, pick in enumerate(choose(probabilities, features, count), 1):
@@ -52,7 +49,7 @@ def label_next(
         rows.append(
             {
                 "rank": rank,
-                "image": shown(folder.files[pick.index].path),
+                found.kind: found.names[pick.index],
                 "label": names[0],
                 "probability": round(shares[0], 4),
                 "second": names[1],
@@ -62,11 +59,11 @@ def label_next(
                 "reason": reason(names, shares, pick),
             }
         )
-    return rows, folder
+    return rows, found
 
 
 def choose(probabilities: Tensor, features: Tensor, count: int) -> list[Pick]:
-    """The greedy choice; equal scores go to the image that comes first."""
+    """The greedy choice; equal scores go to the sample that comes first."""
     best = probabilities.topk(2).values
     uncertainty = 1 - (best[:, 0] - best[:, 1])
     nearest = torch.full((len(best),), float("inf"))
@@ -101,7 +98,7 @@ def embed(network: Network, samples: Samples, batch: int = 500) -> tuple[Tensor,
 
 
 def reason(names: Sequence[str], shares: Sequence[float], pick: Pick) -> str:
-    """Why this image was chosen, in words."""
+    """Why this sample was chosen, in words."""
     first, second = (f"{name} ({100 * share:.0f} %)" for name, share in zip(names, shares, strict=True))
     if pick.uncertainty >= 0.8:
         doubt = f"torn between {first} and {second}"

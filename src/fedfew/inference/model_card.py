@@ -8,9 +8,11 @@ from jinja2 import StrictUndefined, Template
 
 from fedfew.core.storage import file_digest, write_atomically
 from fedfew.core.text import percent
+from fedfew.data import noun_of
 from fedfew.runs.run import Run
 
 NAME = "MODEL_CARD.md"
+TASKS = {"images": "image-classification", "rows": "tabular-classification", "texts": "text-classification"}
 MARK = "<!-- written by fedfew export -->"
 
 
@@ -28,6 +30,7 @@ def model_card(run: Run, about: dict[str, Any], file: Path, baseline: float | No
 
     ``baseline`` is the accuracy of server-only training, if it is known.
     """
+    noun = noun_of(run.dataset)
     text = (resources.files("fedfew.inference") / "model_card.md.j2").read_text("utf-8")
     card: str = Template(text, trim_blocks=True, undefined=StrictUndefined, keep_trailing_newline=True).render(
         run=run,
@@ -42,5 +45,7 @@ def model_card(run: Run, about: dict[str, Any], file: Path, baseline: float | No
         unlabeled=sum(map(sum, run.classes.get("clients") or [])),
         versions=run.environment.get("fingerprint", {}),
         percent=percent,
+        noun=noun,
+        task=TASKS[noun],
     )
     return card

@@ -1,4 +1,4 @@
-"""Predictions for image files: read as in training, class probabilities, and optionally the site's class mix."""
+"""Predictions for images, tables and texts: read as in training, class probabilities, optionally the site's mix."""
 
 import os
 from collections.abc import Sequence
@@ -20,6 +20,16 @@ from fedfew.training.label_shift import CONCENTRATION, own_class_mix, tempered
 
 
 @dataclass(frozen=True, eq=False)
+class Found:
+    """The samples of files as a model takes them, with a name for each; images that cannot be read are problems."""
+
+    names: list[str]
+    samples: Samples
+    problems: list[Problem]
+    kind: str = "image"
+
+
+@dataclass(frozen=True, eq=False)
 class Predictions:
     """One row of ``probabilities`` for each of ``names``."""
 
@@ -27,16 +37,18 @@ class Predictions:
     probabilities: Tensor
     classes: tuple[str, ...]
     problems: list[Problem]
+    kind: str = "image"
+    """What the names stand for: image, row or text."""
     prior: Tensor | None = None
     """The site's estimated mix of classes."""
     temperature: float = 1.0
 
     def rows(self, confident: float) -> list[dict[str, Any]]:
-        """Best class first; ``sure`` is False for images a person should check, None if no bound is given (0)."""
+        """Best class first; ``sure`` is False for samples a person should check, None if no bound is given (0)."""
         best = self.probabilities.max(1)
         return [
             {
-                "image": name,
+                self.kind: name,
                 "label": self.classes[int(label)],
                 "probability": round(float(top), 6),
                 "sure": float(top) >= confident if confident else None,
@@ -63,16 +75,20 @@ def find_images(about: dict[str, Any], paths: Sequence[str | Path], report: Repo
     return read_for(about, Folder(Path(), [ImageFile(file) for file in files], problems), asked, report)
 
 
-def find_rows(about: dict[str, Any], paths: Sequence[str | Path]) -> tuple[list[str], Samples]:
-    """The rows of the given tables as the model takes them, and a name for each."""
-    from fedfew.data.rows.datasets import described  # noqa: PLC0415 - only for tables
-    from fedfew.data.rows.files import read_rows  # noqa: PLC0415
+def find_samples(about: dict[str, Any], paths: Sequence[str | Path], report: Report | None = None) -> Found:
+    """The samples in files and folders: images, or the rows of tables where the model takes vectors or texts."""
+    if "encoder" in about or "text" in about:
+        from fedfew.data.rows.datasets import described  # noqa: PLC0415 - only for tables
+        from fedfew.data.rows.files import read_tables  # noqa: PLC0415
 
-    tables = [read_rows(Path(path)) for path in paths]
-    if not any(map(len, tables)):
-        raise FedfewError("E206", ", ".join(map(shown, paths)), "there are no rows", "Give a table with rows")
-    samples = joined([described(rows, about) for rows in tables])
-    return [name for rows in tables for name in rows.names()], samples
+        tables = read_tables(paths, about.get("text", ""))
+        samples = joined([described(rows, about) for rows in tables])
+        return Found(
+            [name for rows in tables for name in rows.names()], samples, [], "text" if "text" in about else "row"
+        )
+    folder = find_images(about, paths, report)
+    names = [shown(file.path) for file in folder.files]
+    return Found(names, Images.described(folder.images, about), folder.problems)
 
 
 def read_for(about: dict[str, Any], folder: Folder, asked: str, report: Report | None = None) -> Folder:
@@ -109,18 +125,12 @@ def predict_files(
     them for the class mix that label-shift EM finds in the images themselves.
     """
     about = run.about_model()
-    problems: list[Problem] = []
-    samples: Samples
-    if "encoder" in about or "text" in about:
-        names, samples = find_rows(about, paths)
-    else:
-        folder = find_images(about, paths, report)
-        names, problems = [shown(file.path) for file in folder.files], folder.problems
-        samples = Images.described(folder.images, about)
-    probabilities, prior = run.network().probabilities(samples), None
+    found = find_samples(about, paths, report)
+    probabilities, prior = run.network().probabilities(found.samples), None
     scale = float(about.get("temperature", 1.0)) if calibrate or adapt_prior else 1.0
     if adapt_prior:
         probabilities, prior = adapt(probabilities, about)
     elif calibrate:
         probabilities = tempered(probabilities, scale)
-    return Predictions(names, probabilities, tuple(about["classes"]), problems, prior, scale)
+    classes = tuple(about["classes"])
+    return Predictions(found.names, probabilities, classes, found.problems, found.kind, prior, scale)

@@ -84,7 +84,15 @@ def predict(model: Run | str | Path, samples: Any, allow_code: Collection[str] =
 
 
 def fitting(samples: Any, about: dict[str, Any]) -> Samples:
-    """A user's arrays for the model that ``about`` describes."""
+    """A user's arrays or data frame for the model that ``about`` describes."""
+    if hasattr(samples, "columns"):
+        from fedfew.data.rows.datasets import described  # noqa: PLC0415 - only for tables
+        from fedfew.data.rows.files import frame_rows  # noqa: PLC0415
+
+        known = about.get("encoder", {}).get("columns", [])
+        if "text" in about or {column["name"] for column in known} <= set(samples.columns):
+            return described(frame_rows(samples), about)
+        samples = samples.to_numpy()
     if "encoder" in about:
         from fedfew.data.rows.encoder import Encoder  # noqa: PLC0415 - only for tables
 

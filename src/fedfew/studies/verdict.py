@@ -9,6 +9,7 @@ import numpy as np
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
+from fedfew.data import noun_of
 from fedfew.runs.intervals import Interval, of_accuracy, of_pair
 from fedfew.runs.run import BOUNDS, Run
 from fedfew.runs.statistics import Judged
@@ -64,6 +65,8 @@ class Verdict:
     labels: int
     folds: int = 0
     """Number of folds of the labels, each tested by models that had not seen it; 0: tested on test images."""
+    noun: str = "images"
+    """What the samples are called."""
 
     @property
     def helps(self) -> bool | None:
@@ -78,22 +81,22 @@ class Verdict:
         span = "" if gap.low is None or gap.high is None else f" [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
         numbers = f"{100 * self.gain.own.mean:.1f} % against {100 * self.gain.base.mean:.1f} % with your labels alone"
         measured = f"{100 * gap.mean:+.1f} points{span}: {numbers}, on {self.tested_on}."
-        advice = f"label {max(self.labels, FEWEST)} more images (`fedfew label-next`)."
+        advice = f"label {max(self.labels, FEWEST)} more {self.noun} (`fedfew label-next`)."
         if self.helps:
-            return f"The sites' images bring {measured}"
+            return f"The sites' {self.noun} bring {measured}"
         if self.helps is False:
-            return f"The sites' images do harm, {measured} Use the server-only model, or {advice}"
+            return f"The sites' {self.noun} do harm, {measured} Use the server-only model, or {advice}"
         if gap.mean < 0 and (gap.p is None or gap.p < EVEN):
-            return f"The sites' images seem to do harm, {measured} Use the server-only model, or {advice}"
+            return f"The sites' {self.noun} seem to do harm, {measured} Use the server-only model, or {advice}"
         chance = "bring nothing measurable" if gap.mean <= 0 else "bring no certain gain"
-        return f"The sites' images {chance}, {measured} {advice.capitalize()}"
+        return f"The sites' {self.noun} {chance}, {measured} {advice.capitalize()}"
 
     @property
     def tested_on(self) -> str:
         if self.folds:
             labels = self.gain.counts.replace("test images", "labels")
-            return f"{labels}, by cross-validation with {self.folds} folds, since there are no test images"
-        return self.gain.counts
+            return f"{labels}, by cross-validation with {self.folds} folds, since there are no test {self.noun}"
+        return self.gain.counts.replace("images", self.noun)
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -133,4 +136,4 @@ def weigh(own: Sequence[Run], base: Sequence[Run], labels: int, folds: int = 0) 
     mine, its = Judged.joined([a for a, _ in known]), Judged.joined([b for _, b in known])
     if not np.array_equal(mine.labels, its.labels):
         return None
-    return Verdict(Gain.on_images(mine, its), len(mine.labels), labels, folds)
+    return Verdict(Gain.on_images(mine, its), len(mine.labels), labels, folds, noun_of(own[0].dataset))

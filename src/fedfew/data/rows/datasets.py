@@ -21,7 +21,7 @@ from fedfew.core.errors import FedfewError
 from fedfew.core.samples import LabeledSet, Samples, joined
 from fedfew.core.settings import Count, Doc, NonNegative
 from fedfew.data.dataset import Dataset, SiteSamples, folded, held_out, numbered, shown
-from fedfew.data.images.folders import scan
+from fedfew.data.images.folders import scan, scan_labeled
 from fedfew.data.images.own import Fold
 from fedfew.data.rows.encoder import Encoder, Missing, Scale
 from fedfew.data.rows.files import Rows, is_missing, is_rows, read_rows, read_text
@@ -37,11 +37,11 @@ PathTo = Annotated[
 ]
 Label = Annotated[str, Doc("column with the classes; empty cells have none")]
 Site = Annotated[str, Doc("column with the site of each row, if there is one")]
-Parting = Annotated[str, Doc("column that says server, test or client, if there is one")]
+PartColumn = Annotated[str, Doc("column that says server, test or client, if there is one")]
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class SplitRows:
     """The rows of the server, of the test set and of each site."""
 
     server: Rows
@@ -57,7 +57,7 @@ def vectors(
     path: PathTo = "",
     label: Label = "label",
     site: Site = "site",
-    split: Parting = "split",
+    part: PartColumn = "split",
     columns: Annotated[str, Doc("columns to learn from, separated by commas; empty: all others")] = "",
     scale: Annotated[
         Scale,
@@ -68,8 +68,8 @@ def vectors(
     fold: Fold = "",
 ) -> Dataset:
     """Your own vectors or tables (CSV, parquet, NPZ, NPY): one table, or one at the server and one for each site."""
-    parts = read_parts(path, label, site, split)
-    chosen = names_of(parts.server, columns, (label, site, split))
+    parts = read_parts(path, label, site, part)
+    chosen = names_of(parts.server, columns, (label, site, part))
     encoder = Encoder.of(parts.server, chosen, scale, missing)
     about = encoder.about()
     return assembled("vectors", parts, lambda rows: Vectors(encoder(rows), noise, about), fold)
@@ -81,12 +81,12 @@ def text(
     text: Annotated[str, Doc("column with the texts")] = "text",
     label: Label = "label",
     site: Site = "site",
-    split: Parting = "split",
+    part: PartColumn = "split",
     longest: Annotated[Count, Doc("bytes that a text is cut to")] = 1000,
     fold: Fold = "",
 ) -> Dataset:
     """Your own texts: a column of a table, or files in server/<class>/, clients/<site>/ and test/<class>/."""
-    parts = read_parts(path, label, site, split, text)
+    parts = read_parts(path, label, site, part, text)
     return assembled("text", parts, lambda rows: texts_of(rows, text, longest), fold)
 
 
@@ -113,7 +113,7 @@ def names_of(rows: Rows, columns: str, roles: Sequence[str]) -> list[str]:
     return asked or [name for name in rows.columns if name not in roles]
 
 
-def read_parts(path: str, label: str, site: str, split: str, text: str = "") -> Parts:
+def read_parts(path: str, label: str, site: str, split: str, text: str = "") -> SplitRows:
     """The rows by part and site; E206 if the server has none. ``text`` is the column for the content of files."""
     if not path:
         raise FedfewError("E206", "dataset.path", "is missing", 'Write path = "FILE" under [dataset]')
@@ -130,7 +130,7 @@ def read_parts(path: str, label: str, site: str, split: str, text: str = "") -> 
     return parts
 
 
-def _of_folder(root: Path, label: str, site: str) -> Parts:
+def _of_folder(root: Path, label: str, site: str) -> SplitRows:
     files = {part: [file for file in sorted(root.glob(f"{part}.*")) if is_rows(file)] for part in ("server", "test")}
     if [len(found) for found in files.values()] not in ([1, 0], [1, 1]):
         found = ", ".join(shown(file.name) for part in files.values() for file in part) or "neither of them"
@@ -138,10 +138,10 @@ def _of_folder(root: Path, label: str, site: str) -> Parts:
     server = read_rows(files["server"][0])
     test = read_rows(files["test"][0]) if files["test"] else server.take(np.arange(0))
     sites = {shown(file.stem): read_rows(file) for file in sorted((root / "clients").glob("*.*")) if is_rows(file)}
-    return Parts(server, test, sites, label, site)
+    return SplitRows(server, test, sites, label, site)
 
 
-def _of_texts(root: Path, label: str, site: str, text: str) -> Parts:
+def _of_texts(root: Path, label: str, site: str, text: str) -> SplitRows:
     """Files of text in the folders of classes and sites."""
     folder = scan(root)
     held: dict[tuple[str, str], list[Rows]] = {}
@@ -156,10 +156,10 @@ def _of_texts(root: Path, label: str, site: str, text: str) -> Parts:
     sites = {
         shown(name): together["clients", name] for name in folder.groups["clients"] if ("clients", name) in together
     }
-    return Parts(server, together.get(("test", ""), server.take(np.arange(0))), sites, label, site)
+    return SplitRows(server, together.get(("test", ""), server.take(np.arange(0))), sites, label, site)
 
 
-def _of_table(rows: Rows, label: str, site: str, split: str) -> Parts:
+def _of_table(rows: Rows, label: str, site: str, split: str) -> SplitRows:
     labeled, parted = _labeled(rows.column(label)), rows.columns.get(split)
     if parted is None:
         part = np.where(labeled, "server", "").astype(object)
@@ -171,7 +171,21 @@ def _of_table(rows: Rows, label: str, site: str, split: str) -> Parts:
     away = np.flatnonzero(part == "")
     names = np.array([_site(rows.columns[site][i]) if site in rows.columns else "clients" for i in away], object)
     sites = {shown(name): rows.take(away[names == name]) for name in sorted(set(names))}
-    return Parts(server, test, sites or None, label, site)
+    return SplitRows(server, test, sites or None, label, site)
+
+
+def labeled_rows(path: Path, label: str) -> Rows:
+    """The rows of a table that have a label."""
+    rows = read_rows(path)
+    return rows.take(_labeled(rows.column(label)))
+
+
+def labeled_texts(path: Path, label: str, text: str) -> Rows:
+    """The files of text in the folders of classes; E206 if there are none."""
+    files = scan_labeled(path).files
+    if not files:
+        raise FedfewError("E206", shown(path), "there are no files in <class>/", "Give a folder for each class")
+    return Rows.joined([read_text(path / file.path, text).with_column(label, file.group) for file in files])
 
 
 def _site(cell: object) -> str:
@@ -185,7 +199,7 @@ def _labeled(cells: NDArray[Any]) -> NDArray[np.bool_]:
     return np.array([not is_missing(cell) for cell in cells], bool)
 
 
-def _names(rows: Rows, label: str) -> NDArray[Any]:
+def class_names(rows: Rows, label: str) -> NDArray[Any]:
     """Labels as text or whole numbers; numbers in a column with gaps come as floats."""
     cells = rows.column(label)
     if cells.dtype.kind == "f" and (cells == np.round(cells)).all():
@@ -193,10 +207,10 @@ def _names(rows: Rows, label: str) -> NDArray[Any]:
     return np.array([str(cell).strip() for cell in cells]) if cells.dtype == object else cells
 
 
-def assembled(name: str, parts: Parts, samples: Callable[[Rows], Samples], fold: str) -> Dataset:
+def assembled(name: str, parts: SplitRows, samples: Callable[[Rows], Samples], fold: str) -> Dataset:
     """The dataset: with its own sites, or in a simulation with the site of each row as its user."""
     where, label = parts.server.where, parts.label
-    classes, numbers = numbered([_names(rows, label) for rows in (parts.server, parts.test)], (), where)
+    classes, numbers = numbered([class_names(rows, label) for rows in (parts.server, parts.test)], (), where)
     if len(classes) < 2:
         raise FedfewError("E206", where, f"column {label} has one class, at least 2 are needed", LAYOUT)
     train, test = (LabeledSet(samples(rows), y) for rows, y in zip((parts.server, parts.test), numbers, strict=True))
@@ -217,4 +231,4 @@ def _truth(rows: Rows, label: str, classes: Sequence[str]) -> Tensor:
     if label not in rows.columns:
         return torch.full((len(rows),), -1)
     number = {name: c for c, name in enumerate(classes)}
-    return torch.tensor([number.get(str(cell), -1) for cell in _names(rows, label)], dtype=torch.int64)
+    return torch.tensor([number.get(str(cell), -1) for cell in class_names(rows, label)], dtype=torch.int64)

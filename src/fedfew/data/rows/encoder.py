@@ -99,7 +99,7 @@ class Encoder:
         out = torch.empty(shape, dtype=torch.float16 if small else torch.float32)
         done = 0
         for matrix in self._matrices(rows):
-            out[done : done + len(matrix)] = self.scaled(torch.from_numpy(matrix))
+            out[done : done + len(matrix)] = self._scaled(torch.from_numpy(matrix))
             done += len(matrix)
         return out
 
@@ -111,16 +111,18 @@ class Encoder:
             raise FedfewError("E204", "vectors", message)
         if self.missing == "refuse" and bool(x.isnan().any()):
             raise FedfewError("E213", "vectors", "are missing in part", "Fill them in")
-        return Vectors(self.scaled(x.double().view(len(x), -1, x.shape[-1])).float(), encoder=self.about())
+        return Vectors(self._scaled(x.double().view(len(x), -1, x.shape[-1])).float(), encoder=self.about())
 
-    def scaled(self, x: Tensor) -> Tensor:
-        """The last step, from raw numbers (NaN where missing) to what a model is fed."""
-        mean, weight = (torch.tensor(values, dtype=x.dtype, device=x.device) for values in (self.mean, self.weight))
+    def scaled(self, x: Tensor, mean: Tensor, weight: Tensor) -> Tensor:
+        """The last step, from raw numbers (NaN where missing) to what a model is fed; with the fields as tensors."""
         if self.scale == "standard":
             bound = CLIP * TYPICAL / max(sum(w > 0 for w in self.weight), 1) ** 0.5
             return ((x - mean) * weight).nan_to_num(0.0).clamp(-bound, bound)
         filled = torch.where(x.isnan(), mean, x)
         return filled if self.scale == "none" else LENGTH * normalize(filled, dim=-1)
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return self.scaled(x, *(torch.tensor(values, dtype=x.dtype) for values in (self.mean, self.weight)))
 
     def _matrices(self, rows: Rows) -> Iterator[NDArray[np.float64]]:
         """Raw numbers N×V×d, a chunk of the rows at a time."""
@@ -177,7 +179,7 @@ def _column(rows: Rows, name: str) -> dict[str, Any]:
         views, width = _views(cells[:1], rows.where, name).shape[1:]
         return {"name": name, "kind": "vector", "views": views, "width": width}
     known = [cell for cell in cells if not is_missing(cell)] if cells.dtype == object else []
-    if sum(map(_is_number, known)) >= NUMERIC * len(known):
+    if sum(map(is_number, known)) >= NUMERIC * len(known):
         return {"name": name, "kind": "number"}
     values = sorted({str(cell) for cell in known})
     if len(values) > CATEGORIES:
@@ -187,7 +189,8 @@ def _column(rows: Rows, name: str) -> dict[str, Any]:
     return {"name": name, "kind": "category", "values": values}
 
 
-def _is_number(cell: object) -> bool:
+def is_number(cell: object) -> bool:
+    """Whether a cell can be read as a number."""
     try:
         float(str(cell))
     except ValueError:

@@ -23,6 +23,7 @@ Column = NDArray[Any]
 SUFFIXES = (".csv", ".tsv", ".parquet", ".npz", ".npy")
 CSV_CAP = 512 * 2**20
 """Bytes of the largest CSV file: its cells take ten times as much memory."""
+TEXT_FILES = (".txt", ".md")
 TEXT_CAP = 16 * 2**20
 MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-"})
 """Cells of text that stand for a missing value, in any case."""
@@ -64,6 +65,8 @@ class Rows:
 
     def names(self) -> list[str]:
         """A name for every row."""
+        if self.unit == "file":
+            return [self.where] * len(self)
         return [f"{self.where} {self.unit} {number}" for number in self.numbers]
 
     def fault(self, row: int, column: str, message: str, remedy: str) -> FedfewError:
@@ -111,6 +114,27 @@ def read_rows(path: Path) -> Rows:
     if names is not None and "label" in columns and columns["label"].dtype.kind in "iu":
         columns["label"] = names.ravel().astype(object)[columns["label"]]
     return Rows(shown(path), columns, np.arange(next(iter(lengths.values()))))
+
+
+def read_tables(paths: Sequence[str | Path], text: str = "") -> list[Rows]:
+    """Tables; where ``text`` names the column of texts, also files of text and folders of them. E206 without rows."""
+    tables: list[Rows] = []
+    for path in map(Path, paths):
+        if text and path.is_dir():
+            files = sorted(file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+            tables += [read_text(file, text) for file in files]
+        else:
+            tables.append(read_text(path, text) if text and path.suffix.lower() in TEXT_FILES else read_rows(path))
+    if not any(map(len, tables)):
+        raise FedfewError("E206", ", ".join(map(shown, paths)), "there are no rows", "Give a table with rows")
+    return tables
+
+
+def frame_rows(frame: Any, where: str = "frame") -> Rows:
+    """The columns of a data frame of pandas or polars."""
+    columns = {str(name): np.asarray(frame[name]) for name in frame.columns}
+    plain = {name: cells if cells.dtype.kind in "fiub" else cells.astype(object) for name, cells in columns.items()}
+    return Rows(where, plain, np.arange(len(frame)))
 
 
 def read_text(path: Path, column: str = "text") -> Rows:

@@ -35,7 +35,15 @@ UNTIL = number("--until", 0, 0, "Pause every run after this round; call again to
 MODEL = text("--model", "last|best", "Model after the last round, or with the best validation.", default="last")
 RUNS = argument("runs", "RUN…", "Run folders, folders of runs, or archives.", nargs=-1, required=True)
 FINISHED = argument("run", "RUN", "Folder of a finished run.")
-IMAGES = argument("folder", "FOLDER", "Folder with server/<class>/, clients/<site>/ and test/<class>/.")
+DATA_PATH = argument(
+    "folder", "PATH",
+    "Images or texts in server/<class>/, clients/<site>/, test/<class>/; or a table (CSV, parquet, NPZ), or several.",
+)  # fmt: skip
+COLUMNS = (
+    text("--label", "COLUMN", "Tables: the column with the classes.", default=""),
+    text("--site", "COLUMN", "Tables: the column with the site of each row.", default=""),
+    text("--text", "COLUMN", "Tables: the column with texts.", "text_column", default=""),
+)
 
 DATA = group(
     "data",
@@ -66,25 +74,27 @@ app = group(
     ),
     command(
         "verdict:try_folder",
-        "Find out what the sites' unlabeled images add. Checks the folder, chooses a method, trains with and without "
-        "the sites' images, and reports the difference.",
-        IMAGES, OVERRIDES, path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE, JSON,
+        "Find out what the sites' unlabeled data add. Recognises images, tables, vectors and texts, checks them, "
+        "chooses a method, trains with and without the sites' samples, and reports the difference.",
+        DATA_PATH, *COLUMNS, OVERRIDES,
+        path("--out", "DIR", "Folder for the runs (default: runs/…)."), ALLOW_CODE, JSON,
         name="try",
     ),
     command(
         "check:init",
-        "Write a commented config for a folder of images.",
-        IMAGES,
-        path("--out", "FILE", "Default: FOLDER/fedfew.toml."),
-        flag("--network", "The sites' images are on other machines."),
+        "Write a commented config for your own data.",
+        DATA_PATH, *COLUMNS,
+        path("--out", "FILE", "Default: FOLDER/fedfew.toml, or TABLE.toml."),
+        flag("--network", "The sites' data are on other machines."),
         flag("--force", "Overwrite an existing file."),
         JSON,
     ),
     command(
         "check:check",
-        "Check a folder of images or a config. Reports everything that is wrong; the exit status is 2 if a run would "
+        "Check your own data or a config. Reports everything that is wrong; the exit status is 2 if a run would "
         "be refused.",
-        argument("source", "FOLDER|CONFIG", "A folder of images, a TOML file or a preset.", CONFIG_NAME),
+        argument("source", "PATH|CONFIG", "Your data as for `fedfew try`, a TOML file or a preset.", CONFIG_NAME),
+        *COLUMNS,
         path("--csv", "FILE", "List of files (default: check.csv in the folder)."),
         OVERRIDES, ALLOW_CODE, JSON,
     ),
@@ -107,24 +117,27 @@ app = group(
         "Measure how good a model is. Prints the confusion matrix, precision and recall of each class, AUROC and "
         "calibration.",
         FINISHED,
-        argument("folder", "[FOLDER]", "Labeled images: <class>/ folders, or a labels.csv.", required=False),
+        argument(
+            "folder", "[PATH]", "Labeled data: <class>/ folders, a labels.csv, or a table with the label column.",
+            required=False,
+        ),
         flag("--sites", "In a simulation: every client's class mix and accuracy too."),
         MODEL, ALLOW_CODE, JSON,
     ),
     command(
         "model:predict",
-        "Predict the classes of images with a run's model.",
+        "Predict classes with a run's model.",
         FINISHED,
-        argument("images", "IMAGES…", "Image files or folders.", click.Path(), nargs=-1, required=True),
-        number("--confident", 0.0, 0, "Mark images below this probability for a person to check.", most=1),
+        argument("images", "PATH…", "Images or texts, folders, or tables.", click.Path(), nargs=-1, required=True),
+        number("--confident", 0.0, 0, "Mark those below this probability for a person to check.", most=1),
         flag("--calibrate", "Correct over-confidence with the temperature found on held-out labels."),
-        flag("--adapt-prior", "Estimate the class mix of these images and predict with it."),
+        flag("--adapt-prior", "Estimate the class mix of these samples and predict with it."),
         MODEL, CSV, ALLOW_CODE, JSON,
     ),
     command(
         "model:label_next",
-        "Choose the images to label next. Chooses images that the model is uncertain about, no two alike, and gives a "
-        "reason for each.",
+        "Choose what to label next. Chooses images, rows or texts that the model is uncertain about, no two alike, "
+        "and gives a reason for each.",
         FINISHED,
         argument("images", "CLIENTFOLDER…", "Folders or files to choose from.", click.Path(), nargs=-1, required=True),
         number("-n", 50, 1, "How many to choose.", "count"),
@@ -178,9 +191,9 @@ app = group(
     ),
     command(
         "sweep:learning_curve",
-        "Draw accuracy against the number of labels. Trains with the sites' images and without; finished runs are "
+        "Draw accuracy against the number of labels. Trains with the sites' data and without; finished runs are "
         "kept.",
-        argument("source", "FOLDER|PRESET|CONFIG.toml", "Images as for `fedfew try`, or a config.", CONFIG_NAME),
+        argument("source", "FOLDER|PRESET|CONFIG.toml", "Data as for `fedfew try`, or a config.", CONFIG_NAME),
         text("--labels", "N,N,…", "Numbers of labels (default: all, half, a quarter, …).", default=""),
         number("--seeds", 1, 1, "Draw the labels and train this many times."),
         OVERRIDES, RUNS_FOLDER, JOBS, JSON,

@@ -1,23 +1,26 @@
-"""fedfew init and check: check your images or a config before a run, and report everything that would spoil it."""
+"""fedfew init and check: check your data or a config before a run, and report everything that would spoil it."""
 
 import csv as tables
 import io
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfew.config.first_config import next_steps, suggest
+from fedfew.config.first_config import Suggestion, next_steps, suggest
+from fedfew.config.first_rows import holds_rows, suggest_rows
 from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
+from fedfew.data import noun_of
 from fedfew.data.dataset import shown
 from fedfew.data.images.folders import Folder, scan
 from fedfew.data.images.looks import Difference, odd_looking
 from fedfew.data.images.own import check_folder
+from fedfew.data.rows.files import is_rows
 from fedfew.interface.console import complain, note, print_json, print_table, say, warn
 from fedfew.interface.progress import counting
 from fedfew.runs.model_file import first_weights
@@ -25,15 +28,18 @@ from fedfew.runs.model_file import first_weights
 NAME, LIST = "fedfew.toml", "check.csv"
 TABLES = ("parquet", "huggingface")
 """Datasets in which single rows may be unreadable."""
+COLUMNS = ("label", "site", "text")
 LOOK, LOOKS = "look different from your labels", "looks different from your labels"
 Faults = tuple[list[FedfewError], list[FedfewError]]
 """Errors and warnings."""
 
 
-def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool) -> None:
-    """Inspect a folder of images and write a commented config for it."""
-    target, survey = out or folder / NAME, scan(folder)
-    text = suggest(survey, network).toml(target)
+def init(
+    folder: Path, label: str, site: str, text_column: str, out: Path | None, network: bool, force: bool, json: bool
+) -> None:
+    """Inspect images, a table, vectors or texts, and write a commented config for them."""
+    target = out or own_config(folder)
+    text = suggested(folder, columns(label, site, text_column), network).toml(target)
     if target.exists() and not force:
         remedy = "Add --force to overwrite it, or give another place with --out"
         raise FedfewError("E301", str(target), "already exists", remedy)
@@ -49,13 +55,24 @@ def init(folder: Path, out: Path | None, network: bool, force: bool, json: bool)
         note(f"  {line}")
 
 
-def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: Collection[str], json: bool) -> None:
-    """Check a folder or a config and report everything that is wrong; exit status 2 if a run would be refused."""
-    folder = Path(source)
-    if (folder / NAME).is_file():
-        config = load(folder / NAME, overrides, allow_code)
+def check(
+    source: str,
+    label: str,
+    site: str,
+    text_column: str,
+    csv: Path | None,
+    overrides: dict[str, Any],
+    allow_code: Collection[str],
+    json: bool,
+) -> None:
+    """Check your data or a config and report everything that is wrong; exit status 2 if a run would be refused."""
+    folder, overrides = Path(source), columns(label, site, text_column) | overrides
+    if not is_data(folder):
+        config = load(source, overrides)
+    elif own_config(folder).is_file():
+        config = load(own_config(folder), overrides, allow_code)
     else:
-        config = plan_folder(folder, overrides).config if folder.is_dir() else load(source, overrides)
+        config = plan_folder(folder, overrides).config
     if config.dataset.name == "folder":
         _check_folder(config, csv, json)
     else:
@@ -64,7 +81,7 @@ def check(source: str, csv: Path | None, overrides: dict[str, Any], allow_code: 
 
 @dataclass(frozen=True)
 class FolderPlan:
-    """How to train on a folder of images."""
+    """How to train on a folder of images, or on tables, vectors or texts."""
 
     config: Config
     labels: int
@@ -78,21 +95,47 @@ class FolderPlan:
 
 
 def plan_folder(folder: Path, overrides: dict[str, Any], allow_code: Collection[str] = ()) -> FolderPlan:
-    """With the folder's own config, or else the one that `fedfew init` would write."""
-    own = load(folder / NAME, overrides, allow_code) if (folder / NAME).is_file() else None
-    survey = scan(folder)
-    suggestion = suggest(survey, chosen={"model.name": own.model.name} if own else overrides)
-    text = "" if own else suggestion.toml(folder.absolute().parent / NAME)
+    """With the data's own config, or else the one that `fedfew init` would write."""
+    file = own_config(folder)
+    own = load(file, overrides, allow_code) if file.is_file() else None
+    named = own.dataset.source.settings if own else {}
+    chosen = {f"dataset.{key}": named[key] for key in COLUMNS if key in named} | (
+        {"model.name": own.model.name, "dataset.name": own.dataset.name} if own else overrides
+    )
+    suggestion = suggested(folder, chosen)
+    text = "" if own else suggestion.toml(Path(NAME), here=False)
     config = own or load(suggestion.table, overrides)
-    reasons = [f"settings: {folder / NAME} (already in the folder)"] if own else suggestion.reasons
-    labels = sum(image.part == "server" for image in survey.files)
-    own_fold = config.dataset.name == "folder" and config.dataset.source.settings["fold"]
-    return FolderPlan(config, labels, len(survey.groups["server"]), 0 if own_fold else suggestion.folds, reasons, text)
+    reasons = [f"settings: {file} (already there)"] if own else suggestion.reasons
+    folds = 0 if config.dataset.source.settings.get("fold") else suggestion.folds
+    return FolderPlan(config, suggestion.labels, suggestion.classes, folds, reasons, text)
+
+
+def is_data(path: Path) -> bool:
+    """Whether a path is data rather than a config or a preset."""
+    return path.is_dir() or is_rows(path)
+
+
+def own_config(path: Path) -> Path:
+    """Where the config of a folder or a table is."""
+    return path.with_suffix(".toml") if is_rows(path) and not path.is_dir() else path / NAME
+
+
+def columns(label: str, site: str, text: str) -> dict[str, str]:
+    """The settings of the options that name columns."""
+    return {f"dataset.{key}": name for key, name in zip(COLUMNS, (label, site, text), strict=True) if name}
+
+
+def suggested(path: Path, chosen: Mapping[str, Any], network: bool = False) -> Suggestion:
+    """The settings that suit a folder of images, or tables, vectors or texts."""
+    if holds_rows(path):
+        return suggest_rows(path, network, chosen)
+    return suggest(scan(path), network, chosen)
 
 
 def _check_config(config: Config, name: str, json: bool) -> None:
     """For another dataset: build everything up to the first round."""
-    with counting("features of images") as report:
+    noun = noun_of(config.dataset.name)
+    with counting(f"features of {noun}") as report:
         parts = assemble(config, report=report)
     first_weights(config.start, parts)
     problems = config.dataset.source().problems if config.dataset.name in TABLES else ()
@@ -105,7 +148,7 @@ def _check_config(config: Config, name: str, json: bool) -> None:
         "dataset": config.dataset.name,
         "classes": {c: int((federation.server.labels == i).sum()) for i, c in enumerate(federation.classes)},
         "clients": federation.partition.clients,
-        "images": {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.samples)},
+        noun: {"smallest": int(min(sizes)), "largest": int(max(sizes)), "all": len(federation.samples)},
         "test": len(federation.test),
         "validation": len(federation.validation),
         "parameters": int(parts.network.layout.trainable),
@@ -116,10 +159,10 @@ def _check_config(config: Config, name: str, json: bool) -> None:
     if json:
         print_json(result)
         return
-    images = result["images"]
+    sizes = result[noun]
     say(f"{name}: ready. {config.method_name} with {config.aggregator.name} on {config.dataset.name}")
     say(f"server: {len(federation.server):,} labels of {len(federation.classes)} classes")
-    spread = f"{images['smallest']:,} to {images['largest']:,} of {images['all']:,} images"
+    spread = f"{sizes['smallest']:,} to {sizes['largest']:,} of {sizes['all']:,} {noun}"
     say(f"clients: {result['clients']:,} with {spread}")
     say(f"test: {result['test']:,}, validation: {result['validation']:,}")
     say(f"model: {config.model.name} with {result['parameters']:,} parameters")

@@ -32,7 +32,7 @@ def predict(
     allow_code: Collection[str],
     json: bool,
 ) -> None:
-    """Predict classes of images with the model of a run."""
+    """Predict classes of images, rows or texts with the model of a run."""
     trained = Run.open(run, allow_code=allow_code).using(model)
     with counting("reading images") as report:
         predictions = predict_files(trained, images, calibrate=calibrate, adapt_prior=adapt_prior, report=report)
@@ -62,23 +62,23 @@ def _result(run: Path, predictions: Predictions, rows: list[dict[str, Any]]) -> 
 
 def _print_csv(predictions: Predictions, rows: list[dict[str, Any]]) -> None:
     writer = tables.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["image", "label", "probability", "sure", *(f"p({name})" for name in predictions.classes)])
+    writer.writerow([predictions.kind, "label", "probability", "sure", *(f"p({name})" for name in predictions.classes)])
     for row in rows:
         sure = {None: "", True: "yes", False: "no"}[row["sure"]]
-        writer.writerow([row["image"], row["label"], row["probability"], sure, *row["probabilities"].values()])
+        writer.writerow([row[predictions.kind], row["label"], row["probability"], sure, *row["probabilities"].values()])
 
 
 def _show(predictions: Predictions, rows: list[dict[str, Any]], confident: float) -> None:
     texts = [
-        [row["image"], row["label"], "check it" if row["sure"] is False else "", percent(row["probability"])]
+        [row[predictions.kind], row["label"], "check it" if row["sure"] is False else "", percent(row["probability"])]
         for row in rows[:SHOWN]
     ]
-    print_table(("image", "class", "", "probability"), texts, words=3)
+    print_table((predictions.kind, "class", "", "probability"), texts, words=3)
     if len(rows) > SHOWN:
         say(f"… and {len(rows) - SHOWN:,} more; --csv prints all")
     if confident:
         unsure = sum(not row["sure"] for row in rows)
-        say(f"{unsure:,} of {len(rows):,} images are below {percent(confident)}: for a person to check")
+        say(f"{unsure:,} of {len(rows):,} {predictions.kind}s are below {percent(confident)}: for a person to check")
     if predictions.prior is not None:
         ranked = sorted(zip(predictions.classes, predictions.prior.tolist(), strict=True), key=lambda pair: -pair[1])
         mix = ", ".join(f"{name} {percent(share)}" for name, share in ranked[:10])
@@ -88,23 +88,23 @@ def _show(predictions: Predictions, rows: list[dict[str, Any]], confident: float
 def label_next(
     run: Path, images: tuple[str, ...], count: int, csv: bool, allow_code: Collection[str], json: bool
 ) -> None:
-    """Choose the images to label next: uncertain ones, no two alike, each with the reason."""
+    """Choose the images, rows or texts to label next: uncertain ones, no two alike, each with the reason."""
     trained = Run.open(run, allow_code=allow_code)
     with counting("reading images") as report:
-        rows, folder = choose(trained, images, count, report)
-    for problem in folder.problems:
+        rows, found = choose(trained, images, count, report)
+    for problem in found.problems:
         warn(FedfewError("E209", problem.path, problem.reason, ""))
     if json:
-        unreadable = [{"image": p.path, "reason": p.reason} for p in folder.problems if p.skipped]
-        print_json({"run": str(run), "considered": len(folder.files), "chosen": rows, "unreadable": unreadable})
+        unreadable = [{"image": p.path, "reason": p.reason} for p in found.problems if p.skipped]
+        print_json({"run": str(run), "considered": len(found.names), "chosen": rows, "unreadable": unreadable})
         return
     if csv:
         writer = tables.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
         return
-    title = f"{len(rows)} of {len(folder.files):,} images"
-    print_table(("", "image", "reason"), [[str(r["rank"]), r["image"], r["reason"]] for r in rows], title, 3)
+    title = f"{len(rows)} of {len(found.names):,} {found.kind}s"
+    print_table(("", found.kind, "reason"), [[str(r["rank"]), r[found.kind], r["reason"]] for r in rows], title, 3)
 
 
 def export(run: Path, format: str, out: Path | None, model: str, allow_code: Collection[str], json: bool) -> None:

@@ -13,7 +13,7 @@ from fedfew.interface.batch import BatchResult, follow_all, run_all
 from fedfew.interface.charts import Lines, Series, to_csv
 from fedfew.interface.charts.printed import draw
 from fedfew.interface.charts.printed import save as save_chart
-from fedfew.interface.commands.check import plan_folder
+from fedfew.interface.commands.check import is_data, plan_folder
 from fedfew.interface.commands.run import scaled_overrides
 from fedfew.interface.commands.verdict import folds_of
 from fedfew.interface.console import note, out, print_json, print_table, say, warn
@@ -103,7 +103,7 @@ def learning_curve(
 ) -> None:
     """Draw accuracy against the number of labels, with the sites' images and without; finished runs are kept."""
     folder, folds, most, fewest = Path(source), 0, 0, 2
-    if folder.is_dir():
+    if is_data(folder):
         plan = plan_folder(folder, overrides)
         config, folds, most, fewest = plan.config, folds_of(plan, folder), plan.labels, plan.classes
     else:

@@ -1,4 +1,4 @@
-"""fedfew try and evaluate: what a folder's sites are worth, in a sentence; and how good a model is, in detail."""
+"""fedfew try and evaluate: what the sites' data are worth, in a sentence; and how good a model is, in detail."""
 
 import shlex
 from collections.abc import Collection
@@ -10,9 +10,21 @@ from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
 from fedfew.core.storage import write_atomically
 from fedfew.core.text import percent
+from fedfew.data import NOUNS, noun_of
 from fedfew.data.dataset import Problem
+from fedfew.data.images.looks import Difference
 from fedfew.inference.evaluate import evaluate_files, evaluate_run
-from fedfew.interface.commands.check import LOOK, LOOKS, NAME, FolderPlan, examined, plan_folder, print_faults
+from fedfew.interface.commands.check import (
+    LOOK,
+    LOOKS,
+    NAME,
+    FolderPlan,
+    columns,
+    examined,
+    own_config,
+    plan_folder,
+    print_faults,
+)
 from fedfew.interface.console import note, print_json, print_table, say, warn
 from fedfew.interface.console import out as console
 from fedfew.interface.progress import counting, follow
@@ -28,21 +40,30 @@ SHOWN, LEAST = 5, 0.01
 
 
 def try_folder(
-    folder: Path, overrides: dict[str, Any], out: Path | None, allow_code: Collection[str], json: bool
+    folder: Path,
+    label: str,
+    site: str,
+    text_column: str,
+    overrides: dict[str, Any],
+    out: Path | None,
+    allow_code: Collection[str],
+    json: bool,
 ) -> None:
-    """Check a folder, choose a method, train with and without the sites' images, and report what they add."""
-    plan = plan_folder(folder, overrides, allow_code)
-    config = plan.config
-    if config.dataset.name != "folder":
-        fault = f"{folder / NAME} is about the dataset {config.dataset.name}, not about this folder"
+    """Check the data, choose a method, train with and without the sites' samples, and report what they add."""
+    plan = plan_folder(folder, columns(label, site, text_column) | overrides, allow_code)
+    config, odd = plan.config, list[Difference]()
+    if config.dataset.name not in ("folder", *NOUNS):
+        fault = f"{own_config(folder)} is about the dataset {config.dataset.name}, not about these files"
         raise FedfewError("E113", "dataset.name", fault, "Remove it, or use `fedfew run` with it")
-    _, faults, odd = examined(config)
-    print_faults(*faults)
+    if config.dataset.name == "folder":
+        _, faults, odd = examined(config)
+        print_faults(*faults)
     for reason in plan.reasons:
         note(f"· {reason}")
-    target, folds = new_folder(out, f"try-{folder.resolve().name}"), folds_of(plan, folder)
+    target, folds = new_folder(out, f"try-{folder.resolve().stem}"), folds_of(plan, folder)
     if folds:
-        note(f"There are no test images: the verdict comes from cross-validation on the labels, {folds} folds.")
+        lacking = f"There are no test {noun_of(config.dataset.name)}"
+        note(f"{lacking}: the verdict comes from cross-validation on the labels, {folds} folds.")
     if plan.text:
         target.mkdir(parents=True, exist_ok=True)
         write_atomically(target / NAME, plan.text.encode())
@@ -58,7 +79,7 @@ def try_folder(
             "runs": str(target),
             "model": str(own.path),
             "recommended": str(better.path),
-            "config": str((target if plan.text else folder) / NAME),
+            "config": str(target / NAME if plan.text else own_config(folder)),
             "method": own.method,
         }
         print_json(about | verdict.as_json() | {"different": {site.site: list(site.words) for site in odd}})
@@ -78,8 +99,8 @@ def try_folder(
 def folds_of(plan: FolderPlan, folder: Path) -> int:
     """Folds of cross-validation; 0 if there are test images."""
     if plan.folds == 1:
-        fault = "there are no test images, and a class has a single label, so that nothing can be held out"
-        raise FedfewError("E206", str(folder), fault, "Label at least 2 images of each class, or fill test/<class>/")
+        fault = "there is no test set, and a class has a single label, so that nothing can be held out"
+        raise FedfewError("E206", str(folder), fault, "Label at least 2 samples of each class, or add a test set")
     return plan.folds
 
 
@@ -99,7 +120,7 @@ def _train(config: Config, target: Path, folds: int, labels: int) -> tuple[Run, 
 
 
 def _run(config: Config, target: Path, note: str = "") -> Run:
-    with counting("features of images") as report:
+    with counting(f"features of {noun_of(config.dataset.name)}") as report:
         session = start(config, target, report=report)
     follow(session, f"{config.method_name}{note}")
     return Run(session.folder)
@@ -119,13 +140,13 @@ def evaluate(run: Path, folder: Path | None, sites: bool, model: str, allow_code
     if json:
         print_json({"run": str(run), "folder": None if folder is None else str(folder), "model": model} | evaluation)
     else:
-        _show(evaluation)
+        _show(evaluation, noun_of(trained.dataset))
 
 
-def _show(evaluation: dict[str, Any]) -> None:
+def _show(evaluation: dict[str, Any], noun: str) -> None:
     low, high = (percent(value) for value in evaluation["interval"])
     parts = (
-        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} images",
+        f"accuracy {percent(evaluation['accuracy'])} [{low}, {high}] on {evaluation['images']:,} {noun}",
         f"balanced {percent(evaluation['balanced_accuracy'])}",
         f"AUROC {_three(evaluation['auroc'])}",
         f"calibration error {percent(evaluation['ece'])}",
@@ -135,7 +156,7 @@ def _show(evaluation: dict[str, Any]) -> None:
         [row["class"], f"{row['images']:,}", percent(row["precision"]), percent(row["recall"])]
         for row in evaluation["classes"]
     ]
-    print_table(("class", "images", "precision", "recall"), rows, "by class")
+    print_table(("class", noun, "precision", "recall"), rows, "by class")
     names = [f"{i} {row['class']}" for i, row in enumerate(evaluation["classes"])]
     matrix = [
         [name, *(f"{count:,}" if count else "·" for count in counts)]
@@ -144,19 +165,19 @@ def _show(evaluation: dict[str, Any]) -> None:
     columns = ("true class", *map(str, range(len(names))))
     print_table(columns, matrix, "confusion matrix, predicted class from left to right")
     if evaluation.get("sites"):
-        _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]])
+        _show_sites(evaluation["sites"], [row["class"] for row in evaluation["classes"]], noun)
 
 
-def _show_sites(sites: list[dict[str, Any]], classes: list[str]) -> None:
+def _show_sites(sites: list[dict[str, Any]], classes: list[str], noun: str) -> None:
     rows = []
     for site in sites:
         ranked = sorted(zip(site.get("mix", []), classes, strict=False), reverse=True)
         mix = ", ".join(f"{name} {percent(share, 0)}" for share, name in ranked[:SHOWN] if share >= LEAST) or "–"
         rows.append([site["site"], mix, f"{site['images']:,}", percent(site.get("accuracy"))])
-    columns = ["site", "estimated class mix", "images", "accuracy"]
+    names = ["site", "estimated class mix", noun, "accuracy"]
     if all(site.get("accuracy") is None for site in sites):  # real sites know no true classes
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    print_table(columns, rows, words=2)
+        names, rows = names[:-1], [row[:-1] for row in rows]
+    print_table(names, rows, words=2)
 
 
 def _three(value: float | None) -> str:

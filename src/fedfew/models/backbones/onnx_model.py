@@ -51,6 +51,9 @@ class Graph(nn.Module):
         self.grey, self.single, self.side = shape[1] == 1, shape[0] == 1, shape[2] if isinstance(shape[2], int) else 0
         self.about: dict[str, str] = self.session.get_modelmeta().custom_metadata_map
 
+    def __deepcopy__(self, _: Any) -> "Graph":
+        return self  # it never changes
+
     def forward(self, x: Tensor) -> Tensor:
         """Features N×d; a graph for single images gets them one by one."""
         x = x.mean(1, keepdim=True) if self.grey else x

@@ -55,9 +55,16 @@ class Sentence(Pretrained):
         encoded = self.tokenizer.encode_batch(Texts(x).words())
         tokens, mask = (torch.tensor([getattr(one, name) for one in encoded]) for name in ("ids", "attention_mask"))
         device = self.head.weight.device
-        states = self.backbone(input_ids=tokens.to(device), attention_mask=mask.to(device)).last_hidden_state
-        weight = mask.to(device)[:, :, None].float()
+        return self._pooled(tokens.to(device), mask.to(device))
+
+    def _pooled(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        states = self.backbone(input_ids=tokens, attention_mask=mask).last_hidden_state
+        weight = mask[:, :, None].float()
         return of_length((states * weight).sum(1) / weight.sum(1).clamp_min(1))
+
+    def of_tokens(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Logits of texts whose tokens are numbered already, for exports."""
+        return Head.forward(self, self._pooled(tokens, mask))
 
     def check(self, samples: Samples) -> None:
         """E110 for anything but texts."""
