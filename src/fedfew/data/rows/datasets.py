@@ -7,10 +7,11 @@ A folder:    server.csv, test.csv and clients/<site>.csv, or .parquet, .npz, .np
              server/<class>/, test/<class>/ and clients/<site>/
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from fedfew.data.samples.texts import Texts
 
 SPLITS = {"train": "server", "server": "server", "labeled": "server", "test": "test"}
 """What the cells of a split column mean, in any case; any other is a site's."""
+SUMS = 'Put the sites\' files of `fedfew data sums` into sums/, or set dataset.statistics = "server"'
 LAYOUT = "Give one table with a column label, or a folder with server.csv, clients/<site>.csv and test.csv"
 
 PathTo = Annotated[
@@ -63,16 +65,34 @@ def vectors(
         Scale,
         Doc("standard: columns to mean 0 and deviation 1 over the server's rows; length: rows of one length; none"),
     ] = "standard",
-    missing: Annotated[Missing, Doc("missing values: an error, or the mean over the server's rows")] = "refuse",
+    missing: Annotated[Missing, Doc("missing values: an error, or the column's mean")] = "refuse",
+    statistics: Annotated[
+        Literal["server", "sites"],
+        Doc("whose rows give means and deviations: the server's, or the sites' too, as sums (`fedfew data sums`)"),
+    ] = "server",
     noise: Annotated[NonNegative, Doc("deviation of the noise in weak views, relative to the features")] = 0.1,
     fold: Fold = "",
 ) -> Dataset:
     """Your own vectors or tables (CSV, parquet, NPZ, NPY): one table, or one at the server and one for each site."""
     parts = read_parts(path, label, site, part)
     chosen = names_of(parts.server, columns, (label, site, part))
-    encoder = Encoder.of(parts.server, chosen, scale, missing)
+    sites = _statistics(parts, Path(path).expanduser()) if statistics == "sites" else []
+    encoder = Encoder.of(parts.server, chosen, scale, missing, sites)
     about = encoder.about()
     return assembled("vectors", parts, lambda rows: Vectors(encoder(rows), noise, about), fold)
+
+
+def _statistics(parts: SplitRows, path: Path) -> list[Rows | dict[str, Any]]:
+    """The sites' tables, where they are here; else their files of sums, <path>/sums/<site>.json."""
+    if parts.sites != {}:
+        return list((parts.sites or {}).values())  # in a simulation the rows of all are the server's before they part
+    try:
+        told: list[Rows | dict[str, Any]] = [json.loads(file.read_bytes()) for file in sorted(path.glob("sums/*.json"))]
+    except ValueError as error:
+        raise FedfewError("E204", shown(path / "sums"), f"a file is not JSON ({error})", SUMS) from None
+    if not told:
+        raise FedfewError("E206", shown(path), "there are neither tables of sites nor files in sums/", SUMS)
+    return told
 
 
 def text(

@@ -6,10 +6,11 @@
     then       (x − mean) / deviation, at most ``CLIP`` either way, and all times one factor that makes rows about
                ``TYPICAL`` long; a column that never varies at the server is left out
 
-Means and deviations are those of the rows that the encoder is made from: sums, so sites could add theirs.
+Means and deviations come from sums: over the server's rows, or over those of the sites too (``Sums``), where a site
+with fewer than ``FEWEST`` rows adds nothing, as for fedmoments. Which values a category has is the server's to say.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -26,6 +27,8 @@ from fedfew.data.samples.vectors import LENGTH, Vectors
 Missing = Literal["refuse", "mean"]
 Scale = Literal["standard", "length", "none"]
 CLIP, TYPICAL = 8.0, LENGTH / 2
+FEWEST = 20
+"""Rows of a site, at least, whose sums are used; the default of ``min_images`` on a network."""
 CATEGORIES = 100
 """Most values of a category; a column with more is no category."""
 NUMERIC = 0.9
@@ -47,20 +50,26 @@ class Encoder:
     """The factor of each number of a vector, after its mean is taken away."""
 
     @staticmethod
-    def of(rows: Rows, names: Sequence[str], scale: Scale, missing: Missing) -> "Encoder":
-        """The encoder for these columns, from the rows that the server knows."""
+    def of(
+        rows: Rows, names: Sequence[str], scale: Scale, missing: Missing, sites: Sequence[Rows | Mapping[str, Any]] = ()
+    ) -> "Encoder":
+        """The encoder for these columns, from the rows that the server knows.
+
+        ``sites``: tables of sites, or the content of their files of sums, for the means and deviations.
+        """
         columns = [_column(rows, name) for name in names]
         if not columns or (len(columns) > 1 and any(column.get("views", 1) > 1 for column in columns)):
             message = "vectors with views cannot be joined with others" if columns else "there are none to learn from"
             raise FedfewError("E204", f"{rows.where}, columns", message, "Name others in dataset.columns")
         bare = Encoder(columns, scale, missing, [], [])
-        count, total, square, shift = np.float64(0), np.float64(0), np.float64(0), None
-        for matrix in bare._matrices(rows):
-            flat = matrix.reshape(-1, matrix.shape[2])
-            shift = np.nan_to_num(flat[0]) if shift is None else shift  # so that sums of squares stay exact
-            known = ~np.isnan(flat)
-            moved = np.where(known, flat - shift, 0)
-            count, total, square = count + known.sum(0), total + moved.sum(0), square + (moved**2).sum(0)
+        shift = np.nan_to_num(next(bare._matrices(rows))[0, 0])  # so that sums of squares stay exact
+        sums = bare._sums(rows, shift)
+        for site in sites:
+            if not isinstance(site, Rows):
+                sums = sums + bare._told(site, shift)
+            elif len(site) >= FEWEST:
+                sums = sums + bare._sums(site, shift)
+        count, total, square = sums
         mean = total / np.maximum(count, 1)
         deviation = np.sqrt(np.maximum(square / np.maximum(count, 1) - mean**2, 0))
         varies = deviation > 1e-9 * np.maximum(np.abs(mean + shift), 1e-300)
@@ -70,6 +79,39 @@ class Encoder:
         if scale == "standard":
             weight = varies * TYPICAL / np.sqrt(varies.sum()) / np.where(varies, deviation, 1)
         return Encoder(columns, scale, missing, (mean + shift).tolist(), weight.tolist())
+
+    def _sums(self, rows: Rows, shift: NDArray[np.float64] | float) -> NDArray[np.float64]:
+        """Counts, sums and sums of squares of each number, after the shift; missing ones count nowhere."""
+        sums = np.zeros(())
+        for matrix in self._matrices(rows):
+            flat = matrix.reshape(-1, matrix.shape[2]) - shift
+            known = ~np.isnan(flat)
+            flat = np.where(known, flat, 0)
+            sums = sums + np.stack([known.sum(0), flat.sum(0), (flat**2).sum(0)])
+        return sums
+
+    def _told(self, told: Mapping[str, Any], shift: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The same from a site's file: zero for columns that it does not tell of."""
+        parts = []
+        for column in self.columns:
+            width = len(_parts_of(column))
+            own = np.asarray(told.get("columns", {}).get(column["name"], np.zeros((3, width))), np.float64)
+            if own.shape != (3, width) or not np.isfinite(own).all() or (own[[0, 2]] < 0).any():
+                message = f"the sums of column {column['name']} are not 3×{width} finite numbers"
+                raise FedfewError("E213", str(told.get("site", "sums")), message, "Write them with `fedfew data sums`")
+            parts.append(own)
+        count, total, square = np.concatenate(parts, 1)
+        return np.stack([count, total - count * shift, square - 2 * shift * total + count * shift**2])
+
+    @staticmethod
+    def told_by(rows: Rows, names: Sequence[str]) -> dict[str, Any]:
+        """What a site tells of its columns of numbers and vectors; E213 below ``FEWEST`` rows."""
+        if len(rows) < FEWEST:
+            message = f"it has {len(rows)} rows; sums of fewer than {FEWEST} would nearly be the rows"
+            raise FedfewError("E213", rows.where, message, "Give a larger table")
+        columns = [column for name in names if (column := _column(rows, name))["kind"] != "category"]
+        told = {c["name"]: Encoder([c], "none", "mean", [], [])._sums(rows, 0.0).tolist() for c in columns}
+        return {"site": rows.where, "columns": told}
 
     @staticmethod
     def described(about: dict[str, Any]) -> "Encoder":

@@ -1,25 +1,24 @@
-"""Builds a site for the config that a server sends: in a trial from the config's partition, else from own images."""
+"""Builds a site for the config that a server sends: in a trial from the config's partition, else from its own data."""
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from fedfew.config.names import SITES, refused_code
 from fedfew.config.parts import federation_of, prepare, sites_of
 from fedfew.config.schema import check
 from fedfew.config.tree import Config
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import Samples
 from fedfew.core.storage import digest
 from fedfew.core.types import Oracle
 from fedfew.data.clients import ClientsData
-from fedfew.data.samples import samples_of
 from fedfew.deploy.site.answers import Ready
 from fedfew.deploy.site.files import SumSecrets
-from fedfew.deploy.site.images import load_images
+from fedfew.deploy.site.images import load_samples
 from fedfew.deploy.site.limits import SiteTerms, check_about, check_count
 from fedfew.deploy.versions import check_versions
 from fedfew.runtime.site import Sites
@@ -52,24 +51,24 @@ def trial_site(number: int, sites: int, terms: SiteTerms, folder: Path) -> Calla
 
 
 def real_site(number: int, data: Path, terms: SiteTerms, folder: Path) -> Callable[[Mapping[str, Any]], Ready]:
-    """For a real network: the site's own images are those of the client with the site's number.
+    """For a real network: the site's own samples are those of the client with the site's number.
 
     ``folder``: the site's, with its key.
     """
-    loaded: dict[tuple[int, ...], tuple[Tensor, str]] = {}
+    loaded: dict[str, tuple[Samples, str]] = {}
 
     def build(head: Mapping[str, Any]) -> Ready:
         check_versions(head["versions"])
         config, about = checked_config(head["config"], terms.allow_code), head["about"]
         check_privacy(config.privacy, terms)
-        classes, shape = check_about(about, terms)
-        if shape not in loaded:
+        classes, form = check_about(about, terms), json.dumps(about["samples"], sort_keys=True)
+        if form not in loaded:
             loaded.clear()
-            images = load_images(data, shape)
-            loaded[shape] = images, digest(images.numpy().tobytes())
-        images, fingerprint = loaded[shape]
-        check_count(len(images), terms)
-        site = ClientsData.of_site(number, samples_of(images, about["samples"]), classes)
+            own_samples = load_samples(data, about["samples"])
+            loaded[form] = own_samples, digest(own_samples.data.numpy().tobytes())
+        samples, fingerprint = loaded[form]
+        check_count(len(samples), terms)
+        site = ClientsData.of_site(number, samples, classes)
         prepared, network = prepare(config, site, backbone=str(about["backbone"]))
         own = sites_of(config, prepared, network, _identity(config, folder, head, trial=False))
         own = replace(own, fewest=terms.min_class)

@@ -1,19 +1,50 @@
-"""A site's own images: a folder of image files, or an NPZ with an array ``images``; labels are never read."""
+"""A site's own data: a folder of images, an NPZ with an array ``images``, a table, vectors or texts.
 
+Labels are never read: of a table, only the columns that the server's encoder names.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedfew.core.errors import FedfewError
+from fedfew.core.samples import Samples, joined
 from fedfew.data import npz
 from fedfew.data.dataset import Unreadable
 from fedfew.data.images.decode import probe, read_file
 from fedfew.data.images.folders import scan_unlabeled
+from fedfew.data.rows.datasets import described
+from fedfew.data.rows.encoder import Encoder
+from fedfew.data.rows.files import TEXT_FILES, Rows, is_rows, read_tables
+from fedfew.data.samples import Images
 
 NPZ_LIMIT = 64 << 30
 """Most bytes an NPZ may inflate to; a header that claims more is refused before anything is read."""
+
+
+def load_samples(data: Path, about: Mapping[str, Any]) -> Samples:
+    """The site's samples in the form that a server describes: images, rows of a table, or texts.
+
+    E417 if the server's encoder is none, or of another width than it says.
+    """
+    if "encoder" not in about and "text" not in about:
+        return Images.described(load_images(data, tuple(about["shape"])), about)
+    if "encoder" in about:
+        encoder = Encoder.described(about["encoder"])
+        if len(encoder.mean) != about["shape"][0] or not np.isfinite([*encoder.mean, *encoder.weight]).all():
+            raise FedfewError("E417", "encoder", "has another width than the run's rows, or is not finite")
+    return joined([described(rows, about) for rows in read_tables([data], about.get("text", ""))])
+
+
+def own_rows(data: Path) -> list[Rows]:
+    """The tables of a site, if its data are no images: an NPZ may hold either."""
+    if data.is_dir() or not is_rows(data) or (data.suffix == ".npz" and npz.read_npz(data, ("images",), NPZ_LIMIT)):
+        return []
+    return read_tables([data])
 
 
 def load_images(data: Path, shape: tuple[int, ...]) -> Tensor:
@@ -49,12 +80,14 @@ def read_npz(path: Path) -> Tensor:
 
 
 def count_images(data: Path) -> str:
-    """The number of images (or of files, if they are not opened yet), in words; E509 if there are none."""
+    """The number of images, rows, or files that are not opened yet, in words; E509 if there are none."""
+    if rows := own_rows(data):
+        return f"{sum(map(len, rows)):,} rows with the columns {', '.join(list(rows[0].columns)[:12])} in {data}"
     if not data.is_dir():
         images = read_npz(data)
         return f"{len(images):,} images of {'×'.join(map(str, images.shape[1:]))} in {data}"
     files = [path for path in data.rglob("*") if path.is_file()]
-    if not any(map(_seems_readable, files)):
+    if not any(path.suffix.lower() in TEXT_FILES or _seems_readable(path) for path in files):
         raise FedfewError("E509", str(data), f"none of its files ({len(files):,}) is a readable image")
     return f"{len(files):,} file{'s' * (len(files) > 1)} in {data}"
 

@@ -75,8 +75,8 @@ def site_terms(folder: Path, given: Mapping[str, Any] | None = None) -> SiteTerm
         raise FedfewError("E511", str(path), f"cannot be read: {error}") from None
 
 
-def check_about(about: Mapping[str, Any], terms: SiteTerms) -> tuple[int, tuple[int, ...]]:
-    """The number of classes and the shape of a sample that a server names; E417 beyond the site's limits."""
+def check_about(about: Mapping[str, Any], terms: SiteTerms) -> int:
+    """The number of classes that a server names; E417 if it or the shape of a sample is beyond the site's limits."""
     classes, shape = int(about["classes"]), tuple(int(n) for n in about["samples"]["shape"])
     if not 1 <= classes <= terms.max_classes:
         raise FedfewError("E417", "limits", f"the run has {classes:,} classes; 1 to {terms.max_classes:,} are allowed")
@@ -86,7 +86,7 @@ def check_about(about: Mapping[str, Any], terms: SiteTerms) -> tuple[int, tuple[
     if not shape or min(shape) < 1 or numbers > terms.max_pixels or len(shape) > 3:
         asked = "×".join(map(str, shape[:4]))
         raise FedfewError("E417", "limits", f"samples of {asked}; at most {terms.max_pixels:,} numbers are allowed")
-    return classes, shape
+    return classes
 
 
 def check_count(images: int, terms: SiteTerms) -> None:

@@ -55,6 +55,15 @@ DATA = group(
         path("--from", "PATH", "A local archive or folder, e.g. cifar-10-binary.tar.gz.", "source"),
         JSON,
     ),
+    command(
+        "data:sums",
+        "Write the sums of a site's table. Counts, sums and squares of its columns of numbers, by which the server "
+        'standardises where dataset.statistics = "sites"; a table of fewer than 20 rows is refused.',
+        argument("table", "TABLE", "The site's table or vectors."),
+        text("--columns", "NAME,NAME", "Columns to tell of (default: all but label, site, split).", default=""),
+        path("--out", "FILE", "Where to write; the server puts it into sums/ next to server.csv.", required=True),
+        JSON,
+    ),
     command("data:ls", "List the datasets, fetched or not.", JSON),
 )
 app = group(

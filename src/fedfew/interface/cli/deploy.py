@@ -24,7 +24,7 @@ from fedfew.interface.cli.declare import (
 BUNDLE = argument("bundle", "BUNDLE", "SITE.tar from `deploy init`, or its unpacked folder.")
 NETWORK = argument("network", "[NETWORK]", "The folder from `deploy init`, or its server/.", default=Path())
 STATE = path("--state", "DIR", "The site's folder (default: next to the bundle).")
-DATA = path("--data", "FOLDER|NPZ", "The site's images; labels are never read.")
+DATA = path("--data", "PATH", "The site's images, texts, table or vectors; labels are never read.")
 AMOUNT = click.FloatRange(0)
 SYSTEMD = flag("--systemd", "Print a unit for systemd and exit.")
 

@@ -1,5 +1,6 @@
 """fedfew data and partition: fetch datasets, partition them among clients, and measure how non-IID that is."""
 
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,11 @@ from fedfew.config.parts import federation_of
 from fedfew.config.schema import load
 from fedfew.core.errors import FedfewError
 from fedfew.core.settings import settings_of
+from fedfew.core.storage import write_atomically
 from fedfew.data import PARTITIONS
+from fedfew.data.rows.datasets import names_of
+from fedfew.data.rows.encoder import Encoder
+from fedfew.data.rows.files import read_rows
 from fedfew.data.shares import heterogeneity
 from fedfew.data.sources import fetch as bring
 from fedfew.data.sources import inventory
@@ -24,6 +29,17 @@ def fetch(name: str, source: Path | None, json: bool) -> None:
         print_json({"name": name, "path": str(path)})
     else:
         say(f"{name} is ready in {path}")
+
+
+def sums(table: Path, columns: str, out: Path, json: bool) -> None:
+    """Write the counts, sums and sums of squares of a site's columns, for dataset.statistics = "sites"."""
+    rows = read_rows(table)
+    told = Encoder.told_by(rows, names_of(rows, columns, ("label", "site", "split")))
+    write_atomically(out, dumps(told).encode())
+    if json:
+        print_json({"path": str(out), "columns": list(told["columns"]), "rows": len(rows)})
+    else:
+        say(f"{out}: {len(rows):,} rows, columns {', '.join(told['columns'])}. Read it before you send it.")
 
 
 def ls(json: bool) -> None:

@@ -98,6 +98,8 @@ def extract(
             fill(store.blocks(rows, tuple(out.shape[1:])))
             pictures = (image for images in sets for image in images.data)
             missing = {key: image for key, image in zip(keys, pictures, strict=True) if key in rows}
+            if isinstance(sets[0], Texts):  # texts of one length go together, so that little is filled up
+                missing = dict(sorted(missing.items(), key=lambda item: int(item[1].count_nonzero())))
             fill(map(store.add, _computed(model, sets[0], missing, workers, device, report)))
     return list(out.split([len(images) for images in sets]))
 
